@@ -1,10 +1,11 @@
 """llama2.c's own program beside relm: the run of stories260K, scaled down to one core, on the same tokens.
 
     python benchmarks/llama2_c_curves.py run --llama2-c FOLDER --text FILE --tokenizer FILE --output RUNS [--steps 2000]
+        [--sequence-length 64] [--batch-size 8] [--warmup-steps 100]
     python benchmarks/llama2_c_curves.py table --output RUNS
 
-FOLDER is a checkout of karpathy/llama2.c (350e04fe), --text the file of recipes/data/tinyshakespeare_text.yaml, --tokenizer
-that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens, and both programs read them: train.py as its
+FOLDER is a checkout of karpathy/llama2.c (350e04fe), --text the file of recipes/data/tinyshakespeare_text.yaml or another
+plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens, and both programs read them: train.py as its
 pretokenized shards, the held-out tokens being the first. train.py runs unchanged, in float32 and one thread; from outside,
 its folder of data and its seeds are replaced, and learning rate, gradient norm (before clipping) and loss are recorded. The
 recipe is stories260k with the changes in `changes` alone. Each model is then scored by relm on all held-out tokens, and the
@@ -52,36 +53,35 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("original", "relm")
 # train.py sets this seed, and draws the order of its windows with this one.
 SEED, ORDER_SEED = 1337, 42
-SEQUENCE_LENGTH, BATCH_SIZE, WARMUP, STEPS = 64, 8, 100, 2000
 COLUMNS = ("loss", "learning_rate", "gradient_norm")
 # Parts of training whose mean losses are printed.
 BLOCKS = 8
 
 
-def changes(steps: int) -> Mapping[str, Any]:
+def changes(given: argparse.Namespace) -> Mapping[str, Any]:
     """Return the keys of the recipe stories260k that the scaled run changes: the data, lengths and precision."""
     phase = {
-        "sequence_length": SEQUENCE_LENGTH,
-        "global_batch_size": BATCH_SIZE,
-        "steps": steps,
-        "schedule": {"warmup_steps": min(WARMUP, steps // 2)},
+        "sequence_length": given.sequence_length,
+        "global_batch_size": given.batch_size,
+        "steps": given.steps,
+        "schedule": {"warmup_steps": min(given.warmup_steps, given.steps // 2)},
         "precision": "float32",
     }
     return {
         "title": "stories260K, scaled down to one core",
         "data": {"dataset": "tinyshakespeare_text"},
-        "model": {"positions": SEQUENCE_LENGTH},
+        "model": {"positions": given.sequence_length},
         "pretrain": {"main": phase},
         "evaluate": ["held_out"],
         "expect": [],
     }
 
 
-def scaled_recipe(steps: int, seed: int) -> Recipe:
+def scaled_recipe(given: argparse.Namespace, seed: int) -> Recipe:
     """Return the recipe of one run."""
     shipped = Project(CHECKOUT).plan("stories260k").recipe.model_dump()
     run = {"threads": 1, "log_interval": 1, "checkpoint_interval": 10**9}
-    return Recipe.model_validate({**merge(shipped, changes(steps)), "on": {}, "seed": seed, "run": run})
+    return Recipe.model_validate({**merge(shipped, changes(given)), "on": {}, "seed": seed, "run": run})
 
 
 def options(recipe: Recipe, output: Path) -> list[str]:
@@ -117,18 +117,19 @@ def options(recipe: Recipe, output: Path) -> list[str]:
     return [f"--{key}={value}" for key, value in given.items()]
 
 
-def make_examples(text: Path, tokenizer: Path, folder: Path) -> None:
+def make_examples(given: argparse.Namespace, folder: Path) -> None:
     """Make the tokens of both splits, as relm's examples and as shards of llama2.c."""
     folder.mkdir(parents=True, exist_ok=True)
     dataset = Project(CHECKOUT).plan("shakespeare_char").dataset
-    source = folder / "tinyshakespeare.txt"
-    source.write_bytes(lzma.decompress(text.read_bytes()) if text.suffix == ".xz" else text.read_bytes())
+    source = folder / "text.txt"
+    text = given.text.read_bytes()
+    source.write_bytes(lzma.decompress(text) if given.text.suffix == ".xz" else text)
     documents = {split: folder / f"{split}.jsonl" for split in SPLITS}
     extract(dataset, source, documents, None, 1)
-    import_tokenizer("llama2_c", {"tokenizer.bin": tokenizer}, folder / "tokenizer.json")
+    import_tokenizer("llama2_c", {"tokenizer.bin": given.tokenizer}, folder / "tokenizer.json")
     shards = {split: [folder / f"text.{split}.bin"] for split in SPLITS}
     for split in SPLITS:
-        phase = scaled_recipe(STEPS, SEED).pretrain["main"]
+        phase = scaled_recipe(given, SEED).pretrain["main"]
         pregenerate_stream(documents[split], folder / "tokenizer.json", shards[split][0], phase, "en", 1)
     theirs = folder / "tok512"
     theirs.mkdir(exist_ok=True)
@@ -165,15 +166,16 @@ def train_original(checkout: Path, examples: Path, output: Path, recipe: Recipe)
     # After its last evaluation train.py makes one update more, with learning rate 0.
     write_updates(output, np.array(updates).T[: recipe.pretrain["main"].steps])
     import_llama2_c(output / "out" / "model.bin", output / "model")
-    return {"cpu_seconds": seconds, "own_code": own_loss(model.eval(), stream(examples / "manifest.json", "held_out"))}
+    held_out, length = stream(examples / "manifest.json", "held_out"), recipe.pretrain["main"].sequence_length
+    return {"cpu_seconds": seconds, "own_code": own_loss(model.eval(), held_out, length)}
 
 
 @torch.no_grad()
-def own_loss(model: Any, tokens: npt.NDArray[np.integer]) -> float:
+def own_loss(model: Any, tokens: npt.NDArray[np.integer], length: int) -> float:
     """Return the mean loss of all held-out tokens but the first by the original's model, in windows that do not overlap."""
     nats = []
-    for start in range(0, len(tokens) - 1, SEQUENCE_LENGTH):
-        window = torch.from_numpy(tokens[start : start + SEQUENCE_LENGTH + 1].astype(np.int64))[None]
+    for start in range(0, len(tokens) - 1, length):
+        window = torch.from_numpy(tokens[start : start + length + 1].astype(np.int64))[None]
         model(window[:, :-1], window[:, 1:])
         nats.append(float(model.last_loss) * (window.shape[1] - 1))
     return math.fsum(nats) / (len(tokens) - 1)
@@ -195,35 +197,37 @@ def write_updates(output: Path, table: npt.NDArray[np.float64]) -> None:
     np.savetxt(output / "updates.tsv", table, fmt="%.9g", delimiter="\t", header="\t".join(COLUMNS), comments="")
 
 
-def held_out_loss(model: Path, manifest: Path) -> float:
+def held_out_loss(model: Path, manifest: Path, length: int) -> float:
     """Return the mean loss of all held-out tokens but the first, by relm."""
     loaded = load_causal(model, read_manifest(manifest).tokenizer.vocabulary_size)
     tokens = TokenStream(manifest, read_manifest(manifest).split("held_out", manifest))
-    return stream_nats(loaded, tokens, SEQUENCE_LENGTH, batch_tokens=4096) / (len(tokens) - 1)
+    return stream_nats(loaded, tokens, length, batch_tokens=4096) / (len(tokens) - 1)
 
 
 def train_once(given: argparse.Namespace, program: str, seed: int) -> None:
     """Train one model in this process, score it, and write RUNS/PROGRAM-SEED/run.json last."""
     torch.set_num_threads(1)
-    recipe, output = scaled_recipe(given.steps, seed), given.output / f"{program}-{seed}"
+    recipe, output = scaled_recipe(given, seed), given.output / f"{program}-{seed}"
     output.mkdir(parents=True, exist_ok=True)
     examples = given.output / "examples"
     if program == "original":
         found = train_original(given.llama2_c, examples, output, recipe)
     else:
         found = train_relm(examples, output, recipe)
-    loss = held_out_loss(output / "model", examples / "manifest.json")
+    loss = held_out_loss(output / "model", examples / "manifest.json", given.sequence_length)
     write_json(output / "run.json", {"steps": given.steps, "held_out_loss": loss, **found})
 
 
 def run_all(given: argparse.Namespace) -> None:
     """Make the tokens and the runs that are not there, each in a process of its own."""
     if not (given.output / "examples" / "tok512" / "1_train.bin").exists():
-        make_examples(given.text, given.tokenizer, given.output / "examples")
+        make_examples(given, given.output / "examples")
     for seed in given.seeds:
         for program in given.programs:
             if not (given.output / f"{program}-{seed}" / "run.json").exists():
-                words = ["one", "--output", given.output, "--steps", given.steps, "--programs", program, "--seeds", seed]
+                words = ["one", "--output", given.output, "--programs", program, "--seeds", seed]
+                for option in ("steps", "sequence_length", "batch_size", "warmup_steps"):
+                    words += ["--" + option.replace("_", "-"), getattr(given, option)]
                 command = [sys.executable, __file__, *words, *(["--llama2-c", given.llama2_c] if given.llama2_c else [])]
                 subprocess.run(list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
 
@@ -293,7 +297,10 @@ def main() -> None:
     parser.add_argument("--output", type=lambda path: Path(path).resolve(), required=True, metavar="RUNS")
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[SEED, 1])
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--sequence-length", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--warmup-steps", type=int, default=100)
     given = parser.parse_args()
     if given.what == "run":
         run_all(given)

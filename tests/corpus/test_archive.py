@@ -76,4 +76,7 @@ def test_an_archive_with_another_content_is_refused(
 def test_a_wrong_archive_is_refused_before_it_is_opened(server: LocalServer, destination: Path) -> None:
     server.answers["/pack"] = Served(zip_of({"pack/thing": BODY}))
     remote = from_server(server, "/pack", member="pack/thing", sha256="0" * 64)
-    assert f"the recipe expects {'0' * 64}" in fault(remote, destination)
+    message = fault(remote, destination)
+    assert f"the recipe expects {'0' * 64}" in message
+    assert "correct files.thing.bin.sources[0].sha256 in its recipe\n" in message
+    assert "files.thing.bin.sha256" not in message, "the hash of the member is not the one that differs"

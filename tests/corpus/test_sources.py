@@ -85,12 +85,15 @@ def test_a_compressed_member_of_an_sdist_arrives(index: LocalServer, destination
 
 def test_a_wheel_that_is_not_the_one_of_the_index_is_refused(index: LocalServer, destination: Path) -> None:
     index.answers["/simple/my-set/"] = html_page(f"/files/my_set-1.0%2Ba-py3-none-any.whl#sha256={'2' * 64}")
-    assert f"the package index expects {'2' * 64}" in fault(in_wheel(), destination)
+    message = fault(in_wheel(), destination)
+    assert f"the package index expects {'2' * 64}" in message
+    assert "correct files" not in message, "the recipe states no hash of the wheel"
 
 
 def test_an_index_that_contradicts_the_recipe_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
     message = fault(in_wheel(sha256="3" * 64), destination)
     assert f"the package index has sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
+    assert "correct files.thing.bin.sources[0].sha256 in its recipe\n" in message
     assert len(index.requests) == 1
 
 

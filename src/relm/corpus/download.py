@@ -9,15 +9,16 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import requests
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
 from relm.corpus.first_download import explain_record, pin, write_record
-from relm.corpus.sources import Location, SourceFault, describe_source, list_kept_names
+from relm.corpus.sources import FILE_HASH, Check, Location, SourceFault, WrongHash, describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -47,14 +48,15 @@ def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "
     if _is_there(remote, destination):
         return f"{name}: already there with the right sha256 ({destination.stat().st_size:,} bytes); nothing was downloaded"
     started = time.monotonic()
-    faults: list[str] = []
+    faults: list[Failure] = []
     with _explain_disk_faults(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         with PartialFile(destination) as part:
             origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                file = named_in if asked.is_pinned else None
-                raise RelmError(_format_failure(name, remote, faults, file) + explain_record(asked, destination))
+                keys = [fault.wrong_key for fault in faults if asked.is_pinned or fault.wrong_key != FILE_HASH]
+                advice = _advise_on_hashes(name, keys, named_in)
+                raise RelmError(_format_failure(name, remote, faults, advice) + explain_record(asked, destination))
             write_sidecar(destination)
             part.clear()
             first = "" if remote.is_pinned else f"; {write_record(destination, origin)}"
@@ -92,18 +94,27 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         ) from cause
 
 
-def _format_failure(name: str, remote: RemoteFile, faults: list[str], named_in: str | None) -> str:
-    """Return the message on a file that no source gave; `named_in` is the file with its sha256, None if none has it."""
-    wrong = named_in is not None and any(" sha256 " in fault for fault in faults)
+class Failure(NamedTuple):
+    """The reason why a source or a mirror gave no file."""
+
+    reason: str
+    wrong_key: str | None = None
+    """The key below files.NAME whose hash the bytes do not have."""
+
+
+def _advise_on_hashes(name: str, keys: Sequence[str | None], named_in: str) -> str:
+    """Return what to do about hashes that differ: lines that name each key and the file that has it."""
+    named = [f"files.{name}.{key}{' and its size' if key == FILE_HASH else ''}" for key in dict.fromkeys(keys) if key]
+    return "".join(f"If the publisher states the other sha256, correct {key} in {named_in}\n" for key in named)
+
+
+def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], advice: str) -> str:
+    """Return the message on a file that no source gave."""
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
-        + "".join(f"  - {fault}\n" for fault in faults)
+        + "".join(f"  - {fault.reason}\n" for fault in faults)
         + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
-        + (
-            f"If the publisher states the other sha256, correct files.{name}.sha256 and its size in {named_in}\n"
-            if wrong
-            else ""
-        )
+        + advice
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )
@@ -121,7 +132,7 @@ def _list_ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None
     return ways
 
 
-def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[str]) -> str | None:
+def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[Failure]) -> str | None:
     """Try every file with a matching name below the folders of RELM_MIRROR; return the one that was right."""
     folders = [Path(os.path.expanduser(folder)) for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     for folder in folders:
@@ -129,7 +140,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             raise RelmError(f"RELM_MIRROR: {folder} is not a folder; correct or unset it")
     candidates = [found for folder in folders for found in _find_candidates(folder, name, remote)]
     if folders and not candidates:
-        faults.append(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name")
+        faults.append(Failure(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name"))
     for path, member, compression in candidates:
         try:
             if member is None and compression is None:
@@ -138,7 +149,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             _store(read_content(path, member, compression), remote, destination)
             return str(path)
         except SourceFault as fault:
-            faults.append(f"{path}: {fault}")
+            faults.append(Failure(f"{path}: {fault}", fault.key if isinstance(fault, WrongHash) else None))
     return None
 
 
@@ -177,21 +188,23 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
         if not remote.is_pinned and not remote.may_have(size):
             raise SourceFault(f"has {size:,} bytes, expected {remote.format_size()}")
         if remote.is_pinned and digest.hexdigest() != remote.sha256:
-            raise SourceFault(f"has {size:,} bytes with sha256 {digest.hexdigest()}, expected sha256 {remote.sha256}")
+            raise WrongHash(f"has {size:,} bytes with sha256 {digest.hexdigest()}, expected sha256 {remote.sha256}")
 
 
 # --- the sources of the recipe ---------------------------------------------------------------------------------------------
 
 
-def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[str]) -> str | None:
+def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
     """Try each source; return the description of the one that gave the right bytes."""
     with requests.Session() as session:
-        for source in remote.sources:
+        for number, source in enumerate(remote.sources):
             try:
                 _try_source(source, remote, part, session)
                 return describe_source(source)
+            except WrongHash as fault:
+                faults.append(Failure(f"{describe_source(source)}: {fault}", fault.key.replace("[]", f"[{number}]")))
             except SourceFault as fault:
-                faults.append(f"{describe_source(source)}: {fault}")
+                faults.append(Failure(f"{describe_source(source)}: {fault}"))
     return None
 
 
@@ -215,7 +228,7 @@ def _accept(location: Location, source: Source, remote: RemoteFile, part: Partia
     _check(part.path, location.checks)
     if source.member is None and source.decompress is None:
         if remote.is_pinned:
-            _check(part.path, (("sha256", remote.sha256, "the recipe"),))
+            _check(part.path, [Check("sha256", remote.sha256)])
         else:
             _check_size(part.path, remote)
         part.become_destination()
@@ -223,18 +236,19 @@ def _accept(location: Location, source: Source, remote: RemoteFile, part: Partia
         _store(read_content(part.path, source.member, source.decompress), remote, part.destination)
 
 
-def _check(path: Path, checks: tuple[tuple[str, str, str], ...]) -> None:
-    """Compare the digests of a file with (algorithm, expected digest, origin), all in one pass.
+def _check(path: Path, checks: Sequence[Check]) -> None:
+    """Compare the digests of a file with the expected ones, all in one pass.
 
     Raises:
         SourceFault: a digest differs; names both.
     """
-    digests = {algorithm: hashlib.new(algorithm) for algorithm, _, _ in checks}
+    digests = {check.algorithm: hashlib.new(check.algorithm) for check in checks}
     with open(path, "rb") as file:
         while digests and (block := file.read(BLOCK)):
             for digest in digests.values():
                 digest.update(block)
-    for algorithm, expected, who in checks:
-        found = digests[algorithm].hexdigest()
-        if found != expected:
-            raise SourceFault(f"the received bytes have {algorithm} {found}, {who} expects {expected}")
+    for check in checks:
+        found = digests[check.algorithm].hexdigest()
+        if found != check.digest:
+            message = f"the received bytes have {check.algorithm} {found}, {check.stated_by} expects {check.digest}"
+            raise SourceFault(message) if check.key is None else WrongHash(message, check.key)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 import requests
@@ -31,11 +31,22 @@ PYPI, NPM, HUGGING_FACE = "https://pypi.org/simple", "https://registry.npmjs.org
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
 NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"
 CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
+# Keys below files.NAME of a dataset: the sha256 of the file, and that of what one source sends, which may be an archive.
+FILE_HASH, SOURCE_HASH = "sha256", "sources[].sha256"
 LARGEST_METADATA = 64 << 20  # bytes of an index page; the largest simple pages are about 20 MB
 
 
 class SourceFault(RelmError):
     """This source does not have the file; the next one may."""
+
+
+class WrongHash(SourceFault):
+    """The bytes of a source are not those whose sha256 the recipe has."""
+
+    def __init__(self, message: str, key: str = FILE_HASH) -> None:
+        """Name what is wrong, and the key that has the expected hash."""
+        super().__init__(message)
+        self.key = key
 
 
 class TemporaryFault(SourceFault):
@@ -46,13 +57,23 @@ class Unreachable(TemporaryFault):
     """No connection at all: another attempt helps less than after a fault in mid-transfer."""
 
 
+class Check(NamedTuple):
+    """A digest that received bytes must have."""
+
+    algorithm: str
+    digest: str
+    """In hexadecimal digits."""
+    stated_by: str = "the recipe"
+    key: str | None = FILE_HASH
+    """The key of the recipe that states it; None: an index does."""
+
+
 @dataclass(frozen=True)
 class Location:
     """One address, and the digests known for its bytes before they are fetched."""
 
     url: str
-    checks: tuple[tuple[str, str, str], ...] = ()
-    """(algorithm, hexadecimal digest, origin of the digest) of the fetched bytes."""
+    checks: tuple[Check, ...] = ()
     auth: requests.auth.AuthBase | None = None
 
 
@@ -108,10 +129,10 @@ def locate_source(source: Source, session: requests.Session) -> Location:
     if urlsplit(found.url).scheme not in ("http", "https"):
         raise SourceFault(f"expected an http or https address, found {redact_url(found.url)}")
     if source.sha256:
-        for algorithm, digest, who in found.checks:
-            if algorithm == "sha256" and digest != source.sha256:
-                raise SourceFault(f"{who} has sha256 {digest}, the recipe expects {source.sha256}")
-        return Location(found.url, (*found.checks, ("sha256", source.sha256, "the recipe")), found.auth)
+        for check in found.checks:
+            if check.algorithm == "sha256" and check.digest != source.sha256:
+                raise WrongHash(f"{check.stated_by} has sha256 {check.digest}, the recipe expects {source.sha256}", SOURCE_HASH)
+        return Location(found.url, (*found.checks, Check("sha256", source.sha256, key=SOURCE_HASH)), found.auth)
     return found
 
 
@@ -139,7 +160,7 @@ def _locate_on_package_index(source: Source, session: requests.Session) -> Locat
     for name, link, digest in links:
         if name == source.file:
             url = urljoin(page.url, link)
-            checks = (("sha256", digest, "the package index"),) if digest else ()
+            checks = (Check("sha256", digest, "the package index", key=None),) if digest else ()
             return Location(url, checks, _choose_login(index, url))
     same_version = [name for name, _, _ in links if version in name]
     raise SourceFault(
@@ -232,13 +253,14 @@ def _locate_on_npm_registry(source: Source, session: requests.Session) -> Locati
     return Location(tarball, tuple(_parse_integrity(integrity)), _choose_login(registry, tarball))
 
 
-def _parse_integrity(integrity: str) -> Iterator[tuple[str, str, str]]:
+def _parse_integrity(integrity: str) -> Iterator[Check]:
     """Yield the sha512 digests of a Subresource Integrity string (W3C); weaker ones are skipped."""
     for word in integrity.split():
         algorithm, _, value = word.partition("-")
         if algorithm == "sha512":
             try:
-                yield "sha512", base64.b64decode(value.split("?")[0], validate=True).hex(), "the npm registry"
+                digest = base64.b64decode(value.split("?")[0], validate=True).hex()
+                yield Check("sha512", digest, "the npm registry", key=None)
             except binascii.Error:
                 raise SourceFault(f"the npm registry has an integrity that is not base64: {word[:100]}") from None
 
