@@ -5,11 +5,11 @@
     python benchmarks/llama2_c_curves.py table --output RUNS
 
 FOLDER is a checkout of karpathy/llama2.c (350e04fe), --text the file of recipes/data/tinyshakespeare_text.yaml or another
-plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens, and both programs read them: train.py as its
-pretokenized shards, the held-out tokens being the first. train.py runs unchanged, in float32 and one thread; from outside,
-its folder of data and its seeds are replaced, and learning rate, gradient norm (before clipping) and loss are recorded. The
-recipe is stories260k with the changes in `changes` alone. Each model is then scored by relm on all held-out tokens, and the
-original's by its own code as well. Runs that are there already are not repeated.
+plain text, whose last tenth is held out, --tokenizer that of recipes/models/stories260k_tokenizer.yaml. relm makes the tokens,
+and both programs read them: train.py as its pretokenized shards, the held-out tokens being the first. train.py runs unchanged,
+in float32 and one thread; from outside, its folder of data and its seeds are replaced, and learning rate, gradient norm (before
+clipping) and loss are recorded. The recipe is stories260k with the changes in `changes` alone. Each model is then scored by
+relm on all held-out tokens, and the original's by its own code as well. Runs that are there already are not repeated.
 """
 
 import argparse

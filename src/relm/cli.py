@@ -122,12 +122,13 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
 def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
     """Run `relm STEP NAME` with what the graph of the recipe knows, and return its exit status."""
     step, *words = argv
-    if not words or words[0].startswith("-") or not reader.steps[step].records:  # a graph has steps with a record alone
+    is_of_graph, reads_result = reader.steps[step].records, reader.steps[step].reads_result
+    if not words or words[0].startswith("-") or not (is_of_graph or reads_result):
         return print_missing(missing, reader, step)
-    from relm.steps.filled_in import fill_in
+    from relm.steps.filled_in import fill_in, fill_in_result
 
     try:
-        command = fill_in(Project(), step, words)
+        command = (fill_in_result if reads_result else fill_in)(Project(), step, words)
     except RelmError as error:
         print(f"relm {step}: {error}", file=sys.stderr)
         return error.exit_code

@@ -70,7 +70,9 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
 
 
 def find_path_fault(folder: Path) -> str | None:
-    """Return why a folder's path cannot be that of a work folder: its length, or what Snakemake takes for wildcards."""
+    """Return why a folder's path cannot be that of a work folder: a ~, its length, or what Snakemake takes for wildcards."""
+    if str(folder).startswith("~"):
+        return f"{str(folder)!r} begins with ~, which only a shell replaces, and only without quotes; write the whole path"
     if strange := sorted(set("{}\n").intersection(str(folder))):
         return f"{str(folder)!r} has {strange[0]!r}, which Snakemake does not take in a path; choose another folder"
     longest = max(len(os.fsencode(part)) for part in folder.absolute().parts)

@@ -117,6 +117,12 @@ def test_a_kept_run_keeps_its_data(old_run: FinishedRun) -> None:
     assert len(told) == 3, "without a record nobody knows which data it needs"
 
 
+def test_a_run_to_keep_that_does_not_exist_is_an_error(old_run: FinishedRun) -> None:
+    with pytest.raises(RelmError, match=r"--keep tyni: .*/?runs has no such run; it has tiny; `relm runs` lists them"):
+        found(removes=True, keep=("tyni",))
+    assert old_run.plan.run_folder.is_dir()
+
+
 def test_a_recipe_with_faults_keeps_its_runs_and_all_data(old_run: FinishedRun) -> None:
     Path("recipes/other.yaml").write_text("title: [\n")
     told = found()

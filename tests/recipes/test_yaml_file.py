@@ -30,6 +30,8 @@ FAULTS = {
     "a hexadecimal number of 5,000 digits": (b"a: 0x" + b"f" * 5000, "line 1: a number of 5,002 characters"),
     "a number in base 60 of many digits": (b"a: " + b"59:" * 2000 + b"59", "line 1: a number of 6,002 characters"),
     "a fraction of 5,000 digits": (b"a: 0." + b"1" * 5000, "line 1: a number of 5,002 characters"),
+    "a number in base 8": (b"a: 1\nseed: 010\n", "line 2: '010' is 8 in YAML, which reads it in base 8; write that, or quote"),
+    "a time of day": (b"a: 12:30\n", "line 1: '12:30' is 750 in YAML, which reads it in base 60; write that, or quote it"),
     "infinity": (b"a: 1\nb: .inf\n", "line 2: '.inf' is not a finite number"),
     "a number beyond the largest": (b"a: -1.0e+999\n", "line 1: '-1.0e+999' is not a finite number"),
     "not a number": (b"a: [1, .NaN]\n", "line 1: '.NaN' is not a finite number"),

@@ -155,6 +155,12 @@ def test_the_page_needs_nothing_else_and_overlays_the_curves(two_runs: tuple[str
     assert resolve(Project().plan("tiny"))["fingerprint"] in page
 
 
+def test_a_damaged_evaluation_is_named_as_such(two_runs: tuple[str, str]) -> None:
+    held_out(two_runs[1]).write_text("{")
+    reasons = {row["not_comparable"] for row in compared(*two_runs)["figures"] if row["task"] == "held_out"}
+    assert reasons == {"B's file is damaged"}
+
+
 def test_a_recipe_that_has_not_run_is_compared_by_its_keys_alone(two_runs: tuple[str, str]) -> None:
     content = yaml.safe_load(Path("recipes/tiny.yaml").read_text())
     content["seed"] = 5

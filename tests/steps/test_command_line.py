@@ -14,7 +14,7 @@ from relm.reporting.run_table import WIDTH, describe_table
 from relm.steps import list_steps
 from relm.steps.completion import write_completion
 from relm.steps.contract import GROUPS
-from relm.steps.filled_in import fill_in
+from relm.steps.filled_in import fill_in, fill_in_result
 from relm.steps.parser import parser
 from small_project import CHECKOUT, Commands
 
@@ -94,6 +94,24 @@ def test_of_several_jobs_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fill_in(Project(), "held-out", ["results/tiny"]) == list(jobs[0].argv)
     with pytest.raises(RelmError, match=r"recipe tiny has no evaluation lambada; add it to `evaluate`"):
         fill_in(Project(), "lambada", ["tiny"])
+
+
+def test_generate_takes_the_published_model_of_a_recipe(
+    project: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.folder)
+    assert main(["generate", "tiny", "--prompt", "x"]) == 1
+    assert "results/tiny/model.safetensors: no such file; `snakemake results/tiny` trains and" in capsys.readouterr().err
+    Path("results/tiny").mkdir(parents=True)
+    Path("results/tiny/model.safetensors").touch()
+    assert fill_in_result(Project(), "generate", ["tiny", "--length", "5"]) == [
+        "relm", "generate", "--model", "results/tiny", "--length", "5",
+    ]  # fmt: skip
+    with pytest.raises(RelmError, match=r"there is no recipe .tyni."):
+        fill_in_result(Project(), "generate", ["tyni"])
+    capsys.readouterr()
+    assert main(["generate"]) == 2
+    assert "`relm generate NAME` takes the model in results/NAME" in capsys.readouterr().err
 
 
 def test_the_filled_in_paths_are_in_the_work_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from relm.cleaning.needs import Needs
 from relm.cleaning.uses import Uses
+from relm.errors import RelmError
 from relm.recipes.identity import KEY
 from relm.recipes.run_name import RunName
 from relm.reporting.live_steps import is_locked
@@ -57,7 +58,12 @@ class Exceptions:
 
 
 def find_candidates(work: Path, needs: Needs, uses: Uses, choice: Exceptions) -> list[Candidate]:
-    """Return all candidates: runs, then the data that none of the remaining runs needs, unfinished files, and locks."""
+    """Return all candidates: runs, then the data that none of the remaining runs needs, unfinished files, and locks.
+
+    Raises:
+        RelmError: a run that is to be kept does not exist.
+    """
+    _require_runs(work, choice.keep)
     runs = [_find_reason_to_keep(each, work, uses, choice) for each in _old_runs(work, needs)]
     for run in runs:
         if run.kept is not None and run.run is not None:
@@ -66,6 +72,14 @@ def find_candidates(work: Path, needs: Needs, uses: Uses, choice: Exceptions) ->
     removed = {each.path for each in found if each.kept is None}
     rest = [*_unfinished(work, needs, removed), *_locks(work, removed)]
     return [*found, *(_find_reason_to_keep(each, work, uses, choice) for each in rest)]
+
+
+def _require_runs(work: Path, names: Sequence[str]) -> None:
+    runs = find_stored_runs(work)
+    for name in names:
+        if not any(find_named(run, [name]) for run in runs):
+            known = ", ".join(dict.fromkeys(run.name for run in runs)) or "none"
+            raise RelmError(f"--keep {name}: {work}/runs has no such run; it has {known}; `relm runs` lists them")
 
 
 def _old_runs(work: Path, needs: Needs) -> Iterator[Candidate]:

@@ -26,6 +26,8 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
 _BOOLEAN = "tag:yaml.org,2002:bool"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# Whole numbers that YAML 1.1 reads in base 8 or 60, to a reader's surprise.
+_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9_]+(:[0-5]?[0-9])+")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -183,6 +185,9 @@ def _scalar(loader: Any, node: yaml.Node) -> Any:
     except (ValueError, ArithmeticError) as error:
         kind = "number" if node.tag in _NUMBERS else "date"
         raise _Fault(line, f"{text!r} is not a {kind} ({error}); correct it, or quote it if it is text") from None
+    if isinstance(value, int) and node.tag in _NUMBERS and _OTHER_BASE.fullmatch(text):
+        base = 60 if ":" in text else 8
+        raise _Fault(line, f"{text!r} is {value} in YAML, which reads it in base {base}; write that, or quote it if it is text")
     if isinstance(value, float) and not math.isfinite(value):
         raise _Fault(line, f"{text!r} is not a finite number; give one, or quote it if it is text")
     return value

@@ -147,11 +147,19 @@ def compare_sides(first: Side, second: Side) -> RunComparison:
     return RunComparison(first, second, keys, figures)
 
 
+def _explain_absence(task: str, first: Side, second: Side) -> str:
+    """Return the reason why one side has no figures of an evaluation: it lacks the file, or its file is damaged."""
+    for letter, side in (("A", first), ("B", second)):
+        if side.evaluations.get(task) == {}:
+            return f"{letter}'s file is damaged"
+    return f"only {'A' if task in first.evaluations else 'B'} has it"
+
+
 def _compare_task(task: str, first: Side, second: Side) -> Iterator[FigureDifference]:
     """Yield the figures of one evaluation; standard errors are in the interval of their figure."""
     contents = first.evaluations.get(task, {}), second.evaluations.get(task, {})
     one, other = (_figures(content) for content in contents)
-    reason = find_other_protocol(*contents) if all(contents) else f"only {'A' if contents[0] else 'B'} has it"
+    reason = find_other_protocol(*contents) if all(contents) else _explain_absence(task, first, second)
     for key in dict.fromkeys((*one, *other)):
         if _is_standard_error(key, one) or _is_standard_error(key, other):
             continue

@@ -50,6 +50,8 @@ class Step:
     epilog: str = field(default="")
     sentence_on_stderr: bool = False
     """True if standard output has the step's product and nothing else."""
+    reads_result: bool = False
+    """True if `relm STEP NAME` reads the model in results/NAME: the step is no job of a recipe's graph."""
     group: str = "project"
     """A key of `GROUPS`: the heading of `relm --help` under which it stands."""
 

@@ -8,6 +8,7 @@ from relm.errors import RelmError
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
+from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
 from relm.steps.contract import recipe_name
 from relm.steps.step_commands import StepCommand, choose_command, planned
@@ -37,6 +38,25 @@ def fill_in(project: Project, step: str, words: Sequence[str]) -> list[str]:
         step = "evaluate"
     found = choose_command(recipe, commands, step, which)
     return [*map(_in_work_folder, found.argv), *rest]
+
+
+def fill_in_result(project: Project, step: str, words: Sequence[str]) -> list[str]:
+    """Return the whole command, from `relm` on, of a step that reads the published model of a recipe.
+
+    Args:
+        words: the recipe's name; then options of the step.
+
+    Raises:
+        RelmError: there is no such recipe, or its results are not there.
+    """
+    name, settings, rest = take_settings(words)
+    plan = project.plan(str(RunName.parse(recipe_name(name)).vary(settings)))
+    if not (plan.results / WEIGHTS).exists():
+        raise RelmError(
+            f"{plan.results}/{WEIGHTS}: no such file; `snakemake {plan.results}` trains and publishes that model, and --model "
+            "takes any other"
+        )
+    return ["relm", step, "--model", str(plan.results), *rest]
 
 
 def _in_work_folder(word: str) -> str:

@@ -53,7 +53,9 @@ STEPS: dict[str, Step] = {
         generate_job,
         records=False,
         sentence_on_stderr=True,
-        epilog="Without --prompt and --file prompts are typed, until the end of input or Ctrl-C; a pipe is a file.",
+        reads_result=True,
+        epilog="`relm generate NAME` takes the model in results/NAME. Without --prompt and --file prompts are typed, until the "
+        "end of input or Ctrl-C; a pipe is a file.",
         group="evaluation",
     ),
 }

@@ -126,6 +126,10 @@ def _list_choices(options: dict[str, Any]) -> dict[str, Any]:
 def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:
     """Print that arguments are absent, after the step's usage, and return the exit status."""
     parser.parsers[step].print_usage(sys.stderr)
-    hint = f"; `relm {step} NAME` takes them from a recipe where its graph has the step" if parser.steps[step].records else ""
+    hint = ""
+    if parser.steps[step].records:
+        hint = f"; `relm {step} NAME` takes them from a recipe where its graph has the step"
+    elif parser.steps[step].reads_result:
+        hint = f"; `relm {step} NAME` takes the model in results/NAME"
     print(f"relm {step}: {error}{hint}", file=sys.stderr)
     return 2
