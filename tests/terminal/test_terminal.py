@@ -189,7 +189,7 @@ def test_ctrl_c_says_what_was_saved_and_ends_with_130(finished_copy: Commands) -
     assert process.wait(timeout=60) == 130, shown
     last = [line for line in render(shown) if line][-1]
     assert re.search(
-        r"pretrain main: stopped by SIG\w+ after step [\d,]+ of 100,000, saved in .*; the same command resumes", last
+        r"pretrain main: stopped by Ctrl-C after step [\d,]+ of 100,000, saved in .*; the same command resumes", last
     )
     assert "Traceback" not in shown
     assert list(finished_copy.folder.glob("work/runs/tiny/*/main/checkpoints/step-*"))

@@ -40,6 +40,7 @@ FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero e
 
 # The first words of a step that saved a checkpoint because it was told to stop, also without Ctrl-C.
 STOPPED = "stopped by "
+STOPPED_BY_SIGNAL = re.compile(rf"^{STOPPED}SIG[A-Z]+")
 
 
 class _Attended:
@@ -180,8 +181,11 @@ class LogHandler(LogHandlerBase):
         if line is None:
             return
         line.forget_progress()
-        self.sentences.append(f"{line.name}: {line.last_words() or record.rule_msg or SILENT_END}")  # type: ignore[attr-defined]
-        is_stopped = Interrupts.count or line.last_words().startswith(STOPPED)
+        words = line.last_words()
+        is_stopped = Interrupts.count or words.startswith(STOPPED)
+        if Interrupts.count:  # the signal that the step received is that of this process
+            words = STOPPED_BY_SIGNAL.sub(f"{STOPPED}Ctrl-C", words)
+        self.sentences.append(f"{line.name}: {words or record.rule_msg or SILENT_END}")  # type: ignore[attr-defined]
         self._write(line.describe_stop() if is_stopped else line.describe_failure())
 
     def _note_error(self, record: logging.LogRecord) -> None:
