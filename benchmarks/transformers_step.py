@@ -21,7 +21,7 @@ import transformers
 from torch import Tensor, nn
 
 from relm.forecast.compilation.tracing import Traced, TracingDevice, trace_step
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 
 @dataclasses.dataclass(frozen=True)

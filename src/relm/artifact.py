@@ -79,6 +79,15 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         raise
 
 
+def sync_path(path: Path) -> None:
+    """Flush a file's content, or a folder's list of names, to the disk before anything relies on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write readable JSON atomically, keys in the order given."""
     with atomic_file(path, "w") as file:

@@ -8,7 +8,7 @@ import torch
 
 from relm.devices import first_calls
 from relm.devices.contract import open_device
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 # Prints the exact losses of the first batch that counts, in two threads.
 FRESH = """

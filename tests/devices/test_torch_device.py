@@ -5,7 +5,7 @@ from torch import nn
 
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 
 def test_a_device_without_its_pipeline_is_refused_by_name() -> None:

@@ -10,7 +10,7 @@ import torch
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.recipes.devices import complete_description
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.recipes.section import validate
 from relm.training.checkpoints import Checkpoint
 from relm.training.learner import warn_if_made_elsewhere

@@ -3,7 +3,7 @@
 import pytest
 
 from relm.devices.xla_errors import LONGEST, explain_error
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 FULL_WHEN_COMPILED = (
     "Bad StatusOr access: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used "

@@ -7,7 +7,7 @@ import pytest
 from relm.devices.contract import open_device
 from relm.devices.xla_opening import rank_of_this_host, requested_kind, require_hosts
 from relm.errors import RelmError
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is not None, reason="torch_xla is installed here")

@@ -10,7 +10,7 @@ from torch import Tensor
 from relm.devices.torch import TorchDevice
 from relm.recipes.accelerators import Accelerator
 from relm.recipes.devices import DeviceDeclaration, register_device
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.recipes.topologies import Topology
 
 

@@ -20,7 +20,8 @@ from relm.evaluation.execution import Execution
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
 from relm.recipes.project import Project
-from relm.recipes.recipe import Recipe, Run
+from relm.recipes.recipe import Recipe
+from relm.recipes.run import Run
 from relm.recipes.section import validate
 from relm.recipes.smoke import smoke_twin
 from relm.reporting.json_schema import schema_of

@@ -8,7 +8,8 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
 from relm.recipes.published_models import load_model
-from relm.recipes.recipe import Recipe, Run, load_recipe
+from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.run import Run
 from relm.recipes.section import merge
 
 VALID = """

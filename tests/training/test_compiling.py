@@ -12,7 +12,7 @@ from process_runs import SharedRun, finished, start_ranks
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.models.losses import Term
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.recipes.section import merge
 from relm.training.loop import WARM_UP, require_same_programs
 

@@ -20,7 +20,7 @@ from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.training import loop, meter, updates
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import prefetch

@@ -8,7 +8,7 @@ from small_phases import BATCH, CASES, cases, model_and_batch
 from test_activations import peak_bytes
 
 from relm.artifact import read_json
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.recipes.section import merge
 from relm.training.activations import activation_bytes
 from relm.training.loop import WARM_UP

@@ -10,7 +10,8 @@ from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.optimization import Optimizer
 from relm.recipes.pipeline import Pipeline
-from relm.recipes.recipe import Phase, Run
+from relm.recipes.recipe import Phase
+from relm.recipes.run import Run
 from relm.training import resources
 from relm.training.architecture import unset_model
 from relm.training.optimizers import build_optimizer, optimizer_tensors, weight_type

@@ -10,7 +10,7 @@ import pytest
 
 from relm.recipes.on_machine import OnMachine
 from relm.recipes.project import Project
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.steps import list_steps
 from relm.steps.parser import parser
 from small_project import CHECKOUT, Commands, make_project

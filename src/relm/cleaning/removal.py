@@ -7,7 +7,6 @@ name is whole. What a kill leaves under the other name nothing reads, and the ne
 import contextlib
 import datetime
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from relm.artifact import sync_path
 from relm.cleaning.candidates import (
     DATA,
     LOCK,
@@ -118,7 +118,7 @@ def _remove_path(path: Path) -> None:
         if moved.exists():
             shutil.rmtree(moved)
         path.rename(moved)
-        _flush(path.parent)
+        sync_path(path.parent)
         kill_point("gc-renamed")
     for inside in sorted(moved.iterdir()):
         if inside.is_dir() and not inside.is_symlink():
@@ -127,15 +127,6 @@ def _remove_path(path: Path) -> None:
             inside.unlink()
         kill_point("gc-entry")
     moved.rmdir()
-
-
-def _flush(folder: Path) -> None:
-    """Sync a folder's list of names to the disk, before anything in the renamed folder is removed."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- text --------------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.models.layers import recomputed
 from relm.recipes.devices import DEVICES, PRECISION
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 # Settings of CUDA's libraries for the same bits twice, which they read when they start: cuBLAS gets a workspace for each
 # stream, NCCL one order of summation for messages of every size, and no sums within the switch.

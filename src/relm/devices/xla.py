@@ -41,7 +41,7 @@ from relm.errors import RelmError
 from relm.limits import peak_resident_memory
 from relm.models.layers import set_traced
 from relm.recipes.devices import PRECISION
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 NANOSECONDS = 10**9
 

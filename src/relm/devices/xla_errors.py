@@ -6,7 +6,7 @@ than its cause, wherever the host next waits for the devices.
 
 import re
 
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 # Raised by the compiler, by the allocator, and when a program is dispatched; older versions write "Resource exhausted".
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|resource exhausted|out of memory", re.IGNORECASE)

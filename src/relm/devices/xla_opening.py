@@ -12,7 +12,7 @@ from relm.devices.tpu_chips import Generation
 from relm.devices.xla_precision import xla_precision
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 logger = logging.getLogger(__name__)
 

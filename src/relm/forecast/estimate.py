@@ -25,7 +25,8 @@ from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine
 from relm.recipes.plan import Plan
-from relm.recipes.recipe import Phase, Run
+from relm.recipes.recipe import Phase
+from relm.recipes.run import Run
 from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters

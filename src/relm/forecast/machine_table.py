@@ -6,7 +6,7 @@ from relm.forecast.machine_figures import SHARES, PhaseWork, find_peak, hours_at
 from relm.formatting import format_hours
 from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine, Peak
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 
 def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:

@@ -16,7 +16,8 @@ from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.pipeline import Pipeline
-from relm.recipes.recipe import Phase, Run
+from relm.recipes.recipe import Phase
+from relm.recipes.run import Run
 from relm.training.arithmetic import lengths
 
 SegmentWeights = Sequence[tuple[str, Weights]]

@@ -7,7 +7,7 @@ from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_environments
 from relm.recipes.machines import Machine
 from relm.recipes.plan import Plan
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 PROCESSES_OF_CORE = 4
 """Processes that may share one core of a CPU: more only wait for one another."""

@@ -9,7 +9,8 @@ from relm.recipes.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from relm.recipes.on_machine import OnMachine
-    from relm.recipes.recipe import Phase, Run
+    from relm.recipes.recipe import Phase
+    from relm.recipes.run import Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")
 """Optimizers that a worker of a pipeline computes."""

@@ -21,7 +21,8 @@ from relm.recipes.parts_of_recipe import require_documents, require_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
-from relm.recipes.recipe import Recipe, Run
+from relm.recipes.recipe import Recipe
+from relm.recipes.run import Run
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME, drop_faulty, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_twin

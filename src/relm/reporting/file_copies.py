@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from relm.artifact import sync_path
 from relm.limits import free_disk
 
 SHARED, COPIED, LINKED = "sharing blocks with the run's own until one is changed", "copied", "linked"
@@ -35,17 +36,8 @@ def copy_file(source: Path, target: Path) -> str:
     if manner == COPIED:
         shutil.copyfile(source, target)
     shutil.copystat(source, target)
-    _sync(target)
+    sync_path(target)
     return manner
-
-
-def _sync(path: Path) -> None:
-    """Flush a file to the disk, so that a folder that is renamed afterwards holds whole files after a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _clone(source: Path, target: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, sync_path, write_json
 from relm.errors import RelmError
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, checkpoint_folder
 from relm.training.attested_hashes import line_facts, lines_after, state_sha256
@@ -98,7 +98,7 @@ def save_checkpoint(
             kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
         os.rename(partial, final)
-        _flush(checkpoints)
+        sync_path(checkpoints)
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(
@@ -119,7 +119,7 @@ def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[s
         hashes[name] = write_tensors(folder / name, tensors)
         kill_point(f"checkpoint-{name}")
     write_json(folder / "state.json", {"format": FORMAT, **state, "sha256": hashes})
-    _flush(folder)
+    sync_path(folder)
     return hashes
 
 
@@ -128,15 +128,6 @@ def _attested(checkpoints: Path, written: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"state_sha256": state_sha256(read_json(written / "state.json"))}
     log = checkpoints.with_name(LOG)
     return facts | ({"log": line_facts(lines_after(log, max(_listed(checkpoints), default=0)))} if log.exists() else {})
-
-
-def _flush(path: Path) -> None:
-    """Sync a folder's list of names to the disk before anything relies on it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _step_folders(checkpoints: Path) -> dict[int, Path]:

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
-from relm.artifact import checked_sidecar, companions, sidecar_of, write_json, write_sidecar
+from relm.artifact import checked_sidecar, companions, sidecar_of, sync_path, write_json, write_sidecar
 from relm.errors import RelmError
 from relm.models.contract import LanguageModel
 from relm.training.kill_points import kill_point
@@ -58,9 +58,7 @@ def _move_files(partial: Path, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     sidecar_of(folder / WEIGHTS).unlink(missing_ok=True)
     for path in sorted(partial.iterdir()):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync_path(path)
         os.replace(path, folder / path.name)
     partial.rmdir()
 

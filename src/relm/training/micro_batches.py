@@ -2,7 +2,8 @@
 
 import math
 
-from relm.recipes.recipe import Phase, Recipe, Run
+from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.run import Run
 
 
 def micro_batch_size(settings: Phase, wanted: int | None, parts: int) -> int:

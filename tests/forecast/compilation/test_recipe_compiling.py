@@ -23,7 +23,7 @@ from relm.forecast.compilation.compiling import (
 from relm.forecast.compilation.consequence_lines import format_memory
 from relm.forecast.compilation.program_table import advice, describe_compilation
 from relm.recipes.project import Project
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from small_project import CHECKOUT
 
 PLAN = Project(CHECKOUT).plan("roberta_base_v3-8")

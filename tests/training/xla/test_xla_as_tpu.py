@@ -158,7 +158,7 @@ from relm.devices import tpu_chips
 tpu_chips.DEVICES = Path(pci)
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 try:
     if "behaves" in os.environ:
         import as_tpu

@@ -15,7 +15,7 @@ from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice, metrics_report
 from relm.errors import RelmError
 from relm.models.gathering import gathered
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 DEVICES = 4
 # A message of a TPU's compiler; PyTorch/XLA 2.9 passes it on without the code RESOURCE_EXHAUSTED in front.
@@ -138,7 +138,7 @@ def test_the_compilers_error_of_full_memory_is_explained() -> None:
 import numpy as np, torch, torch_xla
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 device = open_device(Run(device="tpu", threads=1))
 rows = device.stage({{"rows": np.ones((8, 2), dtype=np.float32)}})["rows"]
 try:
@@ -197,7 +197,7 @@ def opened(**environment: str) -> str:
     code = """
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 try:
     print("opened", open_device(Run(device="tpu")).describe())
 except RelmError as error:

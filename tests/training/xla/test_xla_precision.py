@@ -11,7 +11,7 @@ import pytest
 _TRACES = """
 import json, re, sys, torch
 from relm.devices.contract import open_device
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 import torch_xla, torch_xla.backends as backends
 device = open_device(Run(device="tpu", threads=1, float32_matmul_precision=json.loads(sys.argv[1])))
 layer = device.place(torch.nn.Linear(4, 4))

@@ -11,7 +11,7 @@ from xla_runs import XlaRun, assert_same_bytes, assert_same_figures
 
 from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 from relm.recipes.section import merge
 
 Runs = Callable[..., XlaRun]

@@ -31,7 +31,8 @@ from relm.forecast.prepared_run import generated_reader
 from relm.models.layers import set_traced
 from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
-from relm.recipes.recipe import Recipe, Run
+from relm.recipes.recipe import Recipe
+from relm.recipes.run import Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import build_learner

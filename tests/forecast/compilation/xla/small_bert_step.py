@@ -13,7 +13,7 @@ import torch
 from relm.forecast.compilation.tracing import TracingDevice, trace_step
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.recipes.recipe import Run
+from relm.recipes.run import Run
 
 CONFIG = BertConfig(2, 4, 128, 512, positions=256, vocabulary_size=1024)
 SEQUENCES, MASKED = 4, 16

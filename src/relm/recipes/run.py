@@ -1,0 +1,110 @@
+"""The section `run` of a recipe: the machine, how the work is divided, logging and checkpoints."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from relm.recipes.declaration import NameIn
+from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.pipeline import Pipeline
+from relm.recipes.section import Section, Slug
+from relm.recipes.topologies import find_one_device
+
+
+class Run(Section):
+    """Machine, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
+
+    machine: Slug | None = None
+    """Machine on which `results/NAME` runs: the name of a file in `recipes/machines/`, which determines device, topology and
+    processes; `results/NAME@MACHINE` runs on another one. null: the machine at hand, with the keys below."""
+    device: Annotated[str, NameIn(DEVICES)] = HOST
+    """Device that trains."""
+    processes: int = Field(default=1, gt=0)
+    """Number of processes that share each global batch: one per GPU; any number on a CPU."""
+    micro_batch_size: int | None = Field(default=None, gt=0)
+    """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
+    topology: str | None = None
+    """Slice of TPUs by Google Cloud's name, such as v3-8; null: the slice that the machine has."""
+    threads: int | None = Field(default=None, gt=0)
+    """CPU threads of each process; null: all available cores. Another count rounds differently."""
+    compile: bool | None = None
+    """Compile the forward and backward pass with torch.compile, which rounds differently; null: only on cuda."""
+    float32_matmul_precision: Literal["default", "high", "highest"] | None = None
+    """Precision of matrix products of float32 tensors in training: highest, high (TF32 on cuda, three bfloat16 passes on a TPU)
+    or default (the fastest, one bfloat16 pass on a TPU); null: the device's own, which is default on a TPU and else highest."""
+    deterministic: bool = True
+    """Use deterministic kernels, so that the same steps give identical bits on the same kind of device; false allows the
+    fastest kernels on cuda."""
+    activation_checkpointing: bool = False
+    """Recompute each layer's activations in the backward pass: less memory, a third more operations, identical results."""
+    loss_chunk: int | None = Field(default=None, gt=0)
+    """Positions of each sequence whose logits are in memory at once, on cpu and cuda: their loss and its gradients are computed
+    chunk by chunk, which changes rounding only; null: all logits."""
+    padding_mask: Literal["where_padded", "always"] = "where_padded"
+    """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
+    FlashAttention applies; always: one in every batch."""
+    document_attention: Literal["dense", "blockwise"] = "dense"
+    """Form of attention within documents. dense: a mask of all pairs of positions; blockwise: FlexAttention skips blocks of
+    positions without a common document, on cuda and without dropout, which changes rounding only."""
+    overlap_gradients: bool = False
+    """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
+    compile, which returns all gradients at its end, there is nothing to overlap."""
+    checkpoint_interval: int = Field(default=500, gt=0)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(default=2, gt=0)
+    """Number of newest checkpoints that are kept."""
+    keep_every: int | None = Field(default=None, gt=0)
+    """Keep every so-manyth checkpoint as well; null: none."""
+    log_interval: int = Field(default=10, gt=0)
+    """Steps between lines of train.jsonl."""
+    validation_interval: int | None = Field(default=None, gt=0)
+    """Steps between validations on held-out examples, whose loss is logged in train.jsonl; null: no validation."""
+    validation_batches: int = Field(default=20, gt=0)
+    """Number of global batches in each validation, always the same ones; fewer if there are fewer examples."""
+    loggers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
+    """Loggers that receive the lines of train.jsonl as well; wandb writes to the disk unless WANDB_MODE=online."""
+    peak_teraflops: float | None = Field(default=None, gt=0)
+    """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
+    peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""
+    pipeline: Pipeline | None = None
+    """Split of the model over IPUs, for devices that have one; a recipe for a machine has it under `on`."""
+
+    @model_validator(mode="after")
+    def topologies_are_of_the_device(self) -> Self:
+        if self.topology is None:
+            return self
+        owners = [declaration.name for declaration in DEVICES if self.topology in declaration.topologies]
+        if not owners:
+            known = ", ".join(name for declaration in DEVICES for name in declaration.topologies)
+            raise ValueError(f"topology: expected one of {known}; found {self.topology}")
+        if self.device not in owners:
+            expected = " or ".join(owners)
+            raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def the_device_has_these_forms(self) -> Self:
+        device = DEVICES[self.device]
+        wanted = {"loss_chunk": self.loss_chunk, "document_attention": self.document_attention == "blockwise"}
+        able = {"loss_chunk": "runs_torch", "document_attention": "skips_blocks"}
+        for key in (key for key, value in wanted.items() if value and not getattr(device, able[key])):
+            names = " or ".join(other.name for other in DEVICES if getattr(other, able[key]))
+            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined and key == "loss_chunk" else ""
+            raise ValueError(
+                f"{key} ({getattr(self, key)}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+            )
+        return self
+
+    @property
+    def devices_of_process(self) -> int:
+        """Number of devices over which one process splits its micro-batch: those of its topology, otherwise 1."""
+        return DEVICES[self.device].topologies[self.topology].devices if self.topology else 1
+
+    @property
+    def one_of_host(self) -> bool:
+        """True if the topology is one device of a host, whose others stay idle."""
+        return self.topology is not None and DEVICES[self.device].topologies[self.topology].one_of_host
+
+    def on_one_device(self) -> "Run":
+        """Return the section with one device of its topology, if it names one."""
+        return self if self.topology is None else self.model_copy(update={"topology": find_one_device(self.topology)})
