@@ -32,8 +32,6 @@ graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
     supervision.handle_interrupts()
     terminal.attend(workflow, graph.find_seed)
-else:
-    supervision.let_shells_outlast_termination()
 
 
 container: IMAGES.of_step

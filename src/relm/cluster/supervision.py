@@ -181,16 +181,6 @@ def exit_if_interrupted() -> None:
         raise SystemExit(INTERRUPTED)
 
 
-def let_shells_outlast_termination() -> None:
-    """Let the shell of a job wait for its step when both receive TERM, as a cluster sends it to all processes of a job.
-
-    Otherwise the shell ends at once, the cluster takes the job for ended, and kills the trainer before it has saved.
-    """
-    from snakemake.shell import shell
-
-    shell.prefix("trap : TERM; ")
-
-
 def forward_termination_to_jobs() -> None:
     """Forward TERM, sent to Snakemake alone, to the running steps; a trainer saves a checkpoint first.
 
