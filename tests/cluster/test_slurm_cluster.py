@@ -11,7 +11,7 @@ from small_slurm import SmallSlurm, find_lacking, small_slurm, wait_until
 
 from relm.artifact import sha256_of
 from relm.recipes.project import Project
-from small_project import Commands
+from small_project import CHECKOUT, Commands
 
 pytestmark = pytest.mark.full
 OPTIONS = (
@@ -42,8 +42,10 @@ class OnSlurm(Commands):
         self.environment["PATH"] = f"{cluster.folder / 'bin'}:{self.environment['PATH']}"
 
     def command(self, *targets: str) -> list[str]:
-        """The command of docs/running.md, with the cores of this machine and fewer seconds between questions."""
-        return ["snakemake", *targets, "--workflow-profile", "profiles/slurm", "--nocolor", *OPTIONS]
+        """The command of docs/cluster.md, with the cores of this machine and fewer seconds between questions."""
+        page = (CHECKOUT / "docs" / "cluster.md").read_text()
+        (line,) = re.findall(r"^snakemake results/NAME@MACHINE (.*?) *#", page, re.M)
+        return ["snakemake", *targets, *line.split(), "--nocolor", *OPTIONS]
 
 
 def lengthen(project: Commands) -> Path:
