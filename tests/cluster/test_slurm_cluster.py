@@ -118,10 +118,13 @@ def test_a_job_over_its_time_limit_saves_and_goes_on(finished_copy: Commands, cl
     assert re.search("stopped by SIGTERM after step", done.stdout)
 
 
-def test_the_command_that_is_stopped_leaves_no_job(finished_copy: Commands, cluster: SmallSlurm) -> None:
-    weights = lengthen(finished_copy)
-    process = OnSlurm(finished_copy.folder, cluster).start(str(weights))
-    wait_for_checkpoint(finished_copy.folder / weights.parents[1])
+def test_seeds_train_side_by_side_and_a_stopped_command_leaves_no_job(finished_copy: Commands, cluster: SmallSlurm) -> None:
+    lengthen(finished_copy)
+    with open(finished_copy.folder / "recipes" / "tiny.yaml", "a") as recipe:
+        recipe.write("seeds: 2\n")
+    process = OnSlurm(finished_copy.folder, cluster).start("results/tiny")
+    running = ("squeue", "--noheader", "--states=RUNNING", "--format=%k")
+    wait_until(lambda: cluster.run(*running).count("rule_pretrain") == 2, "both seeds train", seconds=120)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 130, (finished_copy.folder / "snakemake.out").read_text()
     wait_until(lambda: not cluster.run("squeue", "--noheader"), "no job is left")
