@@ -13,7 +13,7 @@ import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
 from small_archives import tar_of, zip_of
 
-from relm.corpus import sources
+from relm.corpus import index_pages, npm_registry, package_index, sources
 from relm.corpus.download import download
 from relm.recipes.remote_files import RemoteFile, Source
 
@@ -133,7 +133,7 @@ def test_an_index_may_not_lead_to_a_local_file(index: LocalServer, destination: 
 def test_an_endless_index_page_is_not_read_to_its_end(
     index: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "LARGEST_METADATA", 1000)
+    monkeypatch.setattr(index_pages, "LARGEST_METADATA", 1000)
     index.answers["/simple/my-set/"] = Served(b" " * 10_000)
     assert "over 1,000 bytes" in fault(in_wheel(), destination)
 
@@ -153,7 +153,7 @@ def test_the_password_of_an_index_goes_to_its_own_host_only(
 
 
 def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.find_package_index() == "https://pypi.org/simple"
+    assert package_index.find_package_index() == "https://pypi.org/simple"
     monkeypatch.delenv("PIP_CONFIG_FILE")
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "shared"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -166,9 +166,9 @@ def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for path, content in levels:
         path.parent.mkdir(parents=True)
         path.write_text(content)
-        assert sources.find_package_index() in content
+        assert package_index.find_package_index() in content
     monkeypatch.setenv("PIP_INDEX_URL", "http://variable.example")
-    assert sources.find_package_index() == "http://variable.example"
+    assert package_index.find_package_index() == "http://variable.example"
 
 
 def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path))
-    assert sources.find_package_index() == "http://own.example"
+    assert package_index.find_package_index() == "http://own.example"
 
 
 # --- the npm registry ------------------------------------------------------------------------------------------------------
@@ -249,15 +249,15 @@ def test_an_answer_that_is_no_npm_metadata_is_reported(registry: LocalServer, de
 
 
 def test_the_registry_is_the_one_of_npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.find_npm_registry() == "https://registry.npmjs.org"
+    assert npm_registry.find_npm_registry() == "https://registry.npmjs.org"
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".npmrc").write_text("; mine\nfund=false\nregistry = http://user.example/npm/\n")
-    assert sources.find_npm_registry() == "http://user.example/npm/"
+    assert npm_registry.find_npm_registry() == "http://user.example/npm/"
     (tmp_path / "npmrc").write_text("registry=http://other.example")
     monkeypatch.setenv("npm_config_userconfig", str(tmp_path / "npmrc"))
-    assert sources.find_npm_registry() == "http://other.example"
+    assert npm_registry.find_npm_registry() == "http://other.example"
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://variable.example")
-    assert sources.find_npm_registry() == "http://variable.example"
+    assert npm_registry.find_npm_registry() == "http://variable.example"
 
 
 # --- proxies and tokens ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, status
 
-from relm.corpus import sources, transfer
+from relm.corpus import http_requests, transfer
 from relm.corpus.download import download
 from relm.errors import RelmError
 
@@ -38,7 +38,7 @@ def test_a_cut_without_a_known_length_resumes(server: LocalServer, destination: 
 
 
 def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.3)
     release = threading.Event()
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
     download("thing.bin", from_server(server), destination)
@@ -48,7 +48,7 @@ def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: 
 
 
 def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_TIMEOUT", 1.5)
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 1.5)
     server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 20, 0.1))  # 2 s in all, never 1.5 s without a byte
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from relm.corpus.sources import SourceFault
+from relm.corpus.source_faults import SourceFault
 
 BLOCK = 1 << 20
 Readable = IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile

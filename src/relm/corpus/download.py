@@ -18,7 +18,9 @@ import requests
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
 from relm.corpus.first_download import explain_record, pin, write_record
-from relm.corpus.sources import FILE_HASH, Check, Location, SourceFault, WrongHash, describe_source, list_kept_names
+from relm.corpus.locations import Check, Location
+from relm.corpus.source_faults import FILE_HASH, SourceFault, WrongHash
+from relm.corpus.sources import describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk

@@ -16,15 +16,10 @@ import requests
 import urllib3
 
 from relm.artifact import read_json, write_json
-from relm.corpus.sources import (
-    Location,
-    SourceFault,
-    TemporaryFault,
-    Unreachable,
-    explain_connection_error,
-    locate_source,
-    open_location,
-)
+from relm.corpus.http_requests import explain_connection_error, open_location
+from relm.corpus.locations import Location
+from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable
+from relm.corpus.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.progress import ProgressBar
