@@ -336,4 +336,4 @@ def test_the_hubs_addresses_are_its_clients_own() -> None:
 
 def test_too_many_redirects_are_reported(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = redirect("/thing.bin")
-    assert "TooManyRedirects" in fault(from_server(server), destination)
+    assert "redirects more than 10 times" in fault(from_server(server), destination)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from relm.corpus.http_requests import CONNECT_TIMEOUT, explain_connection_error
+from relm.corpus.connection_errors import CONNECT_TIMEOUT, explain_connection_error
 from relm.corpus.locations import BearerToken, redact_url
 from relm.errors import RelmError
 

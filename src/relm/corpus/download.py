@@ -18,6 +18,7 @@ import requests
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
 from relm.corpus.first_download import explain_record, pin, write_record
+from relm.corpus.http_session import Session
 from relm.corpus.locations import Check, Location
 from relm.corpus.source_faults import FILE_HASH, SourceFault, WrongHash
 from relm.corpus.sources import describe_source, list_kept_names
@@ -198,7 +199,7 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 
 def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
     """Try each source; return the description of the one that gave the right bytes."""
-    with requests.Session() as session:
+    with Session() as session:
         for number, source in enumerate(remote.sources):
             try:
                 _try_source(source, remote, part, session)

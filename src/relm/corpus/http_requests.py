@@ -3,75 +3,78 @@
 Messages never show an address's password or query, which may hold tokens.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from urllib.parse import urljoin
 
 import requests
-import urllib3
 
+from relm.corpus.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
 from relm.corpus.hub_files import read_hugging_face_endpoint
-from relm.corpus.locations import Location, parse_origin
-from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable
+from relm.corpus.locations import Location, has_same_origin, require_web_address
+from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable, clip
 
-CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
+MOST_REDIRECTS = 10
 
 
 def open_location(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
     """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested).
 
+    Redirects are followed here, because `requests` reads the whole body of a redirect into memory.
+
     Raises:
         Unreachable: no connection, or no answer in time.
         TemporaryFault: 429 or a server error.
-        SourceFault: any other answer.
+        SourceFault: any other answer, or too many redirects.
     """
+    url, auth = location.url, location.auth
+    for _ in range(1 + MOST_REDIRECTS):
+        response = _request(session, url, auth, headers)
+        if not response.is_redirect:
+            return _require_usable(response, location)
+        response.close()
+        target = _find_target(response, url)
+        if session.should_strip_auth(url, target):  # type: ignore[no-untyped-call]
+            auth = None
+        url = target
+    raise SourceFault(f"redirects more than {MOST_REDIRECTS} times")
+
+
+def _request(
+    session: requests.Session, url: str, auth: requests.auth.AuthBase | None, headers: dict[str, str]
+) -> requests.Response:
     try:
-        response = session.get(
-            location.url,
+        return session.get(
+            url,
             headers={"Accept-Encoding": "identity", **headers},
-            auth=location.auth,
+            auth=auth,
             stream=True,
+            allow_redirects=False,
             timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
         )
-    except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
+    except ValueError as error:  # `requests` refuses the address itself; UnicodeError, from a host that is no name, is one too
         raise SourceFault(f"cannot be requested ({type(error).__name__})") from None
-    except requests.RequestException as error:
+    except CONNECTION_ERRORS as error:
         raise Unreachable(explain_connection_error(error)) from None
+
+
+def _find_target(response: requests.Response, url: str) -> str:
+    """Return the address to which a response redirects."""
+    try:
+        # The header is UTF-8, which http.client decodes as Latin-1.
+        target = urljoin(url, response.headers["location"].encode("latin-1").decode("utf-8"))
+    except ValueError:
+        raise SourceFault("redirects to an address that cannot be read") from None
+    require_web_address(target)
+    return target
+
+
+def _require_usable(response: requests.Response, location: Location) -> requests.Response:
+    """Return a response that has the wanted bytes, or says that there are no more; close any other."""
     if response.status_code in (200, 206, 416):
         return response
-    status = f"HTTP {response.status_code} {response.reason or ''}".rstrip()
     response.close()
+    status = f"HTTP {response.status_code} {clip(response.reason or '')}".rstrip()
     if response.status_code in (408, 429) or response.status_code >= 500:
         raise TemporaryFault(status)
-    gated = response.status_code in (401, 403) and parse_origin(location.url) == parse_origin(read_hugging_face_endpoint())
+    gated = response.status_code in (401, 403) and has_same_origin(location.url, read_hugging_face_endpoint())
     hint = "; the repository is private or gated: set HF_TOKEN to a token that may read it" if gated else ""
     raise SourceFault(f"{status}{hint}")
-
-
-def explain_connection_error(error: BaseException) -> str:
-    """Return the meaning of an exception of `requests` or `urllib3`, without its text, which shows whole addresses."""
-    kinds: list[tuple[Any, str]] = [
-        ((requests.ConnectTimeout,), f"no connection within {CONNECT_TIMEOUT:g} s"),
-        ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"no data for {READ_TIMEOUT:g} s"),
-        ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
-        ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
-        ((urllib3.exceptions.ProtocolError,), "the connection was cut"),
-    ]
-    causes = list(_list_causes(error))
-    for types, words in kinds:
-        if any(isinstance(cause, types) for cause in causes):
-            reason = next((str(cause.verify_message) for cause in causes if hasattr(cause, "verify_message")), "")
-            return f"{words}: {reason}" if reason else words
-    system = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    return f"the connection failed ({system[-1] if system else type(causes[-1]).__name__})"
-
-
-def _list_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and all exceptions it wraps, the innermost last."""
-    seen: list[BaseException] = []
-    pending: list[Any] = [error]
-    while pending:
-        cause = pending.pop(0)
-        if isinstance(cause, BaseException) and cause not in seen:
-            seen.append(cause)
-            yield cause
-            pending += [getattr(cause, "reason", None), cause.__cause__, cause.__context__, *cause.args]

@@ -12,6 +12,7 @@ HUGGING_FACE = "https://huggingface.co"
 
 
 def locate_on_hugging_face(source: Source) -> Location:
+    """Return the location of a file in a repository; the hub states no digest of it beforehand."""
     kind = "datasets/" if source.repository_type == "dataset" else ""
     revision, file = quote(str(source.revision), safe=""), quote(str(source.file))
     url = f"{read_hugging_face_endpoint()}/{kind}{source.huggingface}/resolve/{revision}/{file}"

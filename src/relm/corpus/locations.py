@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import requests
 
-from relm.corpus.source_faults import FILE_HASH
+from relm.corpus.source_faults import FILE_HASH, SourceFault, clip
 
 
 class Check(NamedTuple):
@@ -27,6 +27,8 @@ class Location:
     url: str
     checks: tuple[Check, ...] = ()
     auth: requests.auth.AuthBase | None = None
+    size: int | None = None
+    """Count of its bytes, where an index states it."""
 
 
 class BearerToken(requests.auth.AuthBase):
@@ -46,10 +48,32 @@ def redact_url(url: str) -> str:
     >>> redact_url("https://me:secret@host:8080/a/b.zip?signature=x#y")
     'https://host:8080/a/b.zip'
     """
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that cannot be read"
+    return clip(urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", "")), most=500)
 
 
-def parse_origin(url: str) -> tuple[str, str | None, int | None]:
+def require_web_address(url: str) -> None:
+    """Raise SourceFault unless an address is one of http or https, with a host."""
+    try:
+        parts = urlsplit(url)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # such as a port that is no number, or half of an IPv6 address
+        is_web = False
+    if not is_web:
+        raise SourceFault(f"expected an http or https address, found {redact_url(url)}")
+
+
+def has_same_origin(first: str, second: str) -> bool:
+    """Return whether two addresses have the same scheme, host and port."""
+    try:
+        return _parse_origin(first) == _parse_origin(second)
+    except ValueError:
+        return False
+
+
+def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

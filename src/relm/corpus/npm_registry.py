@@ -1,7 +1,6 @@
 """Tarballs of releases on the npm registry (its abbreviated metadata), at the address that npm is configured with."""
 
 import base64
-import binascii
 import contextlib
 import json
 import os
@@ -11,9 +10,9 @@ from urllib.parse import quote, urljoin
 
 import requests
 
-from relm.corpus.index_pages import choose_login, fetch_index_page
+from relm.corpus.index_pages import PAGE_FAULTS, choose_login, fetch_index_page
 from relm.corpus.locations import Check, Location, redact_url
-from relm.corpus.source_faults import SourceFault
+from relm.corpus.source_faults import SourceFault, clip, clip_list
 from relm.recipes.remote_files import Source
 
 NPM = "https://registry.npmjs.org"
@@ -21,6 +20,12 @@ NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"
 
 
 def locate_on_npm_registry(source: Source, session: requests.Session) -> Location:
+    """Return the location of a release's tarball, with the sha512 that the registry states.
+
+    Raises:
+        SourceFault: the registry has no such release, or its metadata cannot be understood.
+        TemporaryFault: the registry did not answer.
+    """
     name, version = str(source.npm).rsplit("@", 1)
     registry = find_npm_registry()
     url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
@@ -28,10 +33,10 @@ def locate_on_npm_registry(source: Source, session: requests.Session) -> Locatio
     try:
         versions = json.loads(page.content)["versions"]
         if version not in versions:
-            raise SourceFault(f"the npm registry has no {source.npm}; it has {', '.join(versions) or 'no version'}")
+            raise SourceFault(f"the npm registry has no {source.npm}; it has {clip_list(versions, none='no version')}")
         release = versions[version]["dist"]
         tarball, integrity = urljoin(page.url, str(release["tarball"])), str(release.get("integrity", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except PAGE_FAULTS as error:
         raise SourceFault(f"{redact_url(url)}: not the metadata of an npm package ({type(error).__name__})") from None
     return Location(tarball, tuple(_parse_integrity(integrity)), choose_login(registry, tarball))
 
@@ -44,8 +49,8 @@ def _parse_integrity(integrity: str) -> Iterator[Check]:
             try:
                 digest = base64.b64decode(value.split("?")[0], validate=True).hex()
                 yield Check("sha512", digest, "the npm registry", key=None)
-            except binascii.Error:
-                raise SourceFault(f"the npm registry has an integrity that is not base64: {word[:100]}") from None
+            except ValueError:
+                raise SourceFault(f"the npm registry has an integrity that is not base64: {clip(word, most=100)}") from None
 
 
 def find_npm_registry() -> str:

@@ -1,15 +1,16 @@
 """The HTTP address of each source of a file, with the digests that its bytes must have."""
 
+import dataclasses
 import posixpath
 from urllib.parse import unquote, urlsplit
 
 import requests
 
 from relm.corpus.hub_files import locate_on_hugging_face, read_hugging_face_endpoint, read_hugging_face_token
-from relm.corpus.locations import Check, Location, parse_origin, redact_url
+from relm.corpus.locations import Check, Location, has_same_origin, redact_url, require_web_address
 from relm.corpus.npm_registry import locate_on_npm_registry
 from relm.corpus.package_index import locate_on_package_index
-from relm.corpus.source_faults import SOURCE_HASH, SourceFault, WrongHash
+from relm.corpus.source_faults import SOURCE_HASH, WrongHash
 from relm.recipes.remote_files import Source
 
 
@@ -39,16 +40,13 @@ def locate_source(source: Source, session: requests.Session) -> Location:
         found = locate_on_hugging_face(source)
     else:
         url = str(source.url)
-        found = Location(
-            url, auth=read_hugging_face_token() if parse_origin(url) == parse_origin(read_hugging_face_endpoint()) else None
-        )
-    if urlsplit(found.url).scheme not in ("http", "https"):
-        raise SourceFault(f"expected an http or https address, found {redact_url(found.url)}")
+        found = Location(url, auth=read_hugging_face_token() if has_same_origin(url, read_hugging_face_endpoint()) else None)
+    require_web_address(found.url)
     if source.sha256:
         for check in found.checks:
             if check.algorithm == "sha256" and check.digest != source.sha256:
                 raise WrongHash(f"{check.stated_by} has sha256 {check.digest}, the recipe expects {source.sha256}", SOURCE_HASH)
-        return Location(found.url, (*found.checks, Check("sha256", source.sha256, key=SOURCE_HASH)), found.auth)
+        return dataclasses.replace(found, checks=(*found.checks, Check("sha256", source.sha256, key=SOURCE_HASH)))
     return found
 
 
