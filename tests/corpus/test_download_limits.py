@@ -23,11 +23,11 @@ PACKED = zip_of({"pack/thing": BODY})
 class Endless:
     """A body without an end; records how much of it was sent."""
 
-    def __init__(self, headers: dict[str, str] | None = None) -> None:
-        self.sent, self.headers = 0, headers or {}
+    def __init__(self, code: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.sent, self.code, self.headers = 0, code, headers or {}
 
     def __call__(self, handler: QuietHandler) -> None:
-        handler.send_response(200)
+        handler.send_response(self.code)
         for name, value in self.headers.items():
             handler.send_header(name, value)
         handler.end_headers()
@@ -98,13 +98,8 @@ def test_a_length_that_is_no_count_is_not_believed(server: LocalServer, destinat
 
 
 def test_a_redirect_without_an_end_is_not_read(server: LocalServer, destination: Path) -> None:
-    endless = Endless({"Location": server.url("/thing.bin")})
-
-    def redirect_without_end(handler: QuietHandler) -> None:
-        handler.send_response_only(302)
-        endless(handler)
-
-    server.answers |= {"/first": redirect_without_end, "/thing.bin": Served(BODY)}
+    endless = Endless(302, {"Location": server.url("/thing.bin")})
+    server.answers |= {"/first": endless, "/thing.bin": Served(BODY)}
     download("thing.bin", from_server(server, "/first"), destination)
     assert destination.read_bytes() == BODY
     assert endless.sent < 20_000_000
@@ -150,14 +145,14 @@ def test_a_source_that_trickles_is_left_for_the_next(
 ) -> None:
     monkeypatch.setattr("relm.corpus.transfer.ATTEMPTS", 1)
     begin, piece, reason = TRICKLES[kind]
-    server.answers |= {"/slow": (slow := Trickle(begin, piece)), "/gone": status(404), "/thing.bin": Served(BODY)}
+    server.answers["/slow"] = slow = Trickle(begin, piece)
     try:
-        message = fault(from_server(server, "/slow"), destination)
-        assert reason in message
-        remote = remote_file(BODY, Source(url=server.url("/slow")), Source(url=server.url("/thing.bin")))
-        assert "/thing.bin in " in download("thing.bin", remote, destination)
+        remote = remote_file(BODY, Source(url=server.url("/slow")), Source(url=server.url("/missing")))
+        message = fault(remote, destination)
     finally:
         slow.over.set()
+    assert f"/slow: {reason}" in message
+    assert "/missing: HTTP 404" in message
 
 
 @pytest.mark.usefixtures("hasty")
@@ -172,9 +167,11 @@ def test_what_came_slowly_is_kept(server: LocalServer, destination: Path) -> Non
     assert server.requests[1].headers["range"] == f"bytes={HALF}-"
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_slow_server_is_waited_for_while_its_rate_suffices(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 10, 0.05))  # longer than two windows in all
+def test_a_slow_server_is_waited_for_while_its_rate_suffices(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_body, "RATE_WINDOW", 0.4)
+    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 10, 0.05))  # longer than a window in all
     download("thing.bin", from_server(server), destination)
     assert len(server.requests) == 1
 

@@ -5,6 +5,7 @@ The timeouts of `requests` count from one byte to the next, so a server that sen
 
 import contextlib
 import http.client
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import urllib3
 from relm.corpus.connection_errors import ANSWER_TIMEOUT, SlowAnswer
 
 Answer = TypeVar("Answer")
+
+logging.getLogger("urllib3.connection").setLevel(logging.ERROR)  # at a lower level it prints a traceback of each faulty head
 
 
 class Session(requests.Session):
