@@ -149,7 +149,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             if member is None and compression is None:
                 _check_size(path, remote)
             require_disk(destination.parent, remote.largest_size, destination.name)
-            _store(read_content(path, member, compression), remote, destination)
+            _store(read_content(path, member, compression, remote.largest_size), remote, destination)
             return str(path)
         except SourceFault as fault:
             faults.append(Failure(f"{path}: {fault}", fault.key if isinstance(fault, WrongHash) else None))
@@ -236,7 +236,7 @@ def _accept(location: Location, source: Source, remote: RemoteFile, part: Partia
             _check_size(part.path, remote)
         part.become_destination()
     else:
-        _store(read_content(part.path, source.member, source.decompress), remote, part.destination)
+        _store(read_content(part.path, source.member, source.decompress, remote.largest_size), remote, part.destination)
 
 
 def _check(path: Path, checks: Sequence[Check]) -> None:
