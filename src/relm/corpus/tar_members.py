@@ -18,6 +18,7 @@ LARGEST_TAR_HEADER = 1 << 20  # bytes, with the extensions that precede it
 MOST_MEMBERS = 100_000  # that are read before the wanted one
 # An archive may unpack to so many times its size: text to 5 times, zeros in gzip to 1,000 times.
 LARGEST_RATIO, RATIO_ALLOWANCE = 250, 64 << 20
+READS_AT_END = 10  # tarfile reads on without an end to skip what a header says to be there
 NAMES_KEPT = 1000  # for the message about a member that is absent
 
 
@@ -25,13 +26,16 @@ class _LimitedStream:
     """A stream for tarfile; reading past `limit`, which the caller moves on, is a fault of the source."""
 
     def __init__(self, content: Readable, limit: int) -> None:
-        self._content, self._position = content, 0
+        self._content, self._position, self._reads_at_end = content, 0, 0
         self.limit = limit
 
     def read(self, size: int, /) -> bytes:
         """Return up to so many bytes."""
         block = self._content.read(size)
         self._position += len(block)
+        self._reads_at_end += not block
+        if self._reads_at_end > READS_AT_END:
+            raise EOFError("a member is longer than the archive")
         if self._position > self.limit:
             raise SourceFault(f"the archive has a header of more than {LARGEST_TAR_HEADER:,} bytes")
         return block
