@@ -10,11 +10,11 @@ import re
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import requests
 
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, require_usable_partial, write_json
 from relm.corpus.expected_size import ExpectedSize, expect_size
 from relm.corpus.http_requests import open_location
 from relm.corpus.locations import Location
@@ -48,7 +48,8 @@ class PartialFile:
 
     def __enter__(self) -> Self:
         while True:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            require_usable_partial(self.path)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -70,7 +71,7 @@ class PartialFile:
 
     def _still_there(self) -> bool:
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+            return os.path.samestat(os.lstat(self.path), os.fstat(self._file))
         except FileNotFoundError:
             return False
 
@@ -107,9 +108,20 @@ class PartialFile:
         while block:
             block = block[os.write(self._file, block) :]
 
+    def open(self) -> IO[bytes]:
+        """Return the part itself for reading, whatever its path leads to by now."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self._file), "rb")
+
     def become_destination(self) -> None:
-        """Rename the part to the destination, once its bytes are on the disk."""
+        """Rename the part to the destination, once its bytes are on the disk.
+
+        Raises:
+            RelmError: the part was moved away or replaced, so that the path has other bytes than those that were checked.
+        """
         os.fsync(self._file)
+        if not self._still_there():
+            raise RelmError(f"{self.path}: was removed or replaced during the download; run the command again")
         os.replace(self.path, self.destination)
         self.note.unlink(missing_ok=True)
 
