@@ -18,8 +18,8 @@ from small_archives import tar_of, zip_of
 from relm.corpus import archive, tar_members
 from relm.corpus.source_faults import SourceFault
 
-LARGE = 40_000_000
-MEMORY = 20_000_000  # bytes that Python may hold at once for any archive: half of what these unpack to
+LARGE = 20_000_000
+MEMORY = 10_000_000  # bytes that Python may hold at once for any archive: half of what these unpack to
 LARGEST = 1000
 
 
@@ -43,7 +43,7 @@ def sparse_blocks() -> bytes:
 def sparse_map() -> bytes:
     """Return a member with a map of holes in its content, as GNU tar writes it, which goes on for ever."""
     marks = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"}
-    return header(tarfile.REGTYPE, LARGE, **marks) + b"999999999\n" + b"100000000000\n" * (LARGE // 13)
+    return header(tarfile.REGTYPE, LARGE, **marks) + b"999999999\n" + (b"1" * 99 + b"\n") * (LARGE // 100)
 
 
 def zip_with_directory(size: int) -> bytes:

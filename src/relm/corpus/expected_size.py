@@ -20,7 +20,7 @@ class ExpectedSize(NamedTuple):
     description: str
     """The size as a message says it."""
     advice: str = ""
-    """What to do where the source is right and the size is not."""
+    """The remedy where the source is right and the size is not."""
 
     def require(self, size: int) -> None:
         """Raise SourceFault unless a source may send so many bytes."""
