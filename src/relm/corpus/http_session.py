@@ -4,7 +4,6 @@ The timeouts of `requests` count from one byte to the next, so a server that sen
 """
 
 import contextlib
-import http.client
 import logging
 import socket
 import threading
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
-from relm.corpus.connection_errors import ANSWER_TIMEOUT, SlowAnswer
+from relm.corpus.connection_errors import ANSWER_TIMEOUT, CONNECTION_ERRORS, SlowAnswer
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +39,7 @@ def _answer_in_time(connection: socket.socket, read_head: Callable[[], Answer]) 
 
     def end_connection() -> None:
         expired.set()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # TLS within TLS, through a proxy, has no shutdown
             connection.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(ANSWER_TIMEOUT, end_connection)
@@ -48,7 +47,7 @@ def _answer_in_time(connection: socket.socket, read_head: Callable[[], Answer]) 
     timer.start()
     try:
         answer = read_head()
-    except (OSError, ValueError, http.client.HTTPException):
+    except CONNECTION_ERRORS:
         if expired.is_set():
             raise SlowAnswer from None
         raise
