@@ -31,13 +31,13 @@ def header(kind: bytes, size: int, name: str = "x", **more: str) -> bytes:
     return entry.tobuf(tarfile.PAX_FORMAT if more else tarfile.GNU_FORMAT)
 
 
-def sparse_blocks() -> bytes:
+def sparse_blocks(count: int) -> bytes:
     """Return a member with a map of holes, as GNU tar wrote it once, whose blocks each announce another one."""
     block = bytearray(header(tarfile.GNUTYPE_SPARSE, 0))
     block[482] = 1
     block[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(block))[0]
     more = (b"%011o\0" % 0) * 42
-    return bytes(block) + (more + b"\1" + bytes(7)) * (LARGE // 512)
+    return bytes(block) + (more + b"\1" + bytes(7)) * count
 
 
 def sparse_map() -> bytes:
@@ -59,7 +59,7 @@ LARGE_ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
         "a header of more than",
     ),
     "long link": (lambda: bz2.compress(header(tarfile.GNUTYPE_LONGLINK, LARGE) + bytes(LARGE)), "a header of more than"),
-    "sparse blocks": (lambda: gzip.compress(sparse_blocks(), 1), "a header of more than"),
+    "sparse blocks": (lambda: gzip.compress(sparse_blocks(LARGE // 512), 1), "a header of more than"),
     "sparse map": (lambda: gzip.compress(sparse_map(), 1), "a header of more than"),
     "zip directory": (lambda: zip_with_directory(LARGE), f"a directory of {LARGE:,} bytes"),
 }
@@ -171,6 +171,10 @@ def encrypted(file: zipfile.ZipFile) -> None:
 )
 def test_a_zip_archive_that_cannot_be_read_is_a_fault(content: bytes, reason: str, tmp_path: Path) -> None:
     assert reason in fault_of(content, tmp_path)
+
+
+def test_a_map_of_holes_that_is_cut_is_a_fault(tmp_path: Path) -> None:
+    assert "damaged or truncated" in fault_of(sparse_blocks(0), tmp_path)
 
 
 def test_many_long_names_stay_out_of_the_message(tmp_path: Path) -> None:

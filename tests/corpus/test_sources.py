@@ -119,6 +119,21 @@ def test_a_page_that_is_no_index_is_reported(index: LocalServer, destination: Pa
     assert "not a simple index page in JSON" in fault(in_wheel(), destination)
 
 
+def test_a_size_on_a_json_page_counts(index: LocalServer, destination: Path) -> None:
+    link = index.url("/files/my_set-1.0%2Ba-py3-none-any.whl")
+    entry = {"filename": WHEEL_NAME, "url": link, "hashes": {}, "size": len(wheel()) - 1}
+    page = Served(json.dumps({"files": [entry]}).encode(), headers={"Content-Type": "application/json"})
+    index.answers["/simple/my-set/"] = page
+    expected = f"has {len(wheel()):,} bytes, expected {len(wheel()) - 1:,} bytes as the index states"
+    assert expected in fault(in_wheel(), destination)
+
+
+def test_a_hash_on_a_page_that_is_none_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = json_page(index.url("/x"), sha256="\x1b[2J")
+    assert "states the sha256 ?[2J, expected 64 hexadecimal digits" in fault(in_wheel(), destination)
+    assert len(index.requests) == 1
+
+
 def test_an_index_that_fails_once_is_requested_again(index: LocalServer, destination: Path) -> None:
     index.answers["/simple/my-set/"] = in_turn(status(502), index.answers["/simple/my-set/"])
     download("thing.bin", in_wheel(), destination)
