@@ -12,7 +12,7 @@ from relm.corpus.locations import Location, has_same_origin, redact_url
 from relm.corpus.response_body import read_body
 from relm.corpus.source_faults import SourceFault, TemporaryFault, clip
 
-LARGEST_METADATA = 64 << 20  # bytes of an index page; the largest simple pages are about 20 MB
+LARGEST_METADATA = 32 << 20  # bytes of an index page: the largest have about 20 MB. Parsed, a page may take 25 times as many
 UNPACKED = 1 << 16  # bytes unpacked at once, at most
 # What reading a page of any content can raise; RecursionError: thousands of nested brackets; AssertionError: from html.parser.
 PAGE_FAULTS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
