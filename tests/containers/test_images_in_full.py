@@ -21,6 +21,7 @@ from test_steps_in_images import in_image
 from relm.artifact import sha256_of
 from relm.containers.lock import LOCK, OVERRIDE, Role
 from relm.recipes.project import Project
+from small_project import FRAMES
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 REGISTRY = "127.0.0.1:5555"
@@ -144,7 +145,7 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
     environment = real.environment | {"PATH": f"{binary.parent}{os.pathsep}{real.environment['PATH']}"}
     try:
         rule = sorted((in_podman.folder / "work" / "examples").glob("*/manifest.json"))[0].relative_to(in_podman.folder)
-        command = ["snakemake", str(rule), "--force", "--cores", "1", "--nocolor", "--sdm", "apptainer"]
+        command = ["snakemake", str(rule), "--force", "--cores", "1", "--nocolor", "--sdm", "apptainer", FRAMES]
         done = subprocess.run(command, cwd=in_podman.folder, env=environment, text=True, capture_output=True)
     finally:
         override.write_text(kept)

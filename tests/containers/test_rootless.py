@@ -77,7 +77,7 @@ def test_a_user_without_root_trains_to_the_same_bytes_and_owns_them(in_podman: I
     folder = Path(tempfile.mkdtemp(prefix="relm-rootless-", dir="/var/tmp"))
     with podman_without_root(folder) as as_user:
         archive, checkout = folder / "cpu.tar", folder / "checkout"
-        in_podman.engine.run("save", "--format", "oci-archive", "--output", str(archive), image)
+        in_podman.engine.run("save", "--format", "docker-archive", "--output", str(archive), image)
         shutil.copytree(in_podman.folder, checkout, ignore=shutil.ignore_patterns(".snakemake", "results", "runs"))
         give(checkout)
         archive.chmod(0o644)
@@ -99,7 +99,7 @@ def test_a_user_without_root_trains_to_the_same_bytes_and_owns_them(in_podman: I
         )
         line = run_line("podman", run, {"OMP_NUM_THREADS": "1"})
         done = as_user(*line)
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == 0, f"{loaded.stdout}\n{done.stdout}"
         model = checkout / "work/run/model/model.safetensors"
         assert sha256_of(model) == published
         assert (model.stat().st_uid, model.stat().st_gid) == (USER, USER)
