@@ -20,6 +20,7 @@ from relm.devices import ranks
 from relm.errors import RelmError
 from relm.progress import JOB_LOGS, print_into_log
 from relm.recipes.declaration import load_extensions
+from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
 from relm.steps import list_steps
 from relm.steps.contract import Arguments, Step, name_variation
@@ -84,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
     step = steps[arguments.step]
+    if step.records:  # a step of the graph; others print or start a step of it
+        withhold_logger_keys(arguments.step, os.environ)
     status, into_log, stream = 0, False, sys.stderr if step.sentence_on_stderr else sys.stdout
     try:
         if into_log := arguments.log is not None and os.environ.get(JOB_LOGS) == "1":
