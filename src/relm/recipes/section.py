@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from relm.errors import RelmError
+from relm.formatting import find_control_character
 from relm.recipes.yaml_file import parse_yaml, read_text
 
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,6 +47,8 @@ MESSAGES = {
 class Section(BaseModel):
     """A mapping in a YAML file: unknown keys are refused, and values are immutable after loading."""
 
+    multi_line: ClassVar[frozenset[str]] = frozenset()
+    """Keys whose texts may have line breaks. All others are one line, which no page, table or terminal shows as several."""
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
@@ -56,6 +59,8 @@ class Section(BaseModel):
         """Refuse what pydantic would convert: booleans and texts for numbers, numbers and texts for booleans."""
         if fault := _find_conversion(value, cls.model_fields[str(info.field_name)].annotation):
             raise ValueError(fault)
+        if info.field_name not in cls.multi_line and (found := find_control_character(value)):
+            raise ValueError(f"expected one line of text, found the character {found}; delete it, or write a block as >-")
         return value
 
 
