@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from test_texts import content
 
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
@@ -13,7 +14,6 @@ from relm.recipes.published_models import load_model
 from relm.recipes.published_tests import load_test
 from relm.recipes.recipe import load_recipe
 from relm.recipes.web_address import require_web_address
-from test_texts import content
 
 SURFACE = "links"
 ADDRESSES = {

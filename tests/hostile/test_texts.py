@@ -58,7 +58,10 @@ SURVIVED = {
     "escaped bracket": "\\[the report](https://example.org)",
     "reference": "[verdict]: https://example.org",
 }
-MARKED = {"heading_open", "blockquote_open", "list_item_open", "fence", "hr", "table_open", "link_open", "image", "html_block", "html_inline"}  # fmt: skip
+MARKED = {
+    *("heading_open", "blockquote_open", "list_item_open", "fence", "hr", "table_open"),
+    *("link_open", "image", "html_block", "html_inline"),
+}
 
 
 def content(kind: str) -> dict[str, Any]:
@@ -126,7 +129,7 @@ def test_a_text_in_a_page_is_shown_as_text(text: str) -> None:
         assert "".join(inner.content for token in shown for inner in token.children or []) == text
 
 
-@pytest.mark.parametrize("text", ["`--do_lower_case` and <mask>", "t5x_diacritics at 0911ce1: a.py --b_c 1.4697", "T5 v1.1, 8 %"])
+@pytest.mark.parametrize("text", ["`--do_lower_case` and <mask>", "t5x at 0911ce1: a.py --b_c 1.4697", "T5 v1.1, 8 %"])
 def test_texts_as_recipes_have_them_read_the_same(text: str) -> None:
     assert escape_prose(text).replace("\\", "") == text
 
@@ -135,7 +138,9 @@ def test_the_card_of_a_hostile_recipe_has_the_headings_and_links_of_any_other(co
     path = Path("recipes/tiny.yaml")
     before = structure(card(copied_run))
     recipe = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**recipe, "title": "[x](javascript:alert(1)) <b>y</b>", "deviations": [*SURVIVED.values()]}))
+    path.write_text(
+        yaml.safe_dump({**recipe, "title": "[x](javascript:alert(1)) <b>y</b>", "deviations": [*SURVIVED.values()]})
+    )
     after = structure(card(copied_run))
     plain = {**recipe, "deviations": ["Plain."] * len(SURVIVED)}
     path.write_text(yaml.safe_dump(plain))

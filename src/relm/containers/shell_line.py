@@ -14,7 +14,14 @@ from pathlib import Path
 from relm.containers.extensions import find_extensions
 from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
 from relm.containers.placement import Placement, place_step
-from relm.containers.run_line import PASSED_TO_LOGGERS, PASSED_WITH_NETWORK, ContainerRun, fit_image, list_configuration, run_line
+from relm.containers.run_line import (
+    PASSED_TO_LOGGERS,
+    PASSED_WITH_NETWORK,
+    ContainerRun,
+    fit_image,
+    list_configuration,
+    run_line,
+)
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project

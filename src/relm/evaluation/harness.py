@@ -222,7 +222,7 @@ def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str
         if not answer.exists():
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")
-        found: dict[str, Any] = read_json(answer)
+        found: dict[str, Any] = read_json(answer, finite=False)  # a figure may be NaN
     if "refused" in found:
         raise RelmError(f"the harness: {found['refused']}")
     return dict(found["found"])

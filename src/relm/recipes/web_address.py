@@ -30,6 +30,6 @@ def require_web_address(address: str) -> str:
 
 
 WebAddress = Annotated[
-    str, AfterValidator(require_web_address), WithJsonSchema({"type": "string", "pattern": "^https?://[^\\s<>\"\\\\^`{|}]+$"})
+    str, AfterValidator(require_web_address), WithJsonSchema({"type": "string", "pattern": '^https?://[^\\s<>"\\\\^`{|}]+$'})
 ]
 """An address with the scheme https or http."""
