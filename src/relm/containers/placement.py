@@ -19,6 +19,7 @@ from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGING_STEP
+from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -156,6 +157,8 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
     if step == "download" and (model := _find_option(words, "--model")):
         parts.append(load_model(Path(model)))
     given = [part.folder for part in parts if part is not None and part.folder is not None]
+    for name in given:  # before an engine mounts it
+        resolve_own_folder(name, "folder")
     if step == "extract" and isinstance(_find_content(words), str):
         given.append(_find_option(words, "--source") or "")
     if step == "download":
