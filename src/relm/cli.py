@@ -18,6 +18,7 @@ from pathlib import Path
 from relm.artifact import checked_sidecar, require_regular_file, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
+from relm.formatting import escape_for_terminal
 from relm.progress import JOB_LOGS, print_into_log
 from relm.recipes.declaration import load_extensions
 from relm.recipes.logger_keys import withhold_logger_keys
@@ -99,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RelmError, KeyboardInterrupt, OSError) as error:
         status, words = explain_fault(error)
         stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
-    message = message.encode("utf-8", "backslashreplace").decode()  # names of files and strings of JSON may be invalid UTF-8
+    # Names of files and strings of JSON may be invalid UTF-8, or hold commands to a terminal.
+    message = escape_for_terminal(message.encode("utf-8", "backslashreplace").decode())
     if ranks.rank():
         return report_from_other_rank(status, message)
     try:

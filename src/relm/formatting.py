@@ -107,3 +107,12 @@ def escape_controls(text: str, keeps: str = "") -> str:
     'a\\\\x1b[2Jb'
     """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode(), text)
+
+
+_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
+
+
+def escape_for_terminal(text: str) -> str:
+    """Return a message of several lines with control characters as escapes, but for tabs and colours."""
+    parts = _COLOUR.split(text)
+    return "".join(part if number % 2 else escape_controls(part, keeps="\n\t") for number, part in enumerate(parts))

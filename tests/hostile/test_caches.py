@@ -59,7 +59,12 @@ def make_shared(folder: Path) -> None:
     folder.chmod(0o777)
 
 
-@pytest.mark.parametrize("make", [make_link, make_shared, Path.touch], ids=["link", "writable by others", "file"])
+SURFACE = "caches of programs"
+REFUSED = {"link": make_link, "writable by others": make_shared, "file": Path.touch}
+SURVIVED = ["default of torch.compile", "set by the user", "without a home", "readable by others"]
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
 def test_a_cache_that_others_prepared_is_refused(make: object, tmp_path: Path) -> None:
     make(folder := tmp_path / "cache")  # type: ignore[operator]
     for _ in range(2):  # what lies in it does not become trusted by a change of its mode

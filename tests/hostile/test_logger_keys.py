@@ -16,6 +16,8 @@ from relm.recipes.project import Project
 from small_project import Commands
 
 CALLER = {"WANDB_API_KEY": "secret-key", "WANDB_BASE_URL": "https://me:secret@example.org", "WANDB_MODE": "online"}
+SURFACE = "keys of loggers"
+REFUSED: dict[str, object] = {}
 OTHERS = {
     "download": ["download", "--dataset", "recipes/data/sample.yaml", "--file", "sample.xml"],
     "extract": ["extract", "--dataset", "recipes/data/sample.yaml"],
@@ -25,6 +27,10 @@ OTHERS = {
     "push": ["push", "tiny", "gs://bucket"],
     "no step": [],
 }
+
+# Steps of which none may have a key, in a container with and without a network of its own and outside any.
+OUTSIDE = [("extract", False), ("evaluate", False), ("pretrain", True)]
+SURVIVED = [*((role, name) for role in ("cpu", "tpu") for name in OTHERS), "training to the disk", *OUTSIDE[:2]]
 
 
 def line_of(words: list[str], project: Commands, monkeypatch: pytest.MonkeyPatch, role: str | None = None) -> list[str]:
@@ -61,7 +67,7 @@ def test_training_that_logs_to_the_disk_has_no_key(project: Commands, monkeypatc
     assert "WANDB_API_KEY" not in line_of(["pretrain", "tiny", "--phase", "main"], project, monkeypatch)
 
 
-@pytest.mark.parametrize(("step", "has_key"), [("extract", False), ("evaluate", False), ("pretrain", True)])
+@pytest.mark.parametrize(("step", "has_key"), OUTSIDE)
 def test_only_training_keeps_the_keys_in_its_environment(
     step: str, has_key: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

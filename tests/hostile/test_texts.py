@@ -9,7 +9,9 @@ import yaml
 from markdown_it import MarkdownIt
 
 from finished_runs import FinishedRun
+from relm.cli import main
 from relm.errors import RelmError
+from relm.formatting import escape_for_terminal
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import Samples
 from relm.recipes.project import Project
@@ -153,3 +155,9 @@ def card(run: FinishedRun) -> str:
     folder = run.plan.run_folder / "report"
     write_report(Project().plan("tiny"), run.verify, run.evaluations, folder)
     return (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
+
+
+def test_a_message_of_a_command_gives_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "a\x1b[2J\x07\u202eb.bin"]) == 1
+    assert "no such file: a\\x1b[2J\\x07\\u202eb.bin;" in capsys.readouterr().err
+    assert escape_for_terminal("\x1b[1mbold\x1b[0m\tx\n\x1b]0;title\x07") == "\x1b[1mbold\x1b[0m\tx\n\\x1b]0;title\\x07"

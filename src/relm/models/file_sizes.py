@@ -29,7 +29,7 @@ _POSITIONS = re.compile("n_positions|n_ctx|max_position_embeddings|max_seq_len")
 
 
 class FileSizes(NamedTuple):
-    """What files of weights hold together."""
+    """The contents of files of weights together."""
 
     tensors: int
     elements: int
