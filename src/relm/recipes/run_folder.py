@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from relm.json_shapes import COUNT, NUMBER
+from relm.json_shapes import COUNT, LINE, NUMBER, OBJECT
 
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 # The resolved recipe, in the folder of a run: what it was asked for, when the recipe has changed since.
@@ -34,6 +34,15 @@ RESUMED_AFTER = "resumed_after"
 CURVE = "curve"
 # Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
+STATE_SHAPE = {
+    "step": COUNT,
+    "fingerprint": LINE,
+    "phase": LINE,
+    "sha256": dict.fromkeys(CHECKPOINT_FILES, LINE),
+    "loss?": NUMBER,
+    "seconds?": NUMBER,
+    "made_on?": OBJECT,
+}
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
