@@ -11,9 +11,14 @@ import pytest
 from finished_runs import run_made_once
 from relm.artifact import checked_sidecar, read_json, write_json, write_sidecar
 from relm.cli import main
+from relm.cluster.supervision import _read_owner
+from relm.corpus.hugging_face import _load_saved
 from relm.errors import RelmError
 from relm.examples.manifest import read_manifest, write_manifest
+from relm.graph.reruns import _value
 from relm.recipes.project import Project
+from relm.recipes.run_folder import REPLACED
+from relm.reporting.replaced_results import keep_replaced
 
 __all__ = ["run_made_once"]
 SURFACE = "sidecars and records"
@@ -60,7 +65,8 @@ CASES = {
     f"{command} {file}: {name}": (command, file, name) for file, read in READERS.items() for command in read for name in KINDS
 }
 BY_COMMANDS = {name: case for name, case in CASES.items() if case[0] not in SHOWS_THE_REST}
-SURVIVED = {name: case for name, case in CASES.items() if case[0] in SHOWS_THE_REST}
+SHOWN = {name: case for name, case in CASES.items() if case[0] in SHOWS_THE_REST}
+SURVIVED = [*SHOWN, *DAMAGES]  # also what Snakemake's graph reads
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +145,7 @@ def test_a_damaged_file_is_named_in_a_plain_error(
     assert len(output) < 2000
 
 
-@pytest.mark.parametrize("case", SURVIVED.values(), ids=SURVIVED)
+@pytest.mark.parametrize("case", SHOWN.values(), ids=SHOWN)
 def test_a_list_shows_the_rest_without_the_damaged_file(
     case: tuple[str, str, str], published_run: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,7 +223,6 @@ MANIFESTS = {
     "negative size": (("splits", "train", "shards", 0, "size"), -8, "size: expected a whole number from 0 on, found -8"),
     "size is true": (("splits", "train", "shards", 0, "size"), True, "size: expected a whole number from 0 on, found True"),
 }
-REFUSED = [*BY_COMMANDS, *DAMAGES, *SIZES, *COUNTS, *MANIFESTS]
 
 
 @pytest.mark.parametrize(("keys", "value", "message"), MANIFESTS.values(), ids=MANIFESTS)
@@ -236,3 +241,35 @@ def test_counts_of_a_manifest_that_contradict_each_other_are_not_believed(
     manifest.write_text(json.dumps(content))
     with pytest.raises(RelmError, match=rf"manifest\.json: .*{message}"):
         read_manifest(manifest)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_snakemake_and_its_terminal_read_of_a_damaged_file_is_nothing(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(damage)
+    assert _value(path, "sha256") is None
+    assert _read_owner(path)["machine"] == {}
+
+
+SAVED = {name: damage for name, damage in DAMAGES.items() if name != "empty"}
+# A saved dataset has two files, a replaced result one.
+REFUSED = [*BY_COMMANDS, *DAMAGES, *SIZES, *COUNTS, *MANIFESTS, *SAVED, *SAVED, *SAVED]
+
+
+@pytest.mark.parametrize("file", ["dataset_dict.json", "state.json"])
+@pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)
+def test_a_damaged_saved_dataset_is_named(damage: bytes, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(damage)
+    with pytest.raises(RelmError, match=file):
+        _load_saved(tmp_path)
+
+
+@pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)
+def test_a_damaged_note_of_a_replaced_result_is_named(damage: bytes, published_run: dict[str, str]) -> None:
+    path = Path(published_run["run"]) / REPLACED
+    path.write_bytes(damage)
+    try:
+        with pytest.raises(RelmError, match=REPLACED):
+            keep_replaced(Project().plan("tiny"))
+    finally:
+        path.unlink()
