@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 # The limit of the safetensors library.
 LONGEST_HEADER = 100_000_000
 MOST_LAYERS = 10_000
+# A model up to here is built in a moment, and a comparison of its tensors with the file says more than one of sizes.
+FEW_LAYERS, FEW_WEIGHTS = 1000, 1 << 24
 # Positions need no weights where they are rotary.
 MOST_POSITIONS = 1 << 24
 _LAYERS = re.compile("(n|num|encoder|decoder|num_hidden|num_encoder|num_decoder)_layers?|(n|num)(_local|_routed)?_experts")
@@ -73,14 +75,14 @@ def require_fitting_model(config: Any, found: FileSizes) -> None:
     """
     layers, width = config.layers, config.hidden_size
     decoder_layers = getattr(config, "decoder_layers", None) or 0
-    if layers + decoder_layers > min(MOST_LAYERS, found.tensors):
+    if layers + decoder_layers > min(MOST_LAYERS, max(found.tensors, FEW_LAYERS)):
         raise ValueError(f"config.json: {layers + decoder_layers:,} layers, but the weights have {found.tensors:,} tensors")
     inner = config.heads * getattr(config, "head_size", width // config.heads)
     wide = max(inner, getattr(config, "intermediate_size", 0)) * (layers + decoder_layers)
     rotary = getattr(config, "position_encoding", "learnt") != "learnt"
     rows = max(wide, config.vocabulary_size, 0 if rotary else getattr(config, "positions", 0))
     rows = max(rows, getattr(config, "type_vocabulary_size", 0))
-    if rows * width > found.elements:
+    if rows * width > max(found.elements, FEW_WEIGHTS):
         raise ValueError(f"config.json: its sizes need {rows * width:,} weights and more, but the file has {found.elements:,}")
 
 
