@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 from finished_runs import FinishedRun
 from relm.cli import main
 from relm.errors import RelmError
+from relm.evaluation.result import Result
 from relm.formatting import escape_for_terminal
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import Samples
@@ -114,6 +115,9 @@ def test_a_text_with_a_control_character_is_refused_where_it_is_read(kind: str, 
 
 def test_prompts_may_have_several_lines() -> None:
     assert Samples(prompt=["one\ntwo"]).prompt == ["one\ntwo"]
+    result = {"task": "samples", "protocol": {"in_words": "a\nb"}, "figures": {}, "model_sha256": "0"}
+    found = Result.model_validate({**result, "samples": [{"prompt": "a\nb", "text": "a\r\x07b"}]})
+    assert found.samples is not None
 
 
 def structure(markdown: str) -> list[str]:

@@ -54,7 +54,7 @@ def _require_readable_files(folder: Path) -> None:
     """Refuse a folder with a file that loaders read and that is a pipe or a device, or longer than any of its kind.
 
     Raises:
-        ValueError: a JSON file is too long, or the header of weights is.
+        ValueError: a JSON file is too long.
         RelmError: a file is a pipe, a socket or a device, itself or behind a link: reading it might never end.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -62,7 +62,6 @@ def _require_readable_files(folder: Path) -> None:
             require_regular_file(path)
             if path.suffix == ".json" and path.is_file() and path.stat().st_size > LONGEST_JSON:
                 raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LONGEST_JSON:,}")
-    measure_files(path for path in sorted(folder.glob("*.safetensors")) if path.is_file())
 
 
 def configuration(folder: Path) -> dict[str, Any]:
@@ -96,6 +95,7 @@ def weights_sha256(folder: Path) -> str:
         RelmError: a file differs from its sidecar's checksum.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
+    measured = measure_files(path for path in sorted(folder.glob("*.safetensors")) if path.is_file())
     if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
         raise ValueError("its weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them")
     sha256 = checked_weights(folder) if weights.exists() or not index.exists() else _sha256_of_several(folder)
@@ -104,7 +104,7 @@ def weights_sha256(folder: Path) -> str:
     if (folder / "config.json").exists():
         config = configuration(folder)
         _require_nothing_from_elsewhere(config)
-        require_fitting_keys(config, measure_files(sorted(folder.glob("*.safetensors"))))
+        require_fitting_keys(config, measured)
     return sha256
 
 

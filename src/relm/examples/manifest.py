@@ -198,7 +198,7 @@ def _require_sums(manifest: Manifest, path: Path) -> None:
         require_shape(split.length_histogram, _HISTOGRAM, f"{path}: splits.{name}.length_histogram", AGAIN)
         for number, shard in enumerate(split.shards):
             require_possible_counts(asdict(shard), f"{path}: splits.{name}.shards[{number}]")
-        for key in ("tokens", "documents"):
+        for key in ("tokens", "documents") if split.shards else ():
             found, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
             if found != expected:
                 raise RelmError(f"{path}: splits.{name}.{key} is {found:,}, but its shards have {expected:,}; {AGAIN}")

@@ -57,9 +57,11 @@ class Section(BaseModel):
     @classmethod
     def values_have_the_written_type(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what pydantic would convert: booleans and texts for numbers, numbers and texts for booleans."""
-        if fault := _find_conversion(value, cls.model_fields[str(info.field_name)].annotation):
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if fault := _find_conversion(value, annotation):
             raise ValueError(fault)
-        if info.field_name not in cls.multi_line and (found := find_control_character(value)):
+        checks_itself = info.field_name in cls.multi_line or _holds_sections(annotation)
+        if not checks_itself and (found := find_control_character(value)):
             raise ValueError(f"expected one line of text, found the character {found}; delete it, or write a block as >-")
         return value
 
@@ -83,6 +85,13 @@ def _find_conversion(value: Any, annotation: Any) -> str | None:
         written_out = float in types and _EXPONENT.fullmatch(value)
         return None if written_out else "expected a number, found text; leave out the quotes if it is one"
     return "expected true or false, without quotes" if types == {bool} else None
+
+
+def _holds_sections(annotation: Any) -> bool:
+    """Return True for a key with a section, or a list or mapping of sections, which check their own texts."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return True
+    return any(map(_holds_sections, get_args(annotation)))
 
 
 def _items(value: list[Any] | dict[Any, Any], annotation: Any) -> Iterator[tuple[Any, Any, Any]]:
