@@ -162,3 +162,23 @@ def test_a_pipe_or_a_device_is_neither_read_nor_replaced(tmp_path: Path) -> None
                 use(path)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_temporary_name_that_is_taken_by_no_file_is_refused(tmp_path: Path) -> None:
+    precious, partial = tmp_path / "precious", tmp_path / ".file.partial"
+    precious.write_text("precious")
+    puts = {"a symbolic link": lambda: partial.symlink_to(precious), "a named pipe": lambda: os.mkfifo(partial)}
+    for found, put in {**puts, "a folder": partial.mkdir}.items():
+        put()
+        with pytest.raises(RelmError, match=f"^{partial}: is {found}; expected no file, or the file that an interrupted"):
+            write_json(tmp_path / "file", {})
+        assert precious.read_text() == "precious"
+        partial.rmdir() if partial.is_dir() else partial.unlink()
+
+
+def test_a_temporary_file_that_was_left_is_replaced_and_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / ".file.partial")  # two names of one file, as a copy by hard links has
+    write_json(tmp_path / "file", {})
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / ".file.partial").exists()

@@ -43,7 +43,8 @@ def require_command(command: str) -> None:
         assert files, command
         assert all((CHECKOUT / file).exists() for file in files), command
     elif words[0] == "snakemake":
-        name = words[-1].removeprefix("results/").removeprefix("reference/").removeprefix("smoke/")
+        target = next(word for word in words if word.startswith("results/"))
+        name = target.removeprefix("results/").removeprefix("reference/").removeprefix("smoke/")
         assert name == "NAME" or (CHECKOUT / "recipes" / f"{name}.yaml").exists(), command
     else:
         assert words[0] == "relm", command

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +43,27 @@ def require_regular_file(path: Path) -> None:
         raise RelmError(f"{path}: is a named pipe, a socket or a device; expected a file. Give another path, or move it away")
 
 
+def require_usable_partial(partial: Path) -> None:
+    """Raise RelmError unless the name of a partial file is free, or is a file's that an interrupted attempt left.
+
+    The names are predictable: a link that somebody put there would lead the bytes to another file, and a pipe would block.
+    """
+    try:
+        mode = partial.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}
+        raise RelmError(
+            f"{partial}: is {kinds.get(stat.S_IFMT(mode), 'a socket or a device')}; expected no file, or the file that an "
+            "interrupted attempt left. Move it away, and run again"
+        )
+
+
+def _open_new(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+
+
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file's content, read in blocks."""
     require_regular_file(path)
@@ -62,16 +84,23 @@ def stamp_of(path: Path) -> list[int]:
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.
 
-    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt writes over it.
+    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt removes it.
 
     Raises:
-        RelmError: the file cannot be written, or the path is that of a device, such as /dev/null, or a pipe.
+        RelmError: the file cannot be written, or the path, or that of the temporary file, is a pipe's or a device's.
     """
     require_regular_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     try:
-        with open(partial, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n") as file:
+        require_usable_partial(partial)
+        partial.unlink(missing_ok=True)
+        file = open(partial, mode, encoding=encoding, newline=newline, opener=_open_new)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())

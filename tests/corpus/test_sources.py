@@ -13,7 +13,7 @@ import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
 from small_archives import tar_of, zip_of
 
-from relm.corpus import sources
+from relm.corpus import index_pages, npm_registry, package_index, sources
 from relm.corpus.download import download
 from relm.recipes.remote_files import RemoteFile, Source
 
@@ -119,6 +119,21 @@ def test_a_page_that_is_no_index_is_reported(index: LocalServer, destination: Pa
     assert "not a simple index page in JSON" in fault(in_wheel(), destination)
 
 
+def test_a_size_on_a_json_page_counts(index: LocalServer, destination: Path) -> None:
+    link = index.url("/files/my_set-1.0%2Ba-py3-none-any.whl")
+    entry = {"filename": WHEEL_NAME, "url": link, "hashes": {}, "size": len(wheel()) - 1}
+    page = Served(json.dumps({"files": [entry]}).encode(), headers={"Content-Type": "application/json"})
+    index.answers["/simple/my-set/"] = page
+    expected = f"has {len(wheel()):,} bytes, expected {len(wheel()) - 1:,} bytes as the index states"
+    assert expected in fault(in_wheel(), destination)
+
+
+def test_a_hash_on_a_page_that_is_none_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = json_page(index.url("/x"), sha256="\x1b[2J")
+    assert "states the sha256 ?[2J, expected 64 hexadecimal digits" in fault(in_wheel(), destination)
+    assert len(index.requests) == 1
+
+
 def test_an_index_that_fails_once_is_requested_again(index: LocalServer, destination: Path) -> None:
     index.answers["/simple/my-set/"] = in_turn(status(502), index.answers["/simple/my-set/"])
     download("thing.bin", in_wheel(), destination)
@@ -133,7 +148,7 @@ def test_an_index_may_not_lead_to_a_local_file(index: LocalServer, destination: 
 def test_an_endless_index_page_is_not_read_to_its_end(
     index: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "LARGEST_METADATA", 1000)
+    monkeypatch.setattr(index_pages, "LARGEST_METADATA", 1000)
     index.answers["/simple/my-set/"] = Served(b" " * 10_000)
     assert "over 1,000 bytes" in fault(in_wheel(), destination)
 
@@ -153,7 +168,7 @@ def test_the_password_of_an_index_goes_to_its_own_host_only(
 
 
 def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.find_package_index() == "https://pypi.org/simple"
+    assert package_index.find_package_index() == "https://pypi.org/simple"
     monkeypatch.delenv("PIP_CONFIG_FILE")
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "shared"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -166,9 +181,9 @@ def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for path, content in levels:
         path.parent.mkdir(parents=True)
         path.write_text(content)
-        assert sources.find_package_index() in content
+        assert package_index.find_package_index() in content
     monkeypatch.setenv("PIP_INDEX_URL", "http://variable.example")
-    assert sources.find_package_index() == "http://variable.example"
+    assert package_index.find_package_index() == "http://variable.example"
 
 
 def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,7 +194,7 @@ def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path))
-    assert sources.find_package_index() == "http://own.example"
+    assert package_index.find_package_index() == "http://own.example"
 
 
 # --- the npm registry ------------------------------------------------------------------------------------------------------
@@ -249,15 +264,15 @@ def test_an_answer_that_is_no_npm_metadata_is_reported(registry: LocalServer, de
 
 
 def test_the_registry_is_the_one_of_npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.find_npm_registry() == "https://registry.npmjs.org"
+    assert npm_registry.find_npm_registry() == "https://registry.npmjs.org"
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".npmrc").write_text("; mine\nfund=false\nregistry = http://user.example/npm/\n")
-    assert sources.find_npm_registry() == "http://user.example/npm/"
+    assert npm_registry.find_npm_registry() == "http://user.example/npm/"
     (tmp_path / "npmrc").write_text("registry=http://other.example")
     monkeypatch.setenv("npm_config_userconfig", str(tmp_path / "npmrc"))
-    assert sources.find_npm_registry() == "http://other.example"
+    assert npm_registry.find_npm_registry() == "http://other.example"
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://variable.example")
-    assert sources.find_npm_registry() == "http://variable.example"
+    assert npm_registry.find_npm_registry() == "http://variable.example"
 
 
 # --- proxies and tokens ----------------------------------------------------------------------------------------------------
@@ -336,4 +351,4 @@ def test_the_hubs_addresses_are_its_clients_own() -> None:
 
 def test_too_many_redirects_are_reported(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = redirect("/thing.bin")
-    assert "TooManyRedirects" in fault(from_server(server), destination)
+    assert "redirects more than 10 times" in fault(from_server(server), destination)

@@ -1,18 +1,22 @@
 """Transfers over a real connection that is cut, stalled, killed, or answered in unusual ways."""
 
+import gzip
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, status
 
-from relm.corpus import sources, transfer
+from relm.corpus import http_requests, transfer
 from relm.corpus.download import download
 from relm.errors import RelmError
+from small_servers import QuietHandler
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 
@@ -38,7 +42,7 @@ def test_a_cut_without_a_known_length_resumes(server: LocalServer, destination: 
 
 
 def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.3)
     release = threading.Event()
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
     download("thing.bin", from_server(server), destination)
@@ -48,7 +52,7 @@ def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: 
 
 
 def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_TIMEOUT", 1.5)
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 1.5)
     server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 20, 0.1))  # 2 s in all, never 1.5 s without a byte
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
@@ -132,6 +136,42 @@ def test_a_server_that_resumes_elsewhere_is_requested_from_the_beginning(server:
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
     assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
+
+
+def put_link(path: Path) -> None:
+    path.symlink_to(path.parent / "precious")
+
+
+@pytest.mark.parametrize(
+    ("put", "found"),
+    [(put_link, "a symbolic link"), (os.mkfifo, "a named pipe"), (os.mkdir, "a folder")],
+    ids=["link", "pipe", "folder"],
+)
+@pytest.mark.parametrize("name", [".thing.bin.part", ".thing.bin.partial"])
+def test_a_partial_file_that_is_none_is_refused(
+    server: LocalServer, destination: Path, name: str, put: Callable[[Path], None], found: str
+) -> None:
+    destination.parent.mkdir(parents=True)
+    precious, partial = destination.with_name("precious"), destination.with_name(name)
+    precious.write_text("precious")
+    put(partial)
+    server.answers["/thing.gz"] = Served(gzip.compress(BODY))
+    message = fault(from_server(server, "/thing.gz", decompress="gzip"), destination)
+    assert f"{partial}: is {found}; expected no file, or the file that an interrupted attempt left. Move it away" in message
+    assert precious.read_text() == "precious"
+    assert partial.is_symlink() or not partial.is_file()
+
+
+def test_a_part_that_is_replaced_while_it_comes_is_not_taken(server: LocalServer, destination: Path) -> None:
+    part = destination.with_name(".thing.bin.part")
+
+    def replace_it(handler: QuietHandler) -> None:
+        part.unlink()
+        part.write_bytes(bytes(len(BODY)))
+        Served(BODY)(handler)
+
+    server.answers["/thing.bin"] = replace_it
+    assert "was removed or replaced during the download" in fault(from_server(server), destination)
 
 
 CHILD = """

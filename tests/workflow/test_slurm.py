@@ -78,7 +78,7 @@ def test_the_plugin_passes_the_request_to_sbatch(project: Commands) -> None:
     manifest = Project(project.folder).plan("tiny").manifest("main")
     assert project.snakemake(str(manifest)).returncode == 0
     path = f"{commands}:{project.environment['PATH']}"
-    profile = ["--profile", "profiles/slurm", "--restart-times", "0"]
+    profile = ["--workflow-profile", "profiles/slurm", "--restart-times", "0"]
     done = project.snakemake("results/tiny@gpu-8", "results/tiny", *profile, PATH=path)
     assert "no cluster here" in done.stdout, done.stdout
     words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in calls.read_text().splitlines()))}

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from relm.corpus.sources import CONNECT_TIMEOUT, BearerToken, explain_connection_error, redact_url
+from relm.corpus.connection_errors import CONNECT_TIMEOUT, explain_connection_error
+from relm.corpus.locations import BearerToken, redact_url
 from relm.errors import RelmError
 
 DOCKER_HUB, DOCKER_HUB_API = "docker.io", "registry-1.docker.io"

@@ -1,14 +1,15 @@
 """Read one file from a downloaded archive or compressed file.
 
 Members are opened by their exact name and read as a stream; nothing is unpacked to a path that an archive chooses, links are
-refused, and the reader decides how many bytes it takes. Every fault of the content is a `SourceFault`.
+refused, and the reader decides how many bytes it takes. Memory stays small whatever an archive states about itself. Every
+fault of the content is a `SourceFault`.
 """
 
-import bz2
 import contextlib
-import difflib
-import gzip
+import io
 import lzma
+import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -16,77 +17,90 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from relm.corpus.sources import SourceFault
+from relm.corpus.decompression import find_compression, open_decompressed
+from relm.corpus.source_faults import SourceFault, clip
+from relm.corpus.tar_members import absent_member, open_tar_member
 
 BLOCK = 1 << 20
-Readable = IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
-FAULTS = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, OSError, ValueError, RuntimeError)
+LARGEST_ZIP_DIRECTORY = 4 << 20  # bytes; that of a wheel with 10,000 files has about 1 MB. zipfile holds all of it in memory
+ZIP_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks a block of any other kind at once, however long
+# ArithmeticError: offsets that fit no file; LookupError, struct.error: lists and records that end early; RuntimeError:
+# encrypted, a compression that is not supported, or recursion.
+FAULTS = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    struct.error,
+    OSError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    MemoryError,
+)
 
 
-def read_content(path: Path, member: str | None, compression: str | None) -> Iterator[bytes]:
+def read_content(path: Path, member: str | None, compression: str | None, largest: int) -> Iterator[bytes]:
     """Yield the bytes of a file, or of one member of a zip or tar archive, decompressed, in blocks of up to a MiB.
 
     Args:
         member: exact name in the archive; None: `path` is no archive.
         compression: gzip, bzip2 or xz, of the file or of the member; None: not compressed.
+        largest: largest size of the wanted content in bytes, which limits how much of an archive is unpacked to find it.
 
     Raises:
-        SourceFault: no such member, or the content is unreadable, damaged, truncated or of another kind.
+        SourceFault: no such member, or the content is unreadable, damaged, truncated, out of proportion or of another kind.
     """
     with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(_open_regular(path))
         try:
-            raw: IO[bytes] = stack.enter_context(open(path, "rb"))
-        except OSError as error:
-            raise SourceFault(f"cannot be read: {error.strerror}") from None
-        try:
-            if member is not None:
-                raw = _open_member(raw, member, stack)
-            plain = _decompress(raw, compression, stack)
+            content = raw if member is None else _open_member(raw, member, largest, stack)
+            plain = open_decompressed(content, compression, stack)
             while block := plain.read(BLOCK):
                 yield block
         except FAULTS as error:
             subject = f"{member} in the archive is" if member else "is"
-            raise SourceFault(f"{subject} damaged or truncated ({str(error) or type(error).__name__})") from None
+            raise SourceFault(f"{subject} damaged or truncated ({clip(str(error)) or type(error).__name__})") from None
 
 
-def _decompress(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> Readable:
-    if compression == "gzip":
-        return stack.enter_context(gzip.open(raw, "rb"))
-    if compression == "bzip2":
-        return stack.enter_context(bz2.open(raw, "rb"))
-    if compression == "xz":
-        return stack.enter_context(lzma.open(raw, "rb"))
-    return raw
+def _open_regular(path: Path) -> IO[bytes]:
+    """Return a file opened for reading; opening a named pipe would wait for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SourceFault("cannot be read: it is not a regular file")
+        return open(path, "rb")
+    except OSError as error:
+        raise SourceFault(f"cannot be read: {error.strerror}") from None
 
 
-def _open_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -> IO[bytes]:
-    is_zip = raw.read(4) == b"PK\x03\x04"
+def _open_member(raw: IO[bytes], member: str, largest: int, stack: contextlib.ExitStack) -> IO[bytes]:
+    head = raw.read(8)
+    size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
-    return _open_zip_member(raw, member, stack) if is_zip else _open_tar_member(raw, member, stack)
+    if head.startswith(b"PK\x03\x04"):
+        return _open_zip_member(raw, member, stack)
+    unpacked = open_decompressed(raw, find_compression(head), stack)
+    return open_tar_member(unpacked, member, largest, archive_size=size, stack=stack)
+
+
+class _ZipReader(io.BufferedReader):
+    """An archive for zipfile, which reads the directory in one piece of the length that the archive states."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > LARGEST_ZIP_DIRECTORY:
+            raise SourceFault(f"the zip archive has a directory of {size:,} bytes, expected {LARGEST_ZIP_DIRECTORY:,} at most")
+        return super().read(size)
 
 
 def _open_zip_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -> IO[bytes]:
-    archive = stack.enter_context(zipfile.ZipFile(raw))
-    if member not in archive.namelist():
-        raise _absent_member(member, archive.namelist())
-    return stack.enter_context(archive.open(member))
-
-
-def _open_tar_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -> IO[bytes]:
-    # Read once from front to back ("|"): looking a member up first would decompress everything before it twice.
-    archive = stack.enter_context(tarfile.open(fileobj=raw, mode="r|*"))  # noqa: SIM115 - the stack closes it
-    names = []
-    for entry in archive:
-        if entry.name == member:
-            if not entry.isreg():
-                raise SourceFault(f"{member} in the archive is a link or a device, expected a regular file")
-            content = archive.extractfile(entry)
-            assert content is not None
-            return stack.enter_context(content)
-        names.append(entry.name)
-    raise _absent_member(member, names)
-
-
-def _absent_member(member: str, names: list[str]) -> SourceFault:
-    near = difflib.get_close_matches(member, names, n=3) or names[:3]
-    return SourceFault(f"the archive has no {member} among its {len(names)} members, such as {', '.join(near) or 'none'}")
+    reader = _ZipReader(io.FileIO(raw.fileno(), closefd=False))
+    archive = stack.enter_context(zipfile.ZipFile(reader))
+    names = archive.namelist()
+    if member not in names:
+        raise absent_member(member, names, len(names))
+    entry = archive.getinfo(member)
+    if entry.compress_type not in ZIP_COMPRESSIONS:
+        raise SourceFault(f"{member} in the archive is compressed by zip's method {entry.compress_type}, expected 0 or 8")
+    return stack.enter_context(archive.open(entry))

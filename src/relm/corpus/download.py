@@ -18,7 +18,10 @@ import requests
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
 from relm.corpus.first_download import explain_record, pin, write_record
-from relm.corpus.sources import FILE_HASH, Check, Location, SourceFault, WrongHash, describe_source, list_kept_names
+from relm.corpus.http_session import Session
+from relm.corpus.locations import Check, Location
+from relm.corpus.source_faults import FILE_HASH, SourceFault, WrongHash
+from relm.corpus.sources import describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -146,7 +149,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
             if member is None and compression is None:
                 _check_size(path, remote)
             require_disk(destination.parent, remote.largest_size, destination.name)
-            _store(read_content(path, member, compression), remote, destination)
+            _store(read_content(path, member, compression, remote.largest_size), remote, destination)
             return str(path)
         except SourceFault as fault:
             faults.append(Failure(f"{path}: {fault}", fault.key if isinstance(fault, WrongHash) else None))
@@ -158,6 +161,10 @@ def _check_size(path: Path, remote: RemoteFile) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise SourceFault(f"cannot be read: {error.strerror}") from None
+    _require_size(size, remote)
+
+
+def _require_size(size: int, remote: RemoteFile) -> None:
     if not remote.may_have(size):
         raise SourceFault(f"has {size:,} bytes, expected {remote.format_size()}")
 
@@ -185,8 +192,8 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
                 raise SourceFault(f"has more than the expected {remote.largest_size:,} bytes")
             digest.update(block)
             file.write(block)
-        if not remote.is_pinned and not remote.may_have(size):
-            raise SourceFault(f"has {size:,} bytes, expected {remote.format_size()}")
+        if not remote.is_pinned:
+            _require_size(size, remote)
         if remote.is_pinned and digest.hexdigest() != remote.sha256:
             raise WrongHash(f"has {size:,} bytes with sha256 {digest.hexdigest()}, expected sha256 {remote.sha256}")
 
@@ -196,7 +203,7 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 
 def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
     """Try each source; return the description of the one that gave the right bytes."""
-    with requests.Session() as session:
+    with Session() as session:
         for number, source in enumerate(remote.sources):
             try:
                 _try_source(source, remote, part, session)
@@ -225,25 +232,25 @@ def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: 
 
 def _accept(location: Location, source: Source, remote: RemoteFile, part: PartialFile) -> None:
     """Make the destination from the fetched bytes if they are right."""
-    _check(part.path, location.checks)
+    _check(part, location.checks)
     if source.member is None and source.decompress is None:
         if remote.is_pinned:
-            _check(part.path, [Check("sha256", remote.sha256)])
+            _check(part, [Check("sha256", remote.sha256)])
         else:
-            _check_size(part.path, remote)
+            _require_size(part.size, remote)
         part.become_destination()
     else:
-        _store(read_content(part.path, source.member, source.decompress), remote, part.destination)
+        _store(read_content(part.path, source.member, source.decompress, remote.largest_size), remote, part.destination)
 
 
-def _check(path: Path, checks: Sequence[Check]) -> None:
-    """Compare the digests of a file with the expected ones, all in one pass.
+def _check(part: PartialFile, checks: Sequence[Check]) -> None:
+    """Compare the digests of the received bytes with the expected ones, all in one pass.
 
     Raises:
         SourceFault: a digest differs; names both.
     """
     digests = {check.algorithm: hashlib.new(check.algorithm) for check in checks}
-    with open(path, "rb") as file:
+    with part.open() as file:
         while digests and (block := file.read(BLOCK)):
             for digest in digests.values():
                 digest.update(block)

@@ -10,21 +10,17 @@ import re
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import requests
-import urllib3
 
-from relm.artifact import read_json, write_json
-from relm.corpus.sources import (
-    Location,
-    SourceFault,
-    TemporaryFault,
-    Unreachable,
-    explain_connection_error,
-    locate_source,
-    open_location,
-)
+from relm.artifact import read_json, require_usable_partial, write_json
+from relm.corpus.expected_size import ExpectedSize, expect_size
+from relm.corpus.http_requests import open_location
+from relm.corpus.locations import Location
+from relm.corpus.response_body import read_body
+from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable
+from relm.corpus.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.progress import ProgressBar
@@ -34,7 +30,7 @@ ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS
 ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is the better hope
 MEANINGFUL_PROGRESS = 1 << 20  # bytes
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
-PIECE = 1 << 18  # bytes read from the connection at once, at most
+COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() refuses 5,000 digits, and str.isdigit takes a superscript two
 
 
 class PartialFile:
@@ -52,7 +48,8 @@ class PartialFile:
 
     def __enter__(self) -> Self:
         while True:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            require_usable_partial(self.path)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -74,7 +71,7 @@ class PartialFile:
 
     def _still_there(self) -> bool:
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+            return os.path.samestat(os.lstat(self.path), os.fstat(self._file))
         except FileNotFoundError:
             return False
 
@@ -111,9 +108,20 @@ class PartialFile:
         while block:
             block = block[os.write(self._file, block) :]
 
+    def open(self) -> IO[bytes]:
+        """Return the part itself for reading, whatever its path leads to by now."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self._file), "rb")
+
     def become_destination(self) -> None:
-        """Rename the part to the destination, once its bytes are on the disk."""
+        """Rename the part to the destination, once its bytes are on the disk.
+
+        Raises:
+            RelmError: the part was moved away or replaced, so that the path has other bytes than those that were checked.
+        """
         os.fsync(self._file)
+        if not self._still_there():
+            raise RelmError(f"{self.path}: was removed or replaced during the download; run the command again")
         os.replace(self.path, self.destination)
         self.note.unlink(missing_ok=True)
 
@@ -159,43 +167,55 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
         if response.status_code == 416 or start not in (0, have):
             part.clear()
             raise TemporaryFault("the server refused to resume the download")
-        is_plain = source.member is None and source.decompress is None
-        if is_plain and total is not None and not wanted.may_have(total):
-            part.clear()
-            raise SourceFault(f"has {total:,} bytes, expected {wanted.format_size()}")
-        most = wanted.largest_size
-        require_disk(part.destination.parent, (total or most) - start + (0 if is_plain else most), part.destination.name)
+        expected = expect_size(source, location, wanted)
+        if total is not None:
+            _require_size(part, expected, total)
+            expected = expected._replace(most=total)
+        _require_room(source, part, wanted, (total or expected.exact or wanted.largest_size) - start)
         if start == 0:
             part.begin(source, _choose_validator(response))
         else:
             part.is_resumed = True
-        _append_all(response, part, total or (wanted.size if is_plain else None), most=most if is_plain else None)
+        _append_all(response, part, expected, total or expected.exact)
 
 
-def _append_all(response: requests.Response, part: PartialFile, total: int | None, most: int | None) -> None:
-    """Write the body to the part: `total` bytes where that is known, and `most` bytes at most.
+def _require_size(part: PartialFile, expected: ExpectedSize, total: int) -> None:
+    """Raise SourceFault, and keep nothing, if the server reports a size that the source may not have."""
+    try:
+        expected.require(total)
+    except SourceFault:
+        part.clear()
+        raise
+
+
+def _require_room(source: Source, part: PartialFile, wanted: RemoteFile, rest: int) -> None:
+    """Raise RelmError unless the disk holds the rest of what the source sends, and the file that is unpacked from it."""
+    is_plain = source.member is None and source.decompress is None
+    unpacked = 0 if is_plain else wanted.largest_size
+    require_disk(part.destination.parent, rest + unpacked, part.destination.name)
+
+
+def _append_all(response: requests.Response, part: PartialFile, expected: ExpectedSize, total: int | None) -> None:
+    """Write the body to the part: `total` bytes where that is known.
 
     Raises:
-        TemporaryFault: the connection was lost or sent nothing for too long.
-        SourceFault: there are more than `most` bytes.
+        TemporaryFault: the connection was lost, or sent nothing or too little for too long. What came is kept.
+        SourceFault: there are more bytes than the source may send.
     """
     bar = ProgressBar(
         total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False
     )
     with bar:
-        while True:
-            try:
-                # The bytes as sent: a .gz file that a server labels `Content-Encoding: gzip` must not be unpacked.
-                block = response.raw.read1(PIECE, decode_content=False)
-            except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
-                raise TemporaryFault(f"{explain_connection_error(error)}, after {part.size:,} bytes") from None
-            if not block:
-                break
-            part.append(block)
-            bar.update(len(block))
-            if most is not None and part.size > most:
-                part.clear()
-                raise SourceFault(f"has more than the expected {most:,} bytes")
+        try:
+            for block in read_body(response):
+                part.append(block)
+                bar.update(len(block))
+                expected.require_no_more(part.size)
+        except TemporaryFault as fault:
+            raise TemporaryFault(f"{fault}, after {part.size:,} bytes") from None
+        except SourceFault:
+            part.clear()
+            raise
     if part.size < (total or 0):
         raise TemporaryFault(f"the connection was cut after {part.size:,} of {total:,} bytes")
 
@@ -203,9 +223,10 @@ def _append_all(response: requests.Response, part: PartialFile, total: int | Non
 def _parse_extent(response: requests.Response) -> tuple[int, int | None]:
     """Return (position of the response's first byte, bytes of the whole file if the server reports them)."""
     if response.status_code == 200:
-        length = response.headers.get("Content-Length", "")
-        return 0, int(length) if length.isdigit() else None
-    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(?:(\d+)|\*)", response.headers.get("Content-Range", "").strip())
+        length = re.fullmatch(COUNT, response.headers.get("Content-Length", "").strip())
+        return 0, int(length[0]) if length else None
+    extent = rf"bytes (?:({COUNT})-{COUNT}|\*)/(?:({COUNT})|\*)"
+    match = re.fullmatch(extent, response.headers.get("Content-Range", "").strip())
     if match is None:
         return -1, None
     return int(match[1] or -1), int(match[2]) if match[2] else None

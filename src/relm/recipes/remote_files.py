@@ -2,8 +2,9 @@
 
 import hashlib
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from relm.recipes.section import Section
 from relm.recipes.web_address import WebAddress
@@ -32,16 +33,32 @@ class Source(Section):
     """Wheel or sdist of a release, or path in a Hugging Face repository."""
     sha256: Sha256 | None = None
     """Hash of the downloaded archive or compressed file, so that a wrong one is refused before it is opened."""
+    size: int | None = Field(default=None, gt=0)
+    """Size of what is downloaded in bytes, where that is an archive or compressed: a longer download is refused. null: an index
+    states it, or a generous limit is taken."""
     member: str | None = None
     """Path of the file inside the downloaded zip or tar archive (a wheel is a zip)."""
     decompress: Literal["gzip", "bzip2", "xz"] | None = None
     """Compression of the downloaded file, or of the archive's member."""
+
+    @field_validator("url")
+    @classmethod
+    def can_be_read(cls, url: str | None) -> str | None:
+        try:
+            has_host = url is None or bool(urlsplit(url).hostname and urlsplit(url).port != 0)
+        except ValueError as error:
+            raise ValueError(f"{url}: not an address ({error}); give one such as https://example.org/data/file.txt") from None
+        if not has_host:
+            raise ValueError(f"{url}: names no host; give an address such as https://example.org/data/file.txt")
+        return url
 
     @model_validator(mode="after")
     def exactly_one_kind(self) -> Self:
         kinds = [kind for kind in ("url", "pypi", "npm", "huggingface") if getattr(self, kind) is not None]
         if len(kinds) != 1:
             raise ValueError(f"a source names exactly one of url, pypi, npm, huggingface; found {kinds or 'none'}")
+        if self.size is not None and self.member is None and self.decompress is None:
+            raise ValueError("size: goes with member or decompress; the size of the file itself stands beside its sources")
         for kind, needed in (
             ("pypi", "file"),
             ("pypi", "member"),
@@ -80,7 +97,9 @@ class RemoteFile(Section):
         """The sha256, or a phrase with a digest of the sources, whose first download decides the content."""
         if self.sha256 != FIRST_DOWNLOAD:
             return self.sha256
-        listed = (self.made_by or "") + "".join(source.model_dump_json(exclude_defaults=True) for source in self.sources)
+        listed = (self.made_by or "") + "".join(
+            source.model_dump_json(exclude_defaults=True, exclude={"size"}) for source in self.sources
+        )
         return f"{FIRST_DOWNLOAD} {hashlib.sha256(listed.encode()).hexdigest()[:12]}"
 
     @property

@@ -1,6 +1,7 @@
 """The sentence of an error: a recipe's fault, or the last words of a job, without Snakemake's frames around it."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 _NOTED: list[str] = []
@@ -31,6 +32,27 @@ def find_sentence(text: str) -> str:
             return noted
     lines = [line.strip() for line in text.splitlines() if not _FRAME.match(line)]
     return _CLASS.sub("", "\n".join(lines)) or text.strip()
+
+
+def explain_slurm_fault(message: str, logs: Sequence[str]) -> str | None:
+    """Return what the executor for Slurm says of a job that failed, without the submitted command; None: it says nothing.
+
+    Args:
+        message: of the executor.
+        logs: of the job; Slurm's is the last.
+
+    >>> explain_slurm_fault("SLURM sbatch failed. The error message was 'sbatch: error: no partition'.\\n sbatch call:", [])
+    'Slurm refused the job: sbatch: error: no partition; correct the request in the profile or on the command line'
+    >>> explain_slurm_fault("SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. For", ["step.log", "7.log"])
+    "Slurm's job 7 ended as OUT_OF_MEMORY before the step said why; Slurm's log of it is 7.log"
+    """
+    if found := re.search(r"sbatch failed\. The error message was '(.*?)'\.?\s+sbatch call", message, re.DOTALL):
+        words = "; ".join(line.strip() for line in found[1].splitlines() if line.strip())
+        return f"Slurm refused the job: {words}; correct the request in the profile or on the command line"
+    if found := re.search(r"SLURM-job '(\d+)' failed, SLURM status is: '(\w+)", message):
+        where = f"; Slurm's log of it is {logs[-1]}" if logs else ""
+        return f"Slurm's job {found[1]} ended as {found[2]} before the step said why{where}"
+    return None
 
 
 def read_last_words(log: Path) -> str:

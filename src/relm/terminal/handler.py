@@ -20,7 +20,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from relm.cluster.supervision import Interrupts
 from relm.progress import JOB_LOGS
 from relm.terminal.dry_run import PlannedJob, format_plan
-from relm.terminal.faults import find_sentence
+from relm.terminal.faults import explain_slurm_fault, find_sentence
 from relm.terminal.job_lines import JobLine, name_job
 from relm.terminal.screen import Screen
 
@@ -185,7 +185,9 @@ class LogHandler(LogHandlerBase):
         is_stopped = Interrupts.count or words.startswith(STOPPED)
         if Interrupts.count:  # the signal that the step received is that of this process
             words = STOPPED_BY_SIGNAL.sub(f"{STOPPED}Ctrl-C", words)
-        self.sentences.append(f"{line.name}: {words or record.rule_msg or SILENT_END}")  # type: ignore[attr-defined]
+        message = str(record.rule_msg or "")  # type: ignore[attr-defined]
+        words = words or explain_slurm_fault(message, record.log) or message or SILENT_END  # type: ignore[attr-defined]
+        self.sentences.append(f"{line.name}: {words}")
         self._write(line.describe_stop() if is_stopped else line.describe_failure())
 
     def _note_error(self, record: logging.LogRecord) -> None:

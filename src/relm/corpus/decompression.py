@@ -1,0 +1,83 @@
+"""Decompress a file as a stream, in bounded memory."""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+from typing import IO, Any, Protocol
+
+LARGEST_XZ_MEMORY = 256 << 20  # bytes of the decoder, which an .xz file chooses; those of `xz -9` take 65 MiB
+SIGNATURES = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x5d\x00\x00\x80": "xz"}
+
+
+class Readable(Protocol):
+    """An open file of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes; an empty string at the end."""
+
+
+def find_compression(head: bytes) -> str | None:
+    """Return the compression of a file from its first 8 bytes; None: it has none."""
+    return next((kind for signature, kind in SIGNATURES.items() if head.startswith(signature)), None)
+
+
+def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> Readable:
+    """Return the content of a compressed file as a stream that a stack closes.
+
+    Args:
+        compression: gzip, bzip2 or xz (which includes .lzma); None: the file is read as it is.
+    """
+    if compression == "gzip":
+        return stack.enter_context(gzip.open(raw, "rb"))
+    if compression == "bzip2":
+        return stack.enter_context(bz2.open(raw, "rb"))
+    if compression == "xz":
+        return stack.enter_context(io.BufferedReader(_XzReader(raw)))
+    return raw
+
+
+class _XzReader(io.RawIOBase):
+    """The content of an .xz file, of one stream or several; `lzma.open` lets the file choose the decoder's memory."""
+
+    def __init__(self, compressed: IO[bytes]) -> None:
+        super().__init__()
+        self._compressed = compressed
+        self._decompressor = lzma.LZMADecompressor(memlimit=LARGEST_XZ_MEMORY)
+        self._pending = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        block = b""
+        while not block and self._has_more():
+            block = self._decompress(len(view))
+        view[: len(block)] = block
+        return len(block)
+
+    def _has_more(self) -> bool:
+        """Return whether there is another stream where one has ended; zeros between streams are padding."""
+        if not self._decompressor.eof:
+            return True
+        rest = self._decompressor.unused_data.lstrip(b"\0")
+        while not rest and (block := self._compressed.read(io.DEFAULT_BUFFER_SIZE)):
+            rest = block.lstrip(b"\0")
+        if not rest:
+            return False
+        self._decompressor = lzma.LZMADecompressor(memlimit=LARGEST_XZ_MEMORY)
+        self._pending = rest
+        return True
+
+    def _decompress(self, most: int) -> bytes:
+        if self._pending:
+            compressed, self._pending = self._pending, b""
+        elif self._decompressor.needs_input:
+            compressed = self._compressed.read(io.DEFAULT_BUFFER_SIZE)
+            if not compressed:
+                raise EOFError("the compressed file ends before its end-of-stream marker")
+        else:
+            compressed = b""
+        return self._decompressor.decompress(compressed, most)

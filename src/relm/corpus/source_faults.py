@@ -1,0 +1,46 @@
+"""Reasons why one source does not give a file, which send a download to the next source."""
+
+from collections.abc import Iterable
+
+from relm.errors import RelmError
+
+# Keys below files.NAME of a dataset: the sha256 of the file, and that of what one source sends, which may be an archive.
+FILE_HASH, SOURCE_HASH = "sha256", "sources[].sha256"
+
+
+class SourceFault(RelmError):
+    """This source does not have the file; the next one may."""
+
+
+class WrongHash(SourceFault):
+    """The bytes of a source are not those whose sha256 the recipe has."""
+
+    def __init__(self, message: str, key: str = FILE_HASH) -> None:
+        """Name what is wrong, and the key that has the expected hash."""
+        super().__init__(message)
+        self.key = key
+
+
+class TemporaryFault(SourceFault):
+    """This source may have the file on another attempt."""
+
+
+class Unreachable(TemporaryFault):
+    """No connection at all: another attempt helps less than after a fault in mid-transfer."""
+
+
+def clip(text: str, most: int = 200) -> str:
+    r"""Return the text of a server for a message: at most so many characters, none of them one that steers a terminal.
+
+    >>> clip("not\x1b[2J found", most=9)
+    'not?[2J f...'
+    """
+    shown = "".join(character if character.isprintable() else "?" for character in text[:most])
+    return shown + ("..." if len(text) > most else "")
+
+
+def clip_list(names: Iterable[str], none: str = "nothing") -> str:
+    """Return the first ten names of a server's list for a message, and the count of all where there are more."""
+    listed = list(names)
+    shown = ", ".join(clip(name) for name in listed[:10])
+    return f"{shown} and others, {len(listed):,} in all" if len(listed) > 10 else shown or none

@@ -1,0 +1,130 @@
+"""A recipe on a real Slurm cluster of two nodes, started and stopped here: the same bytes, whatever happens to it."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_slurm import SmallSlurm, find_lacking, small_slurm, wait_until
+
+from relm.artifact import sha256_of
+from relm.recipes.project import Project
+from small_project import CHECKOUT, Commands
+
+pytestmark = pytest.mark.full
+OPTIONS = (
+    "--cores",
+    "2",
+    "--slurm-no-account",
+    "--slurm-status-command",
+    "squeue",
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+)
+STEPS = 12_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SmallSlurm]:
+    if lacking := find_lacking():
+        pytest.skip(f"no Slurm here: {', '.join(lacking)} (Debian's packages munge, slurmctld, slurmd, slurm-client)")
+    with small_slurm(tmp_path / "cluster") as started:
+        yield started
+
+
+class OnSlurm(Commands):
+    """A project whose jobs run on the cluster."""
+
+    def __init__(self, folder: Path, cluster: SmallSlurm) -> None:
+        super().__init__(folder)
+        self.environment["PATH"] = f"{cluster.folder / 'bin'}:{self.environment['PATH']}"
+
+    def command(self, *targets: str) -> list[str]:
+        """The command of docs/cluster.md, with the cores of this machine and fewer seconds between questions."""
+        page = (CHECKOUT / "docs" / "cluster.md").read_text()
+        (line,) = re.findall(r"^snakemake results/NAME@MACHINE (.*?) *#", page, re.M)
+        return ["snakemake", *targets, *line.split(), "--nocolor", *OPTIONS]
+
+
+def lengthen(project: Commands) -> Path:
+    """Make the recipe train for longer, and return the weights that it trains."""
+    recipe = project.folder / "recipes" / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("steps: 40", f"steps: {STEPS}").replace("val: 10", "val: 400"))
+    return Project(project.folder).plan("tiny").model_folder("main") / "model.safetensors"
+
+
+def train_locally(finished: Commands, folder: Path) -> str:
+    """Train the longer recipe without a cluster, and return the hash of its weights."""
+    subprocess.run(["cp", "-a", str(finished.folder), str(folder)], check=True)
+    project = Commands(folder)
+    weights = lengthen(project)
+    done = project.snakemake(str(weights))
+    assert done.returncode == 0, done.stdout
+    return sha256_of(folder / weights)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the weights that the longer recipe trains without a cluster."""
+    return train_locally(finished_project, tmp_path_factory.mktemp("local") / "project")
+
+
+def wait_for_checkpoint(folder: Path) -> None:
+    """Wait until training has saved a checkpoint."""
+    wait_until(lambda: any(folder.glob("checkpoints/step-*")), "a checkpoint", seconds=180)
+
+
+def test_a_recipe_gives_the_same_bytes(project: Commands, finished_project: Commands, cluster: SmallSlurm) -> None:
+    done = OnSlurm(project.folder, cluster).snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    assert "results/tiny: held out" in done.stdout.splitlines()[-1]
+    for name in ("model.safetensors", "tokenizer.json", "eval/held_out.json", "eval/samples.json", "config.json"):
+        here, there = (sha256_of(each.folder / "results" / "tiny" / name) for each in (project, finished_project))
+        assert here == there, name
+    states = cluster.run("squeue", "--states=all", "--noheader", "--format=%T").split()
+    assert set(states) == {"COMPLETED"}
+    assert len(states) == 11, "each job of the graph ran on a node"
+
+
+def test_a_lost_node_and_a_restarted_controller_change_nothing(
+    finished_copy: Commands, cluster: SmallSlurm, undisturbed: str
+) -> None:
+    weights = lengthen(finished_copy)
+    process = OnSlurm(finished_copy.folder, cluster).start(str(weights))
+    phase = finished_copy.folder / weights.parents[1]
+    wait_for_checkpoint(phase)
+    cluster.kill("slurmctld")
+    cluster.start_controller()
+    (node,) = cluster.run("squeue", "--noheader", "--format=%N").split()
+    cluster.kill_node(node)
+    assert process.wait(timeout=400) == 0, (finished_copy.folder / "snakemake.out").read_text()
+    assert sha256_of(finished_copy.folder / weights) == undisturbed
+    assert '"resumed_after"' in (phase / "train.jsonl").read_text(), "it resumed on the other node"
+    told = (finished_copy.folder / "snakemake.out").read_text()
+    assert "failed after" not in told, "Slurm itself puts the job of a lost node into the queue again"
+
+
+def test_a_job_over_its_time_limit_saves_and_goes_on(finished_copy: Commands, cluster: SmallSlurm, undisturbed: str) -> None:
+    weights = lengthen(finished_copy)
+    limits = ("--set-resources", "pretrain:runtime=1", "pretrain:slurm_extra='--signal=TERM@10'")
+    on_slurm = OnSlurm(finished_copy.folder, cluster)
+    done = on_slurm.snakemake(str(weights), *limits)
+    assert done.returncode == 0, done.stdout
+    assert sha256_of(finished_copy.folder / weights) == undisturbed
+    log = (finished_copy.folder / weights.parents[1] / "train.jsonl").read_text()
+    assert '"resumed_after"' in log
+    assert re.search("stopped by SIGTERM after step", done.stdout)
+
+
+def test_seeds_train_side_by_side_and_a_stopped_command_leaves_no_job(finished_copy: Commands, cluster: SmallSlurm) -> None:
+    lengthen(finished_copy)
+    with open(finished_copy.folder / "recipes" / "tiny.yaml", "a") as recipe:
+        recipe.write("seeds: 2\n")
+    process = OnSlurm(finished_copy.folder, cluster).start("results/tiny")
+    running = ("squeue", "--noheader", "--states=RUNNING", "--format=%k")
+    wait_until(lambda: cluster.run(*running).count("rule_pretrain") == 2, "both seeds train", seconds=120)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130, (finished_copy.folder / "snakemake.out").read_text()
+    wait_until(lambda: not cluster.run("squeue", "--noheader"), "no job is left")
