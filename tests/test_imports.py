@@ -28,6 +28,7 @@ ORDER = [
     "corpus",
     "recipes",
     "progress",
+    "json_shapes",
     "artifact",
     "limits",
     "formatting",

@@ -8,6 +8,7 @@ file's sha256, its size and what identifies it. Snakemake's rules take the sidec
 import contextlib
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from relm.errors import RelmError
+
+LARGEST_JSON = 1 << 30
+"""Bytes of the largest JSON file that is read; a run of ten thousand shards needs a tenth of it."""
+DEEPEST_JSON = 100
 
 
 def canonical_json(value: Any) -> str:
@@ -124,15 +129,38 @@ def write_json(path: Path, value: Any) -> None:
         file.write("\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file that a step wrote."""
+def read_json(path: Path, *, finite: bool = True) -> Any:
+    """Return the content of a JSON file that a step wrote.
+
+    Args:
+        finite: refuse NaN and numbers beyond the range of floats, which relm writes nowhere.
+
+    Raises:
+        RelmError: the file is absent, too large, not JSON, nested too deeply, or has a number that is not finite.
+    """
     require_regular_file(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > LARGEST_JSON:
+            raise RelmError(f"{path}: has {size:,} bytes, expected at most {LARGEST_JSON:,}; relm did not write it, delete it")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        _require_plain(content, finite)
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file; run the step that makes it") from None
     except (ValueError, RecursionError) as error:  # also thousands of digits or of nested brackets
         raise RelmError(f"{path}: not valid JSON ({error}); delete it and run the step that makes it again") from None
+    return content
+
+
+def _require_plain(content: Any, finite: bool) -> None:
+    """Raise ValueError for JSON that is nested too deeply or, if asked, has a number that is not finite."""
+    level, depth = [content], 0
+    while level:
+        if (depth := depth + 1) > DEEPEST_JSON:
+            raise ValueError(f"nested more than {DEEPEST_JSON} deep")
+        if finite and any(isinstance(value, float) and not math.isfinite(value) for value in level):
+            raise ValueError("a number is not finite")
+        inner = ((value.values() if isinstance(value, dict) else value) for value in level if isinstance(value, dict | list))
+        level = [value for values in inner for value in values]
 
 
 def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
@@ -156,7 +184,7 @@ def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[s
     Raises:
         RelmError: the file or a companion is absent, or is not the one that the sidecar and the recipe describe.
     """
-    sidecar = _read_sidecar(path)
+    sidecar = read_sidecar(path)
     if not path.exists():
         raise RelmError(f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again")
     size = path.stat().st_size
@@ -183,8 +211,12 @@ def require_sha256(path: Path, found: str, expected: str) -> None:
         )
 
 
-def _read_sidecar(path: Path) -> dict[str, Any]:
-    """Return the sidecar of a file once it has the shape that `write_sidecar` gives it."""
+def read_sidecar(path: Path) -> dict[str, Any]:
+    """Return the sidecar of a file once it has the shape that `write_sidecar` gives it.
+
+    Raises:
+        RelmError: it is absent, or of another shape.
+    """
     sidecar = read_json(sidecar_of(path))
     if not _describes_a_file(sidecar) or not _names_companions(sidecar.get("files", {})):
         raise RelmError(f"{sidecar_of(path)}: not a sidecar that relm wrote; delete it and run the step that makes it again")
@@ -192,7 +224,10 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
 
 
 def _describes_a_file(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("size"), int)
+    if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
+        return False
+    size = entry.get("size")
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 0
 
 
 def _names_companions(files: Any) -> bool:

@@ -18,8 +18,10 @@ from pathlib import Path
 from relm.artifact import checked_sidecar, require_regular_file, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
+from relm.formatting import escape_for_terminal
 from relm.progress import JOB_LOGS, print_into_log
 from relm.recipes.declaration import load_extensions
+from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
 from relm.steps import list_steps
 from relm.steps.contract import Arguments, Step, name_variation
@@ -84,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
     step = steps[arguments.step]
+    if step.records:  # a step of the graph; others print or start a step of it
+        withhold_logger_keys(arguments.step, os.environ)
     status, into_log, stream = 0, False, sys.stderr if step.sentence_on_stderr else sys.stdout
     try:
         if into_log := arguments.log is not None and os.environ.get(JOB_LOGS) == "1":
@@ -96,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RelmError, KeyboardInterrupt, OSError) as error:
         status, words = explain_fault(error)
         stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
-    message = message.encode("utf-8", "backslashreplace").decode()  # names of files and strings of JSON may be invalid UTF-8
+    # Names of files and strings of JSON may be invalid UTF-8, or hold commands to a terminal.
+    message = escape_for_terminal(message.encode("utf-8", "backslashreplace").decode())
     if ranks.rank():
         return report_from_other_rank(status, message)
     try:

@@ -1,4 +1,8 @@
-"""Durations, sizes and rows as text, for messages, tables and reports."""
+"""Durations, sizes and rows as text, for messages, tables and reports, and the characters that would forge these."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
 
 GIB = 2**30
 """The bytes of a GiB, in which memory is counted."""
@@ -77,3 +81,38 @@ def format_count(count: int) -> str:
             break
         amount, unit = amount / 1000, larger
     return f"{count:,}" if not unit else f"{amount:.3g}{unit}"
+
+
+# Line breaks, commands to a terminal, and marks that turn the direction of the text after them.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def find_control_character(value: Any) -> str | None:
+    """Return the first control character of a text, or of the texts in lists and mappings, as U+000A; None without one.
+
+    >>> find_control_character("plain"), find_control_character(["two\\nlines"]), find_control_character({"k": "\\x1b[2J"})
+    (None, 'U+000A', 'U+001B')
+    """
+    if isinstance(value, str):
+        found = _CONTROLS.search(value)
+        return f"U+{ord(found[0]):04X}" if found else None
+    parts = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next(filter(None, map(find_control_character, parts)), None)
+
+
+def escape_controls(text: str, keeps: str = "") -> str:
+    """Return a text with control characters as escapes, so that a terminal shows them and does not obey.
+
+    >>> escape_controls("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode(), text)
+
+
+_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
+
+
+def escape_for_terminal(text: str) -> str:
+    """Return a message of several lines with control characters as escapes, but for tabs and colours."""
+    parts = _COLOUR.split(text)
+    return "".join(part if number % 2 else escape_controls(part, keeps="\n\t") for number, part in enumerate(parts))

@@ -1,5 +1,6 @@
 """Dumps of a few lines, and datasets to read them with."""
 
+import zlib
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -19,7 +20,9 @@ def dataset(*names: str, **settings: Any) -> Dataset:
     )
 
 
-def page(title: str, text: str, number: int = 1, ns: int | None = 0, extra: str = "") -> str:
+def page(title: str, text: str, number: int | None = None, ns: int | None = 0, extra: str = "") -> str:
+    """Return a page; without a number, its id follows from its title."""
+    number = zlib.crc32(title.encode()) % 10**6 if number is None else number
     namespace = "" if ns is None else f"<ns>{ns}</ns>"
     return (
         f"<page><title>{escape(title)}</title>{namespace}<id>{number}</id>{extra}"

@@ -61,7 +61,7 @@ def test_without_ns_the_title_gives_the_namespace(tmp_path: Path) -> None:
 
 
 def test_with_ns_the_title_does_not_matter(tmp_path: Path) -> None:
-    assert read(tmp_path, dump(page("Portal: Still Alive", "x"))) == [Page("1", "Portal: Still Alive", "x")]
+    assert read(tmp_path, dump(page("Portal: Still Alive", "x", 1))) == [Page("1", "Portal: Still Alive", "x")]
 
 
 def test_the_header_names_the_namespaces_whose_links_show_nothing(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_cut_dump_is_an_error_that_names_the_byte(tmp_path: Path, length: int)
 
 @pytest.mark.parametrize("cut", ["</tex", "<id>9</id><te", "é", "Title 2 &amp"])
 def test_a_dump_that_is_meant_to_end_early_loses_its_last_page(tmp_path: Path, cut: str) -> None:
-    content = dump(page("A", "x"), page("B", "Title 2 & café"))
+    content = dump(page("A", "x", 1), page("B", "Title 2 & café"))
     end = content.rindex(cut) if cut in content else len(content)
     data = content[:end].encode() + cut.encode()[:-1]
     assert read(tmp_path, data, ends_mid_page=True) == [Page("1", "A", "x"), Skipped("cut")]

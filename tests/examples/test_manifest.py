@@ -202,12 +202,16 @@ def test_a_manifest_with_a_fault_names_the_key(tmp_path) -> None:
     write_manifest({"train": [sidecar(tmp_path / "a.train.bin")]}, path)
     good = path.read_text()
     for old, new, message in (
-        ('"vocabulary_size": 400', '"vocabulary_size": "400"', "tokenizer: vocabulary_size: expected int, found '400'"),
+        (
+            '"vocabulary_size": 400',
+            '"vocabulary_size": "400"',
+            "tokenizer: vocabulary_size: expected a whole number from 0 on, found '400'",
+        ),
         ('"dtype": "uint16",', "", r"splits\.train: shards\[0\]: lacks dtype"),
         ('"causal"', '"guessing"', "objective: expected causal, masked, seq2seq, span_corruption, found 'guessing'"),
         ('"layout": "tokens"', '"layout": "rows"', "layout: expected tokens, table, found 'rows'"),
-        ('"examples": null', '"examples": "7"', "expected int, found '7'"),
-        ('"mask": null', '"mask": true', r"special\.mask: expected int, found True"),
+        ('"examples": null', '"examples": "7"', "expected a whole number from 0 on, found '7'"),
+        ('"mask": null', '"mask": true', r"special\.mask: expected a whole number from 0 on, found True"),
         ('"splits"', '"parts"', "lacks splits"),
     ):
         path.write_text(good.replace(old, new))

@@ -185,12 +185,12 @@ files:
         ("{url: 'https://a/b', npm: 'a@1.0.0', member: c}", "a source names exactly one of url, pypi, npm, huggingface"),
         ("{pypi: 'a==1', file: a.whl}", "a source with pypi also needs member"),
         ("{huggingface: a/b, file: c}", "a source with huggingface also needs revision"),
-        ("{url: 'ftp://a/b'}", "String should match pattern"),
+        ("{url: 'ftp://a/b'}", "expected a whole address that begins with https:"),
     ],
 )
 def test_a_source_that_says_too_little_or_too_much_is_refused(tmp_path: Path, source: str, message: str) -> None:
     path = tmp_path / "letters.yaml"
-    path.write_text(DATASET % ("0" * 64, source))
+    path.write_text(DATASET % ("a" * 64, source))
     with pytest.raises(RelmError) as caught:
         load_dataset(path)
     assert message in str(caught.value)

@@ -66,8 +66,8 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     [
         (b"\xff\xfe\x00\n", "line 1: not a JSON object"),
         (b"[" * 100_000, "line 1: not a JSON object"),
-        (b'{"step": "x", "loss": 1}\n', "line 1: step: expected a number, found 'x'"),
-        (b'{"step": 1, "loss": [7]}\n', r"line 1: loss: expected a number, found '\[7\]'"),
+        (b'{"step": "x", "loss": 1}\n', "line 1: step: expected a whole number from 0 on, found 'x'"),
+        (b'{"step": 1, "loss": [7]}\n', r"line 1: loss: expected a number, found \[7\]"),
     ],
 )
 def test_a_log_that_is_none_is_refused_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:

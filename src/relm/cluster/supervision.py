@@ -109,7 +109,7 @@ def _read_owner(path: Path) -> dict[str, Any]:
     try:
         owner = json.loads(path.read_text())
         return {"machine": dict(owner["machine"]), "pid": int(owner["pid"]), "started": owner["started"]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {"machine": {}, "pid": 0, "started": None}
 
 

@@ -18,6 +18,8 @@ from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
+from relm.recipes.logger_keys import LOGGING_STEP
+from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -46,6 +48,8 @@ class Placement:
     """True if it needs the network for itself, whatever its device needs."""
     reads: tuple[Path, ...] = ()
     """Folders beside the checkout and the work folder, absolute, only read."""
+    logs: bool = False
+    """True if it sends a log to a server, for which it needs the keys of loggers."""
 
 
 def training_role(recipe: Recipe) -> Role:
@@ -83,7 +87,8 @@ def place_step(words: Sequence[str], project: Project) -> Placement:
     role = DEVICES[device].image if device and device in DEVICES else _find_packaged(words)
     if plan is not None and words[0] in TRAINING:
         role = training_role(plan.recipe)
-    return Placement(role, _needs_network(words, plan), tuple(_list_read(words, plan)))
+    logs = _logs_to_server(words, plan)
+    return Placement(role, logs or _needs_network(words), tuple(_list_read(words, plan)), logs)
 
 
 def _find_packaged(words: Sequence[str]) -> Role:
@@ -127,14 +132,19 @@ def _find_content(words: Sequence[str]) -> Any:
     return document.get("content") if isinstance(document, dict) else None
 
 
-def _needs_network(words: Sequence[str], plan: Plan | None) -> bool:
-    """Return True for downloads, a bucket, documents read from the hub, and a log that goes to a server while training."""
+def _logs_to_server(words: Sequence[str], plan: Plan | None) -> bool:
+    """Return True for training whose log goes to a server."""
+    if words[0] != LOGGING_STEP or plan is None:
+        return False
+    return "wandb" in plan.recipe.run.loggers and os.environ.get("WANDB_MODE") == "online"
+
+
+def _needs_network(words: Sequence[str]) -> bool:
+    """Return True for downloads, a bucket, and documents read from the hub."""
     step = words[0]
     if step == "extract":
         dataset = _load_dataset(words)
         return isinstance(_find_content(words), dict) or (dataset is not None and dataset.hub is not None)
-    if step == "pretrain" and plan is not None:
-        return "wandb" in plan.recipe.run.loggers and os.environ.get("WANDB_MODE") == "online"
     return step in ("download", "push", "pull")
 
 
@@ -147,6 +157,8 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
     if step == "download" and (model := _find_option(words, "--model")):
         parts.append(load_model(Path(model)))
     given = [part.folder for part in parts if part is not None and part.folder is not None]
+    for name in given:  # before an engine mounts it
+        resolve_own_folder(name, "folder")
     if step == "extract" and isinstance(_find_content(words), str):
         given.append(_find_option(words, "--source") or "")
     if step == "download":

@@ -11,18 +11,20 @@ from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
+from relm.recipes.logger_keys import LOGGER_ADDRESSES, LOGGER_KEYS
 
 Engine = Literal["docker", "podman"]
 # Inherited from the caller where they are set, by name alone, so that no secret stands on the line. Proxies and tokens go only
-# to steps that have the network.
+# to steps that have the network, the keys of loggers only to a training step that sends its log to a server.
 ALWAYS_PASSED = (
     "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_ENCODER", "RELM_STOP_WITH_PARENT", "RELM_KILL_AT",
     "RELM_JOB_LOGS", "RELM_EXTENSIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WANDB_MODE",
 )  # fmt: skip
 PASSED_WITH_NETWORK = (
-    "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT", "WANDB_API_KEY", "WANDB_BASE_URL",
+    "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
+PASSED_TO_LOGGERS = (*LOGGER_KEYS, *LOGGER_ADDRESSES)
 # The image's caches and its HOME lie here. Compiled kernels are loaded from it, so it may hold programs.
 SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"
 
@@ -46,6 +48,8 @@ class ContainerRun:
     working_folder: Path = field(default_factory=Path.cwd)
     network: bool = False
     """True if the step needs the network, whatever its device needs."""
+    logs: bool = False
+    """True if the step sends a log to a server, for which it needs the keys of loggers."""
     user: tuple[int, int] = field(default_factory=lambda: (os.getuid(), os.getgid()))
     """The user and the group that own the files it writes."""
     rootless: bool = field(default_factory=lambda: os.getuid() != 0)
@@ -72,6 +76,7 @@ def prepare_run(
         search_path=extensions.search_path,
         working_folder=checkout,
         network=placed.network,
+        logs=placed.logs,
         devices=list_devices(image),
         entry_point=entry_point,
     )
@@ -168,7 +173,7 @@ def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
     if run.search_path:
         fixed["PYTHONPATH"] = os.pathsep.join(map(str, run.search_path))
-    names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ())]
+    names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *(PASSED_TO_LOGGERS if run.logs else ())]
     names += [*run.image.passed, *run.image.passed_files]
     passed = [name for name in dict.fromkeys(names) if name in caller and name not in fixed]
     words = [f"{name}={value}" for name, value in fixed.items()] + passed

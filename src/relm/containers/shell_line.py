@@ -14,7 +14,14 @@ from pathlib import Path
 from relm.containers.extensions import find_extensions
 from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
 from relm.containers.placement import Placement, place_step
-from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, fit_image, list_configuration, run_line
+from relm.containers.run_line import (
+    PASSED_TO_LOGGERS,
+    PASSED_WITH_NETWORK,
+    ContainerRun,
+    fit_image,
+    list_configuration,
+    run_line,
+)
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
@@ -25,7 +32,7 @@ _VARIABLE = re.compile("\0([A-Z_]+)\0")
 CHECKOUT, HOME, WORK = "\0PWD\0", "\0HOME\0", "\0RELM_WORK\0"
 USER = '"$(id -u):$(id -g)"'
 # On an unknown machine no mirror: its folder would have to be mounted.
-_PASSED = {name: "" for name in PASSED_WITH_NETWORK if name != "RELM_MIRROR"}
+_PASSED = {name: "" for name in (*PASSED_WITH_NETWORK, *PASSED_TO_LOGGERS) if name != "RELM_MIRROR"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +126,7 @@ def _prepare_run(
         search_path=extensions.search_path,
         working_folder=Path(CHECKOUT),
         network=placed.network,
+        logs=placed.logs,
         user=(0, 0),
         devices=image.devices,
         entry_point=None if argv[0] == "relm" else argv[0],

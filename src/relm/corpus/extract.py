@@ -104,7 +104,8 @@ def extract(
     with split_files(outputs) as written, contextlib.closing(outcomes):
         for file, outcome in outcomes:
             if isinstance(outcome, Skipped):
-                tally.skipped[outcome.reason] += 1
+                # A reason that a sound source never gives, as for doubled pages, is counted only where it occurs.
+                tally.skipped[outcome.reason] = tally.skipped.get(outcome.reason, 0) + 1
                 continue
             split = split_in(file, outcome.number)
             written[split].write(outcome.line)

@@ -13,9 +13,9 @@ import datasets
 import yaml
 from huggingface_hub import DatasetCard
 
-from relm.artifact import read_json
 from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
+from relm.json_shapes import LINE, read_shaped
 from relm.progress import ProgressBar
 from relm.recipes.datasets import Dataset, Hub
 
@@ -135,11 +135,13 @@ def _load_saved(folder: Path) -> Any:
     """Return the output of `save_to_disk`, mapped into memory; None: the folder holds something else."""
     if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return None
-    splits = read_json(folder / "dataset_dict.json")["splits"] if (folder / "dataset_dict.json").is_file() else []
+    remedy = "copy the folder again"
+    listed = folder / "dataset_dict.json"
+    splits = read_shaped(listed, {"splits": [LINE]}, remedy)["splits"] if listed.is_file() else []
     _check_inside(folder, splits)
     for part in (folder, *(folder / split for split in splits)):
         if (part / "state.json").is_file():
-            files = read_json(part / "state.json")["_data_files"]
+            files = read_shaped(part / "state.json", {"_data_files": [{"filename": LINE}]}, remedy)["_data_files"]
             _check_inside(folder, [str(part.resolve() / file["filename"]) for file in files])
     return datasets.load_from_disk(folder)
 

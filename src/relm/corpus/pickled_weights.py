@@ -63,12 +63,19 @@ def _read_tensors(pickled: Path) -> dict[str, Any]:
 
 def _drop_copies(tensors: Mapping[str, Any], pickled: Path) -> dict[str, Any]:
     seen: dict[tuple[Any, ...], str] = {}
-    kept = {}
+    kept: dict[str, Any] = {}
+    size, most = 0, pickled.stat().st_size
     for name, tensor in tensors.items():
         if tensor.dtype.is_complex or tensor.is_sparse:
             raise RelmError(f"{pickled}: {name} is {tensor.dtype} and {tensor.layout}, expected a plain array of numbers")
         same = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         if seen.setdefault(same, name) == name:
+            # Each element has bytes of its own in the file, unless tensors are expanded (stride 0) or overlap.
+            if (size := size + tensor.nbytes) > most:
+                raise RelmError(
+                    f"{pickled}: {name} brings its tensors to {size:,} bytes, but the file has {most:,}: they repeat its "
+                    "numbers. Use another release of these weights, one with a model.safetensors"
+                )
             whole = tensor.untyped_storage().nbytes() == tensor.nbytes and tensor.is_contiguous()
             kept[name] = tensor if whole else tensor.contiguous().clone()
     return kept

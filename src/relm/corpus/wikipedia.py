@@ -29,6 +29,14 @@ _SUBJECTS = (
 OTHER_NAMESPACES = frozenset({"media", "special", "talk", "wp", *_SUBJECTS, *(f"{name} talk" for name in _SUBJECTS)})
 FILE_KEY, CATEGORY_KEY = 6, 14
 
+# The elements of a dump stand at most six deep, and a page has at most 2 MiB of text (MediaWiki's $wgMaxArticleSize).
+DEEPEST = 50
+LONGEST_TEXT = 1 << 26  # characters
+LONGEST_TAG = 1 << 24  # bytes
+# A bit for each page up to this id, 128 MiB; the English Wikipedia has ids up to 80 million.
+_LARGEST_COMMON_ID = 1 << 30
+
+_KEY = re.compile(r"-?[0-9]{1,18}")
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
 
@@ -38,6 +46,28 @@ class Page(NamedTuple):
     id: str
     title: str
     wikitext: str
+
+
+class SeenPages:
+    """The ids of the articles so far: one of two articles with the same id is a copy, which would be trained on twice."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self._others: set[str] = set()
+
+    def add(self, page_id: str) -> bool:
+        """Note an id, and return True if it is new."""
+        number = int(page_id) if _KEY.fullmatch(page_id) else -1
+        if not 0 <= number < _LARGEST_COMMON_ID:
+            is_new = page_id not in self._others
+            self._others.add(page_id)
+            return is_new
+        place, bit = number >> 3, 1 << (number & 7)
+        if place >= len(self._bits):
+            self._bits.extend(bytes(max(place + 1, 2 * len(self._bits)) - len(self._bits)))
+        is_new = not self._bits[place] & bit
+        self._bits[place] |= bit
+        return is_new
 
 
 class Dump:
@@ -61,6 +91,8 @@ class Dump:
         self._ready: list[Page | Skipped] = []
         self._open: list[str] = []
         self._characters: list[str] = []
+        self._length = 0
+        self._seen = SeenPages()
         self._namespace_key = 0
         self._revision: dict[str, str] = {}
         self._page: dict[str, str] = {}
@@ -72,7 +104,7 @@ class Dump:
         parser.buffer_size = BLOCK
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters.append
+        parser.CharacterDataHandler = self._text
         parser.StartDoctypeDeclHandler = self._doctype
         return parser
 
@@ -98,15 +130,34 @@ class Dump:
             raise self._no_dump(f"<{tag}>")
         self._begun = True
         self._open.append(tag)
-        self._characters.clear()
+        if len(self._open) > DEEPEST:
+            raise self._damaged(f"<{tag}> stands {DEEPEST} elements deep, expected fewer than ten")
+        self._clear()
         if tag == "page":
+            if "page" in self._open[:-1]:
+                raise self._damaged("a <page> begins inside another")
             self._page = {}
         elif tag == "revision":
             self._revision = {"text": ""}
         elif tag == "redirect":
             self._page["redirect"] = tag
         elif tag == "namespace":
-            self._namespace_key = int(attributes.get("key", "0"))
+            self._namespace_key = self._read_key(attributes.get("key", "0"))
+
+    def _read_key(self, key: str) -> int:
+        if not _KEY.fullmatch(key):
+            raise self._damaged(f"<namespace> has the key {key[:20]!r}, expected a whole number")
+        return int(key)
+
+    def _text(self, characters: str) -> None:
+        self._length += len(characters)
+        if self._length > LONGEST_TEXT:
+            raise self._damaged(f"<{self._open[-1]}> has more than {LONGEST_TEXT:,} characters")
+        self._characters.append(characters)
+
+    def _clear(self) -> None:
+        self._characters.clear()
+        self._length = 0
 
     def _end(self, tag: str) -> None:
         self._open.pop()
@@ -123,7 +174,7 @@ class Dump:
         elif tag == "page":
             self._ready.append(self._classify(self._page))
             self._page = {}
-        self._characters.clear()
+        self._clear()
 
     def _note_namespace(self, name: str) -> None:
         if self._namespace_key != 0:
@@ -134,8 +185,7 @@ class Dump:
     def _classify(self, page: Mapping[str, str]) -> Page | Skipped:
         title, text = page.get("title", ""), page.get("text", "")
         if not title or "id" not in page:
-            line = self._parser.CurrentLineNumber
-            raise RelmError(f"{self.path}: line {line}: a <page> without <title> or <id> ends here: the dump is damaged")
+            raise self._damaged("a <page> without <title> or <id> ends here")
         prefix, colon, _ = title.partition(":")
         namespace = page.get("ns") or str(
             int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces)
@@ -146,6 +196,8 @@ class Dump:
             return Skipped("redirects")
         if not text.strip():
             return Skipped("empty")
+        if not self._seen.add(page["id"]):
+            return Skipped("doubled")
         return Page(page["id"], title, text)
 
     # --- faults ------------------------------------------------------------------------------------------------------------
@@ -157,6 +209,8 @@ class Dump:
             return self._damage(error, before, block)
         except RelmError as error:
             return error
+        if self._fed + len(block) - self._parser.CurrentByteIndex > LONGEST_TAG:
+            return self._damaged("a tag or a comment never ends")
         return None
 
     def _finish(self) -> Iterator[Page | Skipped]:
@@ -170,6 +224,10 @@ class Dump:
                 raise self._cut(error) from None
             if "page" in self._open:
                 yield Skipped("cut")
+
+    def _damaged(self, what: str) -> RelmError:
+        line = self._parser.CurrentLineNumber
+        return RelmError(f"{self.path}: line {line}: {what}: the dump is damaged; download it again, or from another source")
 
     def _no_dump(self, found: str) -> RelmError:
         return RelmError(

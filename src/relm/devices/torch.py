@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from relm.devices.contract import Forward, Model
 from relm.devices.first_calls import make_first_calls
 from relm.devices.overlapping import OverlappedSums
+from relm.devices.private_cache import keep_compiler_cache
 from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
@@ -40,6 +41,7 @@ class TorchDevice:
         Raises:
             RelmError: there is no CUDA here, there are fewer GPUs than processes, or the count of processes is another.
         """
+        keep_compiler_cache(os.environ)  # also where run.compile is off: attention over documents is compiled on a GPU
         process = rank_of_this_process(run.processes)
         self.rank, self.ranks = self.part, self.parts = process.rank, process.ranks
         if run.device == "cuda":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from relm.devices.private_cache import make_private_folder
 from relm.devices.tpu_chips import Generation
 from relm.devices.xla_precision import xla_precision
 from relm.errors import RelmError
@@ -160,7 +161,8 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
     made_for = f"{generation.name.replace(' ', '-').replace('/', '-')}-libtpu-{importlib.metadata.version('libtpu')}"
     if (precision := xla_precision()) != DEVICES["tpu"].float32_matmul_precision:
         made_for += f"-float32-{precision}"
-    xr.initialize_cache(str(cache / made_for / f"host-{host}" if hosts > 1 else cache / made_for))
+    folder = make_private_folder(cache / made_for)
+    xr.initialize_cache(str(make_private_folder(folder / f"host-{host}") if hosts > 1 else folder))
 
 
 def open_devices(kind: str, hosts: int, one: bool = False) -> int:

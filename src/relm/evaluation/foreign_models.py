@@ -103,6 +103,12 @@ def longest_sequence(model: Any) -> int | None:
     return int(positions) if positions and positions > 0 else None
 
 
+def choose_attention(auto_class: Any, config: Any) -> str:
+    """Return the implementation of attention that `transformers` itself prefers, whatever a folder's configuration names."""
+    model = auto_class._model_mapping.get(type(config), None)
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+
+
 def load_foreign(folder: Path, auto_class: str) -> Any:
     """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class.
 
@@ -115,8 +121,12 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, report = getattr(transformers, auto_class).from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        kind = getattr(transformers, auto_class)
+        model, report = kind.from_pretrained(
             folder,
+            config=config,
+            attn_implementation=choose_attention(kind, config),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,

@@ -27,6 +27,7 @@ from relm.evaluation.model_folder import readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer
+from relm.json_shapes import OBJECT, read_shaped
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config
@@ -150,7 +151,7 @@ def require_end_of_text(folder: Path, named: Path) -> None:
         RelmError: it takes the special tokens from its settings, and the settings name none.
     """
     settings, older = (
-        dict(read_json(path)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS)
+        dict(read_shaped(path, OBJECT)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS)
     )
     tokens = [each.get(role) for each in (settings, older) for role in ("bos_token", "eos_token")]
     if settings.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
@@ -222,7 +223,7 @@ def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str
         if not answer.exists():
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")
-        found: dict[str, Any] = read_json(answer)
+        found: dict[str, Any] = read_json(answer, finite=False)  # a figure may be NaN
     if "refused" in found:
         raise RelmError(f"the harness: {found['refused']}")
     return dict(found["found"])

@@ -4,25 +4,30 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from relm.artifact import sha256_of
+from relm.artifact import require_regular_file, sha256_of
 from relm.errors import RelmError
-from relm.training.model_files import checked_weights
+from relm.models.file_sizes import measure_files, require_fitting_keys
+from relm.training.model_files import NOTICED, checked_weights
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+# Bytes of the longest JSON file of a model; a tokenizer of a quarter of a million tokens has 30 MB.
+LONGEST_JSON = 1 << 28
 # Keys of a configuration that make `transformers` read weights of another name, or fetch a program.
 OTHER_WEIGHTS = "transformers_weights"
 KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
 # Errors that libraries raise when a folder's files are damaged or of another format.
 UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+    OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, RuntimeError, ArithmeticError, AssertionError,
+    MemoryError, SafetensorError, StrictDataclassError,
 )  # fmt: skip
 
 
@@ -34,6 +39,7 @@ def readable(folder: Path, what: str) -> Iterator[None]:
         RelmError: one of `UNREADABLE` was raised.
     """
     try:
+        _require_readable_files(folder)
         yield
     except UNREADABLE as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -42,6 +48,20 @@ def readable(folder: Path, what: str) -> Iterator[None]:
         raise RelmError(
             f"{folder}: cannot be read as a {what}: {first}; give a folder with config.json and model.safetensors"
         ) from None
+
+
+def _require_readable_files(folder: Path) -> None:
+    """Refuse a folder with a file that loaders read and that is a pipe or a device, or longer than any of its kind.
+
+    Raises:
+        ValueError: a JSON file is too long.
+        RelmError: a file is a pipe, a socket or a device, itself or behind a link: reading it might never end.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if any(fnmatch(path.name, pattern) for pattern in NOTICED):
+            require_regular_file(path)
+            if path.suffix == ".json" and path.is_file() and path.stat().st_size > LONGEST_JSON:
+                raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LONGEST_JSON:,}")
 
 
 def configuration(folder: Path) -> dict[str, Any]:
@@ -75,13 +95,16 @@ def weights_sha256(folder: Path) -> str:
         RelmError: a file differs from its sidecar's checksum.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
+    measured = measure_files(path for path in sorted(folder.glob("*.safetensors")) if path.is_file())
     if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
         raise ValueError("its weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them")
     sha256 = checked_weights(folder) if weights.exists() or not index.exists() else _sha256_of_several(folder)
     if (folder / ADAPTER).exists():  # PEFT, where it is installed, would have another model read
         raise ValueError(f"{ADAPTER} names an adapter, which is not applied here: merge it into the weights, or remove it")
     if (folder / "config.json").exists():
-        _require_nothing_from_elsewhere(configuration(folder))
+        config = configuration(folder)
+        _require_nothing_from_elsewhere(config)
+        require_fitting_keys(config, measured)
     return sha256
 
 

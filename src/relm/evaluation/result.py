@@ -21,6 +21,7 @@ def perplexity(name: str, nats: float) -> dict[str, float]:
 class Sample(Section):
     """A text that a model wrote."""
 
+    multi_line = frozenset({"prompt", "text"})
     prompt: str
     """The prompt that the model was given."""
     text: str
@@ -30,6 +31,7 @@ class Sample(Section):
 class Result(Section):
     """`eval/TASK.json`: the figures of one task, and how they came about."""
 
+    multi_line = frozenset({"protocol"})
     task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The name of the evaluation, as in the file's name."""
     protocol: dict[str, Any]

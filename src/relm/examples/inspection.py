@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_json, sidecar_of
+from relm.artifact import read_sidecar, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
@@ -27,6 +27,8 @@ from relm.recipes.objectives import TABLE
 
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
+# Bytes of a first line that is looked at, to tell the kind of a file.
+LONGEST_LINE = 1 << 24
 BAR = 36
 NO_BREAK = "\N{NO-BREAK SPACE}"
 ROWS_AT_ONCE = 2**16
@@ -99,10 +101,10 @@ def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Content
 
 def _is_tpu_pretrain(path: Path) -> bool:
     with open(path, "rb") as file:
-        line = file.readline()
+        line = file.readline(LONGEST_LINE)
     try:
         first = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and KEYS[0] in first
 
@@ -322,8 +324,7 @@ def _spread(size: int, wanted: int) -> list[int]:
 
 
 def _sidecar(path: Path) -> Mapping[str, Any]:
-    sidecar: Mapping[str, Any] = read_json(sidecar_of(path)) if sidecar_of(path).exists() else {}
-    return sidecar
+    return read_sidecar(path) if sidecar_of(path).exists() else {}
 
 
 def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer | None) -> None:

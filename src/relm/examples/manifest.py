@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
+from relm.formatting import escape_controls
+from relm.json_shapes import COUNT, LINE, OBJECT, Kind, Nullable, is_count, read_shaped, require_shape
 from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
@@ -120,14 +122,58 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     Raises:
         RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
     """
-    sidecars = {shard: read_json(sidecar_of(shard)) for paths in shards.values() for shard in paths}
+    sidecars: dict[Path, Mapping[str, Any]] = {
+        shard: read_shaped(sidecar_of(shard), _SIDECAR) for paths in shards.values() for shard in paths
+    }
     agreed = _agreed(sidecars)
+    for shard, facts in sidecars.items():
+        require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)
     splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
     special = agreed["special"]
     end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
     tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
     write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
     return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
+
+
+# Facts of a sidecar that a manifest takes over; which of them must be there is decided with the objective.
+_OPTIONAL_COUNT, _OPTIONAL_LINE = Nullable(COUNT), Nullable(LINE)
+_HISTOGRAM = [Kind("a pair of counts", lambda value: isinstance(value, list) and list(map(is_count, value)) == [True, True])]
+_SIDECAR = {
+    "file": LINE,
+    "sha256": LINE,
+    "size": COUNT,
+    "dtype?": LINE,
+    **{f"{key}?": COUNT for key in ("tokens", "documents", "words", "bytes")},
+    **{f"{key}?": _OPTIONAL_COUNT for key in ("examples", "vocabulary_size", "end_of_text_id")},
+    **{f"{key}?": _OPTIONAL_LINE for key in ("idx_sha256", "source", "objective", "layout", "tokenizer_sha256")},
+    "special?": Nullable({"*": _OPTIONAL_COUNT}),
+    "settings?": OBJECT,
+    "length_histogram?": _HISTOGRAM,
+}
+# Bytes of a token in a stream.
+_WIDTHS = {"uint16": 2, "int32": 4}
+
+
+def require_possible_counts(facts: Mapping[str, Any], place: str, remedy: str = AGAIN) -> None:
+    """Raise RelmError if a stream of tokens has other counts than its size in bytes allows.
+
+    Args:
+        facts: `size`, `dtype`, `tokens` and `documents` of a shard; a table, which has `examples`, is compressed and passes.
+        place: the file that states them, for the message.
+        remedy: what the user can do.
+    """
+    if facts.get("examples") is not None:
+        return
+    if (width := _WIDTHS.get(facts.get("dtype", ""))) is None:
+        raise RelmError(f"{place}: dtype: expected {' or '.join(_WIDTHS)}, found {facts.get('dtype')!r:.80}; {remedy}")
+    tokens, documents = facts.get("tokens", 0), facts.get("documents", 0)
+    if tokens * width != facts["size"]:
+        raise RelmError(
+            f"{place}: {tokens:,} tokens of {width} bytes are not the {facts['size']:,} bytes of its file; {remedy}"
+        )
+    if documents > tokens:
+        raise RelmError(f"{place}: {documents:,} documents with {tokens:,} tokens: each has at least one; {remedy}")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -140,7 +186,22 @@ def read_manifest(path: Path) -> Manifest:
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
+    _require_sums(manifest, path)
     return manifest
+
+
+def _require_sums(manifest: Manifest, path: Path) -> None:
+    """Raise RelmError if the counts of a split are not the sums of its shards', or those of a shard contradict its size."""
+    if not manifest.splits:
+        raise RelmError(f"{path}: splits: there is none; {AGAIN}")
+    for name, split in manifest.splits.items():
+        require_shape(split.length_histogram, _HISTOGRAM, f"{path}: splits.{name}.length_histogram", AGAIN)
+        for number, shard in enumerate(split.shards):
+            require_possible_counts(asdict(shard), f"{path}: splits.{name}.shards[{number}]")
+        for key in ("tokens", "documents") if split.shards else ():
+            found, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
+            if found != expected:
+                raise RelmError(f"{path}: splits.{name}.{key} is {found:,}, but its shards have {expected:,}; {AGAIN}")
 
 
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
@@ -273,6 +334,10 @@ def _value(kind: Any, value: Any, place: str) -> Any:
 
 
 def _typed(kind: type, value: Any, place: str) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise RelmError(f"{place}: expected {kind.__name__}, found {value!r}; {AGAIN}")
+    if kind is int:
+        kind_words, fits = COUNT
+    else:
+        kind_words, fits = kind.__name__, lambda found: isinstance(found, kind) and not isinstance(found, bool)
+    if not fits(value):
+        raise RelmError(f"{place}: expected {kind_words}, found {escape_controls(repr(value)[:80])}; {AGAIN}")
     return value

@@ -10,6 +10,7 @@ from relm.forecast.compilation.compile_record import Compilation, read_compilati
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.micro_batch_choice import GIB, CompiledSize, MicroBatch, choose_micro_batch, format_at_once, possible_sizes
+from relm.json_shapes import is_count
 from relm.limits import available_memory
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
@@ -111,4 +112,6 @@ def _recorded(checkpoints: Path, machine: str | None) -> MicroBatch | None:
         return None
     if made_by != machine:
         return None
-    return MicroBatch(size, f"{format_at_once(size)}, as before the interruption ({newest})") if isinstance(size, int) else None
+    return (
+        MicroBatch(size, f"{format_at_once(size)}, as before the interruption ({newest})") if is_count(size) and size else None
+    )

@@ -6,11 +6,10 @@ them for finished and never compares their inputs. Therefore this module compare
 if they differ.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import sidecar_of
+from relm.artifact import read_json, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import report_faults, stop_at_faults
@@ -149,9 +148,9 @@ def reference_sha256(plan: Plan) -> str | None:
 def _value(path: Path, *keys: str) -> Any:
     """Return the value at a path of keys in a JSON file; None: there is no such value."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         for key in keys:
             found = found[key]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, RelmError, KeyError, TypeError):
         return None
     return found

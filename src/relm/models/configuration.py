@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from relm.models.file_sizes import measure_files, require_fitting_model
+
 # The key in `config.json` for switches that `transformers` lacks; it keeps unknown keys unread.
 OWN = "relm"
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
@@ -145,6 +147,8 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None, fre
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is not a JSON object: {error}") from None
     found: Config = kind.from_huggingface(content)  # type: ignore[attr-defined]
+    if (weights := folder / "model.safetensors").exists():
+        require_fitting_model(found, measure_files([weights]))
     if expected is None:
         return found
     differing = [

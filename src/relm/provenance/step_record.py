@@ -9,12 +9,33 @@ from typing import Any
 
 from relm.artifact import read_json, record_of, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
+from relm.json_shapes import COUNT, FLAG, LINE, NUMBER, TEXT, Nullable, read_shaped
 from relm.provenance import container, surroundings
 from relm.recipes.checkout import read_commit
 from relm.recipes.identity import work_folder
 from relm.recipes.redaction import expand_path, mask_value, shorten_path
 
 Record = dict[str, Any]
+_FILES = [{"path": LINE, "sha256": Nullable(LINE), "size": Nullable(COUNT)}]
+_CODE = {"commit": Nullable(LINE), "changed?": Nullable(FLAG), "reason?": TEXT}
+_CONTAINER = {"engine": LINE, "role": Nullable(LINE), "image": Nullable(LINE), "digest": Nullable(LINE)}
+SHAPE = {
+    "step": LINE,
+    "argv": [TEXT],
+    "started": LINE,
+    "ended": LINE,
+    "seconds": NUMBER,
+    "device": LINE,
+    "summary?": TEXT,
+    "host": {"processor": LINE, "cores_usable": COUNT, "memory_bytes": COUNT},
+    "code": _CODE,
+    "software": {"relm": LINE, "*": LINE},
+    "container?": Nullable(_CONTAINER),
+    "packages?": {"sha256": LINE, "installed": [LINE]},
+    "inputs": _FILES,
+    "outputs": _FILES,
+}
+"""The shape of a step's record."""
 
 
 @contextlib.contextmanager
@@ -60,12 +81,21 @@ def require_as_recorded(paths: Sequence[Path]) -> None:
     """Raise RelmError if a file has another sha256 than the record of the step that made it; one without a record passes."""
     for path in paths:
         record = record_of(path)
-        recorded = {entry["path"]: entry["sha256"] for entry in read_json(record)["outputs"]} if record.is_file() else {}
+        recorded = {entry["path"]: entry["sha256"] for entry in read_record(record)["outputs"]} if record.is_file() else {}
         if (expected := recorded.get(shorten_path(path))) is not None and (found := sha256_of(path)) != expected:
             raise RelmError(
                 f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
                 "quoted. Delete it, and the same snakemake command makes it again"
             )
+
+
+def read_record(path: Path) -> Record:
+    """Return a step's record.
+
+    Raises:
+        RelmError: it is damaged, or not what a step wrote.
+    """
+    return dict(read_shaped(path, SHAPE, "delete it and the file that it describes, and the same snakemake command makes both"))
 
 
 def _utc(moment: datetime.datetime) -> str:
@@ -125,7 +155,7 @@ class _Search:
             if path.is_relative_to(work_folder().absolute()):
                 self.found.append(_missing_record(path, "no record beside it"))
             return
-        content = read_json(path_of_record)
+        content = read_record(path_of_record)
         if not _matches(content, path):
             self.found.append(_missing_record(path, "the record beside it tells of other content"))
             return
@@ -147,7 +177,7 @@ class _Search:
             self.folders[folder] = {
                 _resolve_sidecar(expand_path(entry["path"]).absolute()): path_of_record
                 for path_of_record in sorted(folder.glob("*.record.json"))
-                for entry in read_json(path_of_record)["outputs"]
+                for entry in read_record(path_of_record)["outputs"]
             }
         return self.folders[folder]
 

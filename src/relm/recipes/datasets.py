@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
+from relm.recipes.web_address import WebAddress
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Dataset(Section):
     """SPDX identifier, or the licence's name."""
     language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
     """BCP 47 code of the text, such as en or ro."""
-    homepage: str | None = Field(default=None, pattern=r"^https?://")
+    homepage: WebAddress | None = None
     """A page about the data."""
     published: str | None = Field(default=None, pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")
     """When the data were published: a year, a month or a day, such as "2016-09-26"; null: not known."""

@@ -28,6 +28,8 @@ class EvaluationJob(Section):
     The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
     """
 
+    multi_line = frozenset({"options"})
+
     revision: int | None = None
     """Revision of the evaluations' code; the graph runs an evaluation again when it changes. null: whichever runs the job."""
     evaluation: Annotated[str, NameIn(EVALUATIONS)]

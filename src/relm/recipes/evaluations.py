@@ -147,6 +147,8 @@ class MaskedLm(Section):
 class Samples(Section):
     """Texts that the model generates, for a person to read."""
 
+    multi_line = frozenset({"prompt"})
+
     prompt: list[str] | None = None
     """Prompts, one for each text; null: a few that suit an encyclopedia."""
     seed: int = Field(default=0, ge=0)

@@ -4,6 +4,7 @@ Only keys that change a product's meaning are hashed, and only if they differ fr
 default leaves every old fingerprint unchanged. The keys of `run` are never hashed.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -11,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
+from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
+from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.objectives import Objective
+from relm.recipes.own_folders import require_own_files, resolve_own_folder
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
@@ -53,7 +56,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
         RelmError: the folder is absent or has no file that matches the pattern.
     """
     assert dataset.folder is not None
-    folder = Path(dataset.folder).expanduser()
+    folder = resolve_own_folder(dataset.folder, "folder")
     if not folder.is_dir():
         raise RelmError(f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder`")
     files = sorted(
@@ -62,6 +65,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
     )
     if not files:
         raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`; correct `folder` or it")
+    require_own_files(files, "folder")
     return files
 
 
@@ -82,11 +86,16 @@ def keep_hashes_in_memory() -> None:
     _in_memory = {}
 
 
+# Name -> the system's stamp of a file, and its sha256.
+_KNOWN = {"*": Kind("a stamp and a sha256", lambda entry: isinstance(entry, list) and len(entry) == 2 and LINE.fits(entry[1]))}
+
+
 def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
     """Return name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
     known: Mapping[str, Any] = (_in_memory or {}).get(known_contents, {})
     if not known and known_contents.exists():
-        known = read_json(known_contents)
+        with contextlib.suppress(RelmError):  # a damaged list of known hashes knows none
+            known = read_shaped(known_contents, _KNOWN)
     now: dict[str, Any] = {}
     for name, path in files.items():
         stamp = stamp_of(path)
@@ -130,11 +139,13 @@ def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, s
     if model.folder is None:
         made = {"config.json": configuration_sha256(model)} if model.converted else {}
         return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
-    folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
+    where = f"recipes/models/{name}.yaml: folder {model.folder}"
+    folder = resolve_own_folder(model.folder, f"recipes/models/{name}.yaml: folder")
     if not folder.is_dir():
         raise RelmError(f"{where}: not a folder (resolved to {folder.resolve()}); correct `folder`")
     if missing := [file for file in wanted if not (folder / file).is_file()]:
         raise RelmError(f"{where}: has no {', '.join(missing)}; {_suggest_remedy(folder, missing)}")
+    require_own_files([folder / file for file in wanted], f"recipes/models/{name}.yaml: folder")
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
 
 

@@ -15,6 +15,7 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.identity import digest
+from relm.recipes.own_folders import resolve_own_folder
 
 # With more files than this, a command lists only the file that it reads, so that a person can read the command.
 LISTED_FILES = 20
@@ -84,7 +85,7 @@ class DocumentsJob:
         if dataset.hub is not None:
             source = f"{dataset.hub.name}@{dataset.hub.revision}"
         else:
-            source = str(self.download(shard) if dataset.folder is None else Path(dataset.folder).expanduser())
+            source = str(self.download(shard) if dataset.folder is None else resolve_own_folder(dataset.folder, "folder"))
         pattern = [] if dataset.pattern is None else ["--pattern", dataset.pattern]
         return shlex.join([*_job_option(self.passed_document(shard)), "--source", source, *pattern])
 

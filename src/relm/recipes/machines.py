@@ -17,6 +17,7 @@ from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
 from relm.recipes.topologies import Topology
+from relm.recipes.web_address import WebAddress
 
 HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""
@@ -26,7 +27,6 @@ OWN_KEYS = (
 )  # fmt: skip
 """Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
 Positive = Annotated[float, Field(gt=0)]
-SourceUrl = Annotated[str, Field(pattern=r"^https?://")]
 
 
 class Peak(Section):
@@ -38,7 +38,7 @@ class Peak(Section):
     """Products of bfloat16 numbers; null: no figure is published."""
     float16: Positive | None = None
     """Products of float16 numbers; null: no figure is published."""
-    source: SourceUrl
+    source: WebAddress
     """Page with the figures."""
 
 
@@ -47,7 +47,7 @@ class Link(Section):
 
     gigabytes_per_second: Positive
     """Bandwidth in 10^9 bytes per second."""
-    source: SourceUrl
+    source: WebAddress
     """Page with the figure."""
 
 
@@ -67,7 +67,7 @@ class Price(Section):
     """Price of an hour in US dollars."""
     date: datetime.date
     """Day on which the source stated it, such as 2026-01-15."""
-    source: SourceUrl
+    source: WebAddress
     """Page with the price."""
 
 

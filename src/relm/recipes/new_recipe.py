@@ -17,6 +17,7 @@ from relm.formatting import format_bytes
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.file_names import NOT_RECIPES
 from relm.recipes.identity import folder_files
+from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import RunName
@@ -203,7 +204,7 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> str:
     """
     content = {"title": name, "licence": "unknown", "language": "und", "format": "text_files", "folder": folder}
     dataset = Dataset.model_validate(content | ({"pattern": pattern} if pattern else {}))
-    resolved = Path(folder).expanduser()
+    resolved = resolve_own_folder(folder, "--data")
     if not resolved.is_dir():
         raise RelmError(f"--data {folder}: no such folder (looked in {resolved.resolve().parent}); give a folder of text files")
     try:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, read_yaml, validate
+from relm.recipes.web_address import WebAddress
 
 ModelFile = Literal[
     "config.json",
@@ -45,7 +46,7 @@ class PretrainedModel(Section):
     """Short description of the model."""
     licence: str
     """SPDX identifier, or the licence's name."""
-    homepage: str | None = Field(default=None, pattern=r"^https?://")
+    homepage: WebAddress | None = None
     """A page about the model."""
     tokenizer: (
         Literal[

@@ -11,6 +11,7 @@ from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, Evaluation
 from relm.recipes.protocol_options import Lambada, TextPerplexity
 from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
+from relm.recipes.web_address import WebAddress
 
 
 class PublishedTest(Section):
@@ -20,7 +21,7 @@ class PublishedTest(Section):
     """Short description of the text."""
     licence: str
     """SPDX identifier, or the licence's name."""
-    homepage: str | None = Field(default=None, pattern=r"^https?://")
+    homepage: WebAddress | None = None
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
     """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line."""

@@ -22,6 +22,7 @@ from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.pipeline_rules import find_broken_rule
 from relm.recipes.run import Run
 from relm.recipes.section import Section, Slug, raise_together, read_extended, validate
+from relm.recipes.web_address import WebAddress
 
 
 class Paper(Section):
@@ -31,7 +32,7 @@ class Paper(Section):
     """Short name; `snakemake paper_KEY` runs all recipes of the paper and writes `results/papers/KEY/`."""
     title: str
     """Title as published."""
-    url: str = Field(pattern=r"^https://")
+    url: WebAddress
     """Address of the publication."""
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from relm.recipes.section import Section
+from relm.recipes.web_address import WebAddress
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FIRST_DOWNLOAD = "first_download"
@@ -16,7 +17,7 @@ FIRST_DOWNLOAD = "first_download"
 class Source(Section):
     """One source of a file. Exactly one of `url`, `pypi`, `npm`, `huggingface` is given."""
 
-    url: str | None = Field(default=None, pattern=r"^https?://")
+    url: WebAddress | None = None
     """URL of the file, or of the archive that contains it."""
     pypi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+==[^=\s]+$")
     """Release on the Python package index, NAME==VERSION; `file` names the wheel or sdist."""

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from relm.json_shapes import COUNT, LINE, NUMBER, OBJECT
+
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 # The resolved recipe, in the folder of a run: what it was asked for, when the recipe has changed since.
 RESOLVED = "resolved.json"
@@ -9,6 +11,7 @@ RESOLVED = "resolved.json"
 COMPILED = "compiled"
 # Counters of such a device, one line for each training process.
 DEVICE_FIGURES = "device.json"
+DEVICE_SHAPE = {"processes": [{"after_step": COUNT, "steps": COUNT, "*": NUMBER}]}
 # Records from which a part of a phase can be trained again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -31,6 +34,15 @@ RESUMED_AFTER = "resumed_after"
 CURVE = "curve"
 # Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
+STATE_SHAPE = {
+    "step": COUNT,
+    "fingerprint": LINE,
+    "phase": LINE,
+    "sha256": dict.fromkeys(CHECKPOINT_FILES, LINE),
+    "loss?": NUMBER,
+    "seconds?": NUMBER,
+    "made_on?": OBJECT,
+}
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:

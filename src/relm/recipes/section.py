@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from relm.errors import RelmError
+from relm.formatting import find_control_character
 from relm.recipes.yaml_file import parse_yaml, read_text
 
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,6 +47,8 @@ MESSAGES = {
 class Section(BaseModel):
     """A mapping in a YAML file: unknown keys are refused, and values are immutable after loading."""
 
+    multi_line: ClassVar[frozenset[str]] = frozenset()
+    """Keys whose texts may have line breaks. All others are one line, which no page, table or terminal shows as several."""
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
@@ -54,8 +57,12 @@ class Section(BaseModel):
     @classmethod
     def values_have_the_written_type(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what pydantic would convert: booleans and texts for numbers, numbers and texts for booleans."""
-        if fault := _find_conversion(value, cls.model_fields[str(info.field_name)].annotation):
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if fault := _find_conversion(value, annotation):
             raise ValueError(fault)
+        checks_itself = info.field_name in cls.multi_line or _holds_sections(annotation)
+        if not checks_itself and (found := find_control_character(value)):
+            raise ValueError(f"expected one line of text, found the character {found}; delete it, or write a block as >-")
         return value
 
 
@@ -78,6 +85,13 @@ def _find_conversion(value: Any, annotation: Any) -> str | None:
         written_out = float in types and _EXPONENT.fullmatch(value)
         return None if written_out else "expected a number, found text; leave out the quotes if it is one"
     return "expected true or false, without quotes" if types == {bool} else None
+
+
+def _holds_sections(annotation: Any) -> bool:
+    """Return True for a key with a section, or a list or mapping of sections, which check their own texts."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return True
+    return any(map(_holds_sections, get_args(annotation)))
 
 
 def _items(value: list[Any] | dict[Any, Any], annotation: Any) -> Iterator[tuple[Any, Any, Any]]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import atomic_file, read_json
+from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
+from relm.reporting.result_files import read_evaluation
 
 
 class Difference(NamedTuple):
@@ -136,4 +137,4 @@ def _differences(name: str, plan: Plan, control: Plan) -> list[Difference]:
 
 def _measured(plan: Plan) -> dict[int, dict[str, Any]]:
     """Return seed -> task -> content of eval/TASK.json."""
-    return {run.recipe.seed: {task: read_json(path) for task, path in run.evaluations().items()} for run in plan.runs}
+    return {run.recipe.seed: {task: read_evaluation(path) for task, path in run.evaluations().items()} for run in plan.runs}

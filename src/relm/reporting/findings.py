@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sidecar_of
+from relm.artifact import read_sidecar, sidecar_of
 from relm.containers.shell_line import docker_line
 from relm.formatting import GIB
+from relm.json_shapes import COUNT, read_shaped, require_shape
 from relm.provenance.container import format_container
 from relm.provenance.origin import Origin, describe_origin
 from relm.provenance.step_record import Record, collect, require_as_recorded
@@ -19,11 +20,12 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.resolved import resolve
-from relm.recipes.run_folder import LOG
+from relm.recipes.run_folder import DEVICE_SHAPE, LOG
 from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
+from relm.reporting.result_files import read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
@@ -170,8 +172,10 @@ class Findings:
         """The commits of the code that steps ran with, marked if the checkout differed; or the reason why none is known."""
         commits = []
         for code in (record["code"] for record in self.records if record["step"]):
-            changed = " with local changes" if code["changed"] else ""
-            commits.append(f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code['reason']})")
+            changed = " with local changes" if code.get("changed") else ""
+            commits.append(
+                f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code.get('reason', 'not recorded')})"
+            )
         return [commit for commit, _ in Counter(commits).most_common()]
 
     @property
@@ -266,13 +270,13 @@ def gather(
     records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
     return Findings(
         plan=plan,
-        verdict=read_json(verify),
+        verdict=read_verdict(verify),
         evaluations=_in_order(plan, evaluations),
         before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         devices=_on_devices(plan),
         compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
-        model=read_json(sidecar_of(model)),
+        model=_read_model(model),
         records=records,
         seeds=compare_seeds(plan, [_in_order(plan, files) for files in (evaluations, *other_seeds)]),
         date=_last_moment(records, verify),
@@ -280,7 +284,16 @@ def gather(
 
 
 def _on_devices(plan: Plan) -> dict[str, DeviceSummary]:
-    return {phase: summarise_device(read_json(path)["processes"]) for phase, path in plan.device_figures().items()}
+    return {
+        phase: summarise_device(read_shaped(path, DEVICE_SHAPE)["processes"]) for phase, path in plan.device_figures().items()
+    }
+
+
+def _read_model(weights: Path) -> Mapping[str, Any]:
+    """Return the sidecar of a model's weights."""
+    sidecar = read_sidecar(weights)
+    require_shape(sidecar, {"parameters?": COUNT}, str(sidecar_of(weights)))
+    return sidecar
 
 
 def with_docker_line(record: Record, project: Project) -> Record:
@@ -294,7 +307,7 @@ def with_docker_line(record: Record, project: Project) -> Record:
 
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
     """Return the evaluations by task, in the recipe's order."""
-    return {task: read_json(files[task]) for task in plan.evaluations() if task in files}
+    return {task: read_evaluation(files[task]) for task in plan.evaluations() if task in files}
 
 
 def _last_moment(records: Sequence[Record], verify: Path) -> str:

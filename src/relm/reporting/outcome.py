@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json
 from relm.errors import RelmError
+from relm.reporting.result_files import read_evaluation, read_verdict
 
 # The figures of an evaluation that tell most, the first one that it has, and the words around it.
 HEADLINES = (
@@ -21,8 +21,8 @@ BASELINE = "bigram_nats_per_token"
 def describe_outcome(folder: Path) -> str:
     """Return a line on a published folder; an empty string if it is none."""
     try:
-        verdict = read_json(folder / "verify.json")
-        evaluations = [read_json(path) for path in sorted((folder / "eval").glob("*.json"))]
+        verdict = read_verdict(folder / "verify.json")
+        evaluations = [read_evaluation(path) for path in sorted((folder / "eval").glob("*.json"))]
     except (RelmError, OSError):
         return ""
     rows = verdict.get("rows", ())

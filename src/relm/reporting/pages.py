@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from relm.containers.shell_line import plain_line
 from relm.formatting import format_bytes, format_duration
+from relm.reporting.markdown import escape_cell, escape_prose, escape_target
 
 
 @functools.cache
@@ -32,7 +33,9 @@ def _environment() -> jinja2.Environment:
         "short": lambda sha256: sha256[:12] if sha256 else "",
         "yaml": lambda value: yaml.safe_dump(_given(value), sort_keys=False, allow_unicode=True, width=100),
         "inline": inline,
-        "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
+        "cell": escape_cell,
+        "prose": escape_prose,
+        "target": escape_target,
         "fence": fenced,
     }
     return environment

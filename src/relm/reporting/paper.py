@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import atomic_file, read_json, write_json
+from relm.artifact import atomic_file, write_json
 from relm.errors import RelmError
 from relm.formatting import format_duration
 from relm.recipes.identity import work_folder
@@ -18,6 +18,7 @@ from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
 from relm.reporting.publish import publish
 from relm.reporting.report import scale
+from relm.reporting.result_files import read_verdict
 from relm.reporting.seeds import FOLDER
 from relm.reporting.training_log import read_log
 from relm.reporting.verify import overall
@@ -127,7 +128,7 @@ def _names_paper(project: Project, name: str, key: str) -> bool:
 def _read_run(plan: Plan) -> PaperRun:
     """Return a run with its verdict, if it is published as its recipe is now."""
     state, machine = _find_state(plan), str(plan.recipe.run.machine or plan.recipe.run.device)
-    verdict = {} if state else read_json(plan.results / "verify.json")
+    verdict = {} if state else read_verdict(plan.results / "verify.json")
     judged = {(row["metric"], row["place"]): row for row in verdict.get("rows", [])}
     count = len(verdict.get("runs", [None]))
     rows = []
@@ -148,7 +149,7 @@ def _find_state(plan: Plan) -> str:
     """Return why a run has no verdict; empty if it has one."""
     if not (plan.results / "verify.json").is_file():
         return f"not run yet: snakemake {plan.results}"
-    found = read_json(plan.results / "verify.json").get("fingerprint")
+    found = read_verdict(plan.results / "verify.json").get("fingerprint")
     if found != plan.fingerprint:
         return f"{plan.results} is of an earlier version of the recipe ({found}, now {plan.fingerprint})"
     return ""

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import atomic_file, read_json
+from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.recipes.plan import REFERENCE, Plan
 from relm.reporting.figures import measured_task
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
 from relm.reporting.publish import publish
+from relm.reporting.result_files import read_evaluation, read_verdict
 
 PAGE = "README.md"
 
@@ -27,7 +28,9 @@ def publish_reference(plan: Plan, folder: Path) -> str:
     evaluations = plan.evaluations(REFERENCE)
     page = plan.run_folder / REFERENCE / PAGE
     with atomic_file(page, "w") as file:
-        file.write(reference_page(plan, read_json(verdict), {task: read_json(path) for task, path in evaluations.items()}))
+        file.write(
+            reference_page(plan, read_verdict(verdict), {task: read_evaluation(path) for task, path in evaluations.items()})
+        )
     files = {f"eval/{task}.json": path for task, path in evaluations.items()}
     return publish({PAGE: page, "verify.json": verdict, **files}, folder)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
+from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import REPLACED
 from relm.replay.published_files import list_names
@@ -15,6 +16,8 @@ from relm.replay.published_files import list_names
 # Keys of a recipe that do not decide its fingerprint.
 _NOT_HASHED = frozenset({"title", "paper", "source", "run", "on", "evaluate", "deviations"})
 SHOWN = 4
+_PAIR = Kind("the value before and the present one", lambda value: isinstance(value, list) and len(value) == 2)
+_SHAPE = {"fingerprint": LINE, "files": LINE, "differs": {"*": _PAIR}}
 # Folder in the folder of a run, whose own files are gone, for those that were published.
 PUBLISHED = "published"
 
@@ -68,7 +71,7 @@ def keep_replaced(plan: Plan) -> dict[str, Any] | None:
     kept = plan.run_folder / REPLACED
     replaced = find_replaced(plan)
     if replaced is None:
-        return dict(read_json(kept)) if kept.is_file() else None
+        return dict(read_shaped(kept, _SHAPE)) if kept.is_file() else None
     if (files := Path(replaced["files"])).name == PUBLISHED:
         _link_files(plan.results, files)
     write_json(kept, replaced)

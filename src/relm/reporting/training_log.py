@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from relm.artifact import require_regular_file
 from relm.errors import RelmError
+from relm.json_shapes import COUNT, NUMBER, Kind, Nullable, require_shape
 from relm.recipes.run_folder import RESUMED_AFTER
 
 Curve = NDArray[np.float64]
 # Columns of train.jsonl that are read; NaN where a line does not have one.
 COLUMNS = ("loss", "validation_loss", "learning_rate", "gradient_norm", "tokens_per_second", "memory_bytes")
+_VALUE = Nullable(Kind("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)))
+# A loss that diverged is NaN.
+_SHAPE = {"step": COUNT, **{f"{key}?": _VALUE for key in COLUMNS}, f"{RESUMED_AFTER}?": COUNT, "seconds?": NUMBER}
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,4 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_numbers(row: Mapping[str, Any], where: str) -> None:
-    for key in ("step", *COLUMNS, RESUMED_AFTER, "seconds"):
-        if not isinstance(row.get(key), int | float | None):
-            raise RelmError(f"{where}: {key}: expected a number, found {str(row[key])[:80]!r}; it is not what training wrote")
+    require_shape(row, _SHAPE, where, "it is not what training wrote: bring the file back, or train again")

@@ -71,7 +71,7 @@ class JobLine:
     def _read_progress(self) -> dict[str, Any]:
         try:
             return {} if self.log is None else dict(json.loads(progress_file(self.log).read_text()))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
     def _format_elapsed(self) -> str:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from relm.artifact import read_json, sync_path, write_json
 from relm.errors import RelmError
-from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, checkpoint_folder
+from relm.json_shapes import read_shaped
+from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, STATE_SHAPE, checkpoint_folder
 from relm.training.attested_hashes import line_facts, lines_after, state_sha256
 from relm.training.kill_points import kill_point
 from relm.training.run_log import RunLog
@@ -194,12 +195,12 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
 
 def _read_state(folder: Path) -> Mapping[str, Any]:
     try:
-        state = read_json(folder / "state.json")
+        state: Mapping[str, Any] = read_shaped(folder / "state.json", STATE_SHAPE, "it is damaged")
     except RelmError as error:
         raise Damaged(str(error)) from None
-    if not isinstance(state, dict) or not {"format", "step", "sha256", *IDENTITY} <= set(state):
+    if not {"format", *IDENTITY} <= set(state):
         raise Damaged(f"{folder / 'state.json'}: damaged: keys are missing")
-    if not isinstance(state["step"], int) or folder != checkpoint_folder(folder.parent, state["step"]):
+    if folder != checkpoint_folder(folder.parent, state["step"]):
         raise Damaged(f"{folder / 'state.json'}: damaged: its step is {state['step']}")
     return state
 

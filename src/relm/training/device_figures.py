@@ -3,11 +3,15 @@
 It has a line for each process that trained the phase, in order, since counters start anew with a process.
 """
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from relm.artifact import read_json, write_json
-from relm.recipes.run_folder import DEVICE_FIGURES
+from relm.artifact import write_json
+from relm.errors import RelmError
+from relm.json_shapes import read_shaped
+from relm.recipes.run_folder import DEVICE_FIGURES, DEVICE_SHAPE
 from relm.training.meter import Meter
 from relm.training.phase_run import PhaseRun
 
@@ -31,7 +35,10 @@ def note_device_figures(run: PhaseRun, meter: Meter) -> None:
     if not (run.writes and figures):
         return
     path = run.folder / DEVICE_FIGURES
-    known = read_json(path)["processes"] if path.exists() else []
+    known: list[dict[str, Any]] = []
+    if path.exists():
+        with contextlib.suppress(RelmError):  # a damaged file of counters must not end training
+            known = read_shaped(path, DEVICE_SHAPE)["processes"]
     others = [line for line in known if line["after_step"] < meter.first_step]
     own = {"after_step": meter.first_step, "steps": meter.step - meter.first_step, **figures}
     write_json(path, {"phase": run.phase, "processes": [*others, own]})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
+from relm.json_shapes import COUNT, LINE, Nullable, require_shape
 from relm.recipes.run_folder import MACHINES
 
 Stretch = dict[str, Any]
@@ -52,8 +53,16 @@ def _checked(machines: Any) -> list[Stretch]:
 
 def logged_history(log: Path) -> list[Stretch]:
     """Return the newest list of machines in a log; empty if no line has one."""
-    marked = [line for line in log.read_text(encoding="utf-8").splitlines() if f'"{MACHINES}"' in line]
-    return list(json.loads(marked[-1])[MACHINES]) if marked else []
+    with open(log, encoding="utf-8", errors="replace") as lines:
+        marked = [line for line in lines if f'"{MACHINES}"' in line]
+    try:
+        history = json.loads(marked[-1])[MACHINES] if marked else []
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RelmError(
+            f"{log}: expected a line of JSON with {MACHINES}, found {marked[-1][:80]!r}; bring the file back"
+        ) from None
+    require_shape(history, [{"after_step": COUNT, "machine": Nullable(LINE)}], f"{log}: {MACHINES}", "bring the file back")
+    return list(history)
 
 
 def machines_of(rows: Sequence[Mapping[str, Any]]) -> list[Stretch]:

@@ -85,5 +85,5 @@ def _is_of(line: bytes, step: int) -> bool:
     """Return True if a line is complete and of a step up to `step`; a kill may have left half a line at the end."""
     try:
         return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relm.artifact import read_json
 from relm.errors import RelmError
+from relm.json_shapes import read_shaped
 from relm.recipes.optimization import LossScaling
-from relm.recipes.run_folder import OPTIMIZER
+from relm.recipes.run_folder import OPTIMIZER, STATE_SHAPE
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import convert_update_counts, restore_optimizer
 from relm.training.tensor_file import Damaged, read_tensors
@@ -74,9 +74,7 @@ def _state(folder: Path) -> Mapping[str, Any]:
     if not path.exists():
         raise RelmError(f"{folder}: no such checkpoint; optimizer_state: kept needs its optimizer state; {_remedy(folder)}")
     with contextlib.suppress(RelmError):
-        state = read_json(path)
-        if isinstance(state, dict) and {"fingerprint", "sha256"} <= set(state) and OPTIMIZER in state["sha256"]:
-            return state
+        return dict(read_shaped(path, STATE_SHAPE))
     raise RelmError(f"{path}: damaged; {_remedy(folder)}")
 
 

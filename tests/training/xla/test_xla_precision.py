@@ -61,9 +61,9 @@ for precision in (None, "default", "highest"):
 """
 
 
-def test_programs_of_another_precision_are_kept_apart() -> None:
+def test_programs_of_another_precision_are_kept_apart(tmp_path: Path) -> None:
     """PyTorch/XLA finds a kept program by its operations, and would run it in place of one with another precision."""
-    done = subprocess.run([sys.executable, "-c", _KEEPS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", _KEEPS], cwd=tmp_path, capture_output=True, text=True, check=True)
     plain, default, highest = (Path(line) for line in done.stdout.split())
     assert plain == default
     assert highest.name == f"{plain.name}-float32-highest"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats import exports, imports, token_files
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
@@ -107,7 +107,7 @@ def _require_tokenizer(path: Path, tokenizer: Path) -> None:
     """
     if not sidecar_of(path).exists():
         return
-    wanted, found = read_json(sidecar_of(path)).get("tokenizer_sha256"), sha256_of(tokenizer)
+    wanted, found = read_sidecar(path).get("tokenizer_sha256"), sha256_of(tokenizer)
     if wanted not in (None, found):
         raise RelmError(
             f"{path}: was made with a tokenizer of sha256 {wanted}, but {tokenizer} has {found}; give the one it was made with"

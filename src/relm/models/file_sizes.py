@@ -1,0 +1,109 @@
+"""Comparison of the sizes in a `config.json` with the file of the weights, before a model is built from them.
+
+A model is built, and its memory taken, from the configuration alone; a few damaged digits there would ask for more than any
+machine has. Only the header of the file is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# The limit of the safetensors library.
+LONGEST_HEADER = 100_000_000
+MOST_LAYERS = 10_000
+# A model up to here is built in a moment, and a comparison of its tensors with the file says more than one of sizes.
+FEW_LAYERS, FEW_WEIGHTS = 1000, 1 << 24
+# Positions need no weights where they are rotary.
+MOST_POSITIONS = 1 << 24
+_LAYERS = re.compile("(n|num|encoder|decoder|num_hidden|num_encoder|num_decoder)_layers?|(n|num)(_local|_routed)?_experts")
+_HEADS = re.compile("(n|num)_(attention_|key_value_|kv_)?heads?|(encoder|decoder)_attention_heads")
+_WIDTHS = re.compile(
+    "hidden_size|n_embd|d_model|dim|hidden_dim|vocab_size|intermediate_size|n_inner|d_ff|ffn_dim|embedding_size"
+)
+_POSITIONS = re.compile("n_positions|n_ctx|max_position_embeddings|max_seq_len")
+
+
+class FileSizes(NamedTuple):
+    """The contents of files of weights together."""
+
+    tensors: int
+    elements: int
+    """Numbers in all tensors."""
+
+
+def measure_files(paths: Iterable[Path]) -> FileSizes:
+    """Return the sizes of safetensors files.
+
+    Raises:
+        ValueError: a file is none, or its header is longer than it or than any.
+        OSError: a file cannot be read.
+    """
+    shapes = [shape for path in paths for shape in _read_shapes(path)]
+    return FileSizes(len(shapes), sum(math.prod(shape) for shape in shapes))
+
+
+def _read_shapes(path: Path) -> list[list[int]]:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe without a writer would block
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path.name} is no regular file")
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(LONGEST_HEADER, status.st_size - 8):
+            raise ValueError(f"{path.name} has {status.st_size:,} bytes and a header of {length:,}: it is damaged")
+        try:
+            header = json.loads(file.read(length))
+            shapes = [facts["shape"] for name, facts in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError(f"{path.name} has a header that is not that of safetensors") from None
+    if any(not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape) for shape in shapes):
+        raise ValueError(f"{path.name} has a tensor whose shape is no list of sizes")
+    return shapes
+
+
+def require_fitting_model(config: Any, found: FileSizes) -> None:
+    """Raise ValueError if a model of this project's needs more than the file of its weights holds.
+
+    Args:
+        config: the architecture, a frozen dataclass.
+    """
+    layers, width = config.layers, config.hidden_size
+    decoder_layers = getattr(config, "decoder_layers", None) or 0
+    if layers + decoder_layers > min(MOST_LAYERS, max(found.tensors, FEW_LAYERS)):
+        raise ValueError(f"config.json: {layers + decoder_layers:,} layers, but the weights have {found.tensors:,} tensors")
+    inner = config.heads * getattr(config, "head_size", width // config.heads)
+    wide = max(inner, getattr(config, "intermediate_size", 0)) * (layers + decoder_layers)
+    rotary = getattr(config, "position_encoding", "learnt") != "learnt"
+    rows = max(wide, config.vocabulary_size, 0 if rotary else getattr(config, "positions", 0))
+    rows = max(rows, getattr(config, "type_vocabulary_size", 0))
+    if rows * width > max(found.elements, FEW_WEIGHTS):
+        raise ValueError(f"config.json: its sizes need {rows * width:,} weights and more, but the file has {found.elements:,}")
+
+
+def require_fitting_keys(config: Mapping[str, Any], found: FileSizes) -> None:
+    """Raise ValueError if a key of any architecture's `config.json` is impossible for the weights.
+
+    Args:
+        config: the content of the file; the sections in it are checked as well.
+    """
+    limits = (
+        (_LAYERS, min(MOST_LAYERS, found.tensors)),
+        (_HEADS, found.elements),
+        (_WIDTHS, found.elements),
+        (_POSITIONS, max(MOST_POSITIONS, found.elements)),
+    )
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key, value in part.items():
+            largest = next((largest for pattern, largest in limits if pattern.fullmatch(key)), None)
+            if largest is None or value is None:
+                continue
+            least = 1 if _HEADS.fullmatch(key) or _WIDTHS.fullmatch(key) else 0
+            if type(value) is not int or not least <= value <= largest:
+                shown = f"{value!r:.40}"
+                raise ValueError(f"config.json: {key} is {shown}, expected a whole number from {least} to {largest:,} here")

@@ -1,0 +1,35 @@
+"""Addresses of web pages and files in YAML files, which become links in pages that others open."""
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, WithJsonSchema
+
+SCHEMES = ("https", "http")
+# What ends a link in Markdown or HTML; an address has these as escapes such as %20.
+_ENDS_A_LINK = re.compile(r"[\s<>\"\\^`{|}]")
+
+
+def require_web_address(address: str) -> str:
+    """Return an address if it is a whole one of a web server.
+
+    Raises:
+        ValueError: it has another scheme, such as javascript: or file:, none at all, no host, or a character that ends a link.
+    """
+    try:
+        parts = urlsplit(address)
+        is_whole = parts.scheme in SCHEMES and bool(parts.hostname) and address.startswith(f"{parts.scheme}://")
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ValueError("expected a whole address that begins with https:// or http://")
+    if found := _ENDS_A_LINK.search(address):
+        raise ValueError(f"the address has {found[0]!r}, which no address has; write it as %{ord(found[0]):02X}")
+    return address
+
+
+WebAddress = Annotated[
+    str, AfterValidator(require_web_address), WithJsonSchema({"type": "string", "pattern": '^https?://[^\\s<>"\\\\^`{|}]+$'})
+]
+"""An address with the scheme https or http."""

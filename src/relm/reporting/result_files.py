@@ -1,0 +1,62 @@
+"""The files of results that pages quote, `verify.json` and `eval/TASK.json`, compared with their shapes as they are read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relm.json_shapes import ANY, COUNT, LINE, NUMBER, TEXT, Kind, Nullable, read_shaped
+from relm.reporting.verify import NOTHING_PUBLISHED, PRECEDENCE
+
+_WORDS = (*PRECEDENCE, NOTHING_PUBLISHED)
+_WORD = Kind(f"one of {', '.join(_WORDS)}", lambda value: value in _WORDS)
+_INTERVAL = Kind("two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(NUMBER.fits, value)))
+_ROW = {
+    "metric": LINE,
+    "place": LINE,
+    "ours": Nullable(NUMBER),
+    "published": NUMBER,
+    "tolerance": NUMBER,
+    "basis?": LINE,
+    "verdict": _WORD,
+    "sentence": LINE,
+    "difference?": NUMBER,
+    "interval?": _INTERVAL,
+    "would_have_noticed?": NUMBER,
+    "published_runs?": COUNT,
+    "noise?": Nullable({"standard_deviation": NUMBER, "runs": COUNT, "source": LINE}),
+    "seeds?": [{"seed": COUNT, "value": NUMBER}],
+}
+VERDICT = {
+    "verdict": _WORD,
+    "sentence": LINE,
+    "fingerprint?": Nullable(LINE),
+    "model_sha256?": LINE,
+    "runs?": [{"seed": COUNT, "fingerprint": Nullable(LINE), "model_sha256": LINE}],
+    "rows": [_ROW],
+    "integrity?": [{"what": LINE, "expected": ANY, "found": ANY}],
+}
+EVALUATION = {
+    "task": LINE,
+    "figures": {"*": NUMBER},
+    "protocol?": {"in_words?": TEXT, "limit?": Nullable(COUNT)},
+    "samples?": [{"prompt": TEXT, "text": TEXT}],
+    "model_sha256?": LINE,
+}
+
+
+def read_verdict(path: Path) -> Mapping[str, Any]:
+    """Return the content of `verify.json`.
+
+    Raises:
+        RelmError: it is damaged, or not what `verify` wrote.
+    """
+    return dict(read_shaped(path, VERDICT))
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return the content of `eval/TASK.json`.
+
+    Raises:
+        RelmError: it is damaged, or not what an evaluation wrote.
+    """
+    return dict(read_shaped(path, EVALUATION))

@@ -1,0 +1,275 @@
+"""Sidecars, records and other JSON files that are damaged: a command that reads one ends in a plain error or shows the rest."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finished_runs import run_made_once
+from relm.artifact import checked_sidecar, read_json, write_json, write_sidecar
+from relm.cli import main
+from relm.cluster.supervision import _read_owner
+from relm.corpus.hugging_face import _load_saved
+from relm.errors import RelmError
+from relm.examples.manifest import read_manifest, write_manifest
+from relm.graph.reruns import _value
+from relm.recipes.project import Project
+from relm.recipes.run_folder import REPLACED
+from relm.reporting.replaced_results import keep_replaced
+
+__all__ = ["run_made_once"]
+SURFACE = "sidecars and records"
+DAMAGES = {
+    "{}": b"{}",
+    "[]": b"[]",
+    "null": b"null",
+    "1": b"1",
+    "text": b'"x"',
+    "empty": b"",
+    "list of null": b"[null]",
+    "invalid UTF-8": b'\xff\xfe{"a": 1}',
+    "nested lists": b"[" * 100_000,
+    "nested objects": b'{"a":' * 500 + b"1" + b"}" * 500,
+    "beyond floats": b"1e999",
+    "NaN": b'{"size": NaN}',
+}
+SIZES = {"beyond floats": "1e999", "NaN": "NaN", "negative": "-1", "text": '"5"', "true": "true", "null": "null", "list": "[]"}
+# File -> the commands that read it.
+READERS = {
+    "results/tiny/recipe.json": ("check", "runs", "status", "diff", "gc"),
+    "results/tiny/verify.json": ("check", "runs", "status", "gc"),
+    "results/tiny/provenance.json": ("check", "gc", "command"),
+    "results/tiny/ro-crate-metadata.json": ("check", "status"),
+    "results/tiny/SHA256SUMS": ("check", "status"),
+    "results/tiny/model.safetensors.json": ("check", "diff"),
+    "{run}/resolved.json": ("runs", "status", "diff", "gc"),
+    "{run}/verify.json": ("report", "runs", "status"),
+    "{run}/verify.json.record.json": ("report",),
+    "{run}/eval/held_out.json": ("verify", "report", "runs", "diff"),
+    "{run}/main/model/model.safetensors.json": ("verify", "report", "runs"),
+    "{run}/main/model/model.safetensors.record.json": ("report",),
+    "{run}/main/train.jsonl": ("report", "runs", "status"),
+    "{run}/main/checkpoints.jsonl": ("status", "check run"),
+    "{examples}.json": ("manifest",),
+    "{examples}.record.json": ("report",),
+    "{manifest}": ("inspect",),
+}
+# A command that shows many runs or keeps what it cannot judge goes on without a damaged file.
+SHOWS_THE_REST = {"runs", "status", "diff", "gc"}
+# One damage of each kind for every command, since all of them read by the same function; that one gets all of them.
+KINDS = ("{}", "list of null", "nested lists")
+CASES = {
+    f"{command} {file}: {name}": (command, file, name) for file, read in READERS.items() for command in read for name in KINDS
+}
+BY_COMMANDS = {name: case for name, case in CASES.items() if case[0] not in SHOWS_THE_REST}
+SHOWN = {name: case for name, case in CASES.items() if case[0] in SHOWS_THE_REST}
+SURVIVED = [*SHOWN, *DAMAGES]  # also what Snakemake's graph reads
+
+
+@pytest.fixture(scope="module")
+def published_run(run_made_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A finished run with its report and its published result, as the current folder; the names of its files."""
+    folder = tmp_path_factory.mktemp("hostile") / "project"
+    shutil.copytree(run_made_once, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("RELM_WORK", raising=False)
+        plan = Project().plan("tiny")
+        examples = plan.examples("main", plan.shards[0], "train")
+        write_json(plan.run_folder / "resolved.json", {"fingerprint": plan.fingerprint, "recipe": {}})
+        names = {"run": str(plan.run_folder), "examples": str(examples), "manifest": str(plan.manifest("main"))}
+        assert main(commands(names)["report"]) == 0
+        assert main(["publish", "tiny"]) == 0
+        yield names
+
+
+def commands(names: dict[str, str]) -> dict[str, list[str]]:
+    run = names["run"]
+    figures = ["--evaluations", f"{run}/eval/held_out.json", f"{run}/eval/samples.json"]
+    return {
+        "check": ["check", "results/tiny"],
+        "check run": ["check", run],
+        "runs": ["runs"],
+        "status": ["status", "tiny"],
+        "diff": ["diff", "tiny", "results/tiny"],
+        "gc": ["gc"],
+        "command": ["command", "tiny"],
+        "inspect": ["inspect", names["examples"]],
+        "report": ["report", "tiny", "--verify", f"{run}/verify.json", *figures, "--output", f"{run}/report/report.html"],
+        "verify": [
+            "verify",
+            "tiny",
+            "--model",
+            f"{run}/main/model/model.safetensors",
+            *figures,
+            "--output",
+            f"{run}/verify.json",
+        ],
+        "manifest": [
+            "manifest",
+            "--dataset",
+            "recipes/data/texts.yaml",
+            "--sidecars",
+            f"{names['examples']}.json",
+            "--output",
+            "m.json",
+        ],
+    }
+
+
+def run_damaged(case: tuple[str, str, str], names: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command with one file damaged, which is put back; its status, its output, and the file's path."""
+    command, file, name = case
+    path = Path(file.format(**names))
+    argv = ["inspect", str(path)] if path.name == "manifest.json" else commands(names)[command]
+    before = path.read_bytes()
+    try:
+        path.write_bytes(DAMAGES[name] + (b"\n" if path.suffix == ".jsonl" else b""))
+        status = main(argv)  # a traceback would end the test
+    finally:
+        path.write_bytes(before)
+    output = capsys.readouterr()
+    return status, output.out + output.err, str(path)
+
+
+@pytest.mark.parametrize("case", BY_COMMANDS.values(), ids=BY_COMMANDS)
+def test_a_damaged_file_is_named_in_a_plain_error(
+    case: tuple[str, str, str], published_run: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, output, path = run_damaged(case, published_run, capsys)
+    assert status == 1, output
+    assert Path(path).name in output
+    assert len(output) < 2000
+
+
+@pytest.mark.parametrize("case", SHOWN.values(), ids=SHOWN)
+def test_a_list_shows_the_rest_without_the_damaged_file(
+    case: tuple[str, str, str], published_run: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, output, _ = run_damaged(case, published_run, capsys)
+    assert status in (0, 1)
+    assert "tiny" in output or case[0] == "gc"
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_sidecar_is_named_in_the_error(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"12345")
+    write_sidecar(path)
+    path.with_name("a.bin.json").write_bytes(damage)
+    with pytest.raises(RelmError, match=r"a\.bin\.json: not (valid JSON|a sidecar that relm wrote)"):
+        checked_sidecar(path)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_a_size_that_is_no_count_is_refused(size: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"12345")
+    sidecar = write_sidecar(path)
+    path.with_name("a.bin.json").write_text(json.dumps({**sidecar, "size": 0}).replace('"size": 0', f'"size": {size}'))
+    with pytest.raises(RelmError, match=r"a\.bin\.json: not "):
+        checked_sidecar(path)
+
+
+def test_a_json_file_larger_than_any_of_relms_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "a.json", "wb") as file:
+        file.truncate(100 << 30)  # without blocks on the disk
+    with pytest.raises(RelmError, match=r"a\.json: has 107,374,182,400 bytes"):
+        read_json(tmp_path / "a.json")
+
+
+SHARD: dict[str, Any] = {
+    "objective": "causal",
+    "dtype": "uint16",
+    "tokenizer_sha256": "0" * 64,
+    "vocabulary_size": 300,
+    "tokens": 4,
+    "documents": 2,
+    "words": 3,
+    "bytes": 20,
+    "length_histogram": [[2, 2]],
+}
+COUNTS = {
+    "more tokens": ({"tokens": 5}, "5 tokens of 2 bytes are not the 8 bytes of its file"),
+    "fewer tokens": ({"tokens": 3}, "3 tokens of 2 bytes are not the 8 bytes"),
+    "wider tokens": ({"dtype": "int32"}, "4 tokens of 4 bytes are not the 8 bytes"),
+    "unknown type": ({"dtype": "object"}, "dtype: expected uint16 or int32, found 'object'"),
+    "more documents than tokens": ({"documents": 9}, "9 documents with 4 tokens"),
+    "tokens are true": ({"tokens": True}, "tokens: expected a whole number from 0 on, found True"),
+    "tokens are text": ({"tokens": "4"}, "tokens: expected a whole number from 0 on, found '4'"),
+    "negative documents": ({"documents": -2}, "documents: expected a whole number from 0 on, found -2"),
+    "histogram of one number": ({"length_histogram": [[2]]}, r"length_histogram\[0\]: expected a pair of counts"),
+    "settings are a list": ({"settings": []}, "settings: expected an object"),
+}
+
+
+@pytest.mark.parametrize(("changed", "message"), COUNTS.values(), ids=COUNTS)
+def test_counts_that_contradict_a_shards_size_are_not_believed(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.train.bin"
+    path.write_bytes(b"12345678")
+    write_sidecar(path, **{**SHARD, **changed})
+    with pytest.raises(RelmError, match=message):
+        write_manifest({"train": [path]}, tmp_path / "manifest.json")
+
+
+MANIFESTS = {
+    "tokens of a split": (("splits", "train", "tokens"), 400, "splits.train.tokens is 400, but its shards have 4"),
+    "documents of a split": (("splits", "train", "documents"), 1, "splits.train.documents is 1, but its shards have 2"),
+    "tokens of a shard": (("splits", "train", "shards", 0, "tokens"), 400, "400 tokens of 2 bytes are not the 8 bytes"),
+    "no splits": (("splits",), {}, "splits: there is none"),
+    "negative size": (("splits", "train", "shards", 0, "size"), -8, "size: expected a whole number from 0 on, found -8"),
+    "size is true": (("splits", "train", "shards", 0, "size"), True, "size: expected a whole number from 0 on, found True"),
+}
+
+
+@pytest.mark.parametrize(("keys", "value", "message"), MANIFESTS.values(), ids=MANIFESTS)
+def test_counts_of_a_manifest_that_contradict_each_other_are_not_believed(
+    keys: tuple[Any, ...], value: Any, message: str, tmp_path: Path
+) -> None:
+    path, manifest = tmp_path / "a.train.bin", tmp_path / "manifest.json"
+    path.write_bytes(b"12345678")
+    write_sidecar(path, **SHARD)
+    write_manifest({"train": [path]}, manifest)
+    read_manifest(manifest)
+    content = place = json.loads(manifest.read_text())
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(RelmError, match=rf"manifest\.json: .*{message}"):
+        read_manifest(manifest)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_snakemake_and_its_terminal_read_of_a_damaged_file_is_nothing(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(damage)
+    assert _value(path, "sha256") is None
+    assert _read_owner(path)["machine"] == {}
+
+
+SAVED = {name: damage for name, damage in DAMAGES.items() if name != "empty"}
+# A saved dataset has two files, a replaced result one.
+REFUSED = [*BY_COMMANDS, *DAMAGES, *SIZES, *COUNTS, *MANIFESTS, *SAVED, *SAVED, *SAVED]
+
+
+@pytest.mark.parametrize("file", ["dataset_dict.json", "state.json"])
+@pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)
+def test_a_damaged_saved_dataset_is_named(damage: bytes, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(damage)
+    with pytest.raises(RelmError, match=file):
+        _load_saved(tmp_path)
+
+
+@pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)
+def test_a_damaged_note_of_a_replaced_result_is_named(damage: bytes, published_run: dict[str, str]) -> None:
+    path = Path(published_run["run"]) / REPLACED
+    path.write_bytes(damage)
+    try:
+        with pytest.raises(RelmError, match=REPLACED):
+            keep_replaced(Project().plan("tiny"))
+    finally:
+        path.unlink()
