@@ -15,9 +15,9 @@ ARCHIVE = {"url": "https://one.example/pack.zip", "member": "thing"}
     [
         ({"url": "https://one.example/thing", "size": 5}, "size: goes with member or decompress"),
         ({**ARCHIVE, "size": 0}, "greater than 0"),
-        ({"url": "http://[::1/thing"}, "not an address"),
-        ({"url": "http://one.example:port/thing"}, "not an address"),
-        ({"url": "http:///thing"}, "names no host"),
+        ({"url": "http://[::1/thing"}, "expected a whole address"),
+        ({"url": "http://one.example:port/thing"}, "expected a whole address"),
+        ({"url": "http:///thing"}, "expected a whole address"),
     ],
 )
 def test_a_source_that_cannot_be_right_is_refused(keys: dict[str, Any], reason: str) -> None:

@@ -140,7 +140,9 @@ def test_the_outcome_has_the_verdict_the_figure_and_the_page(tmp_path: Path) -> 
     (folder / "eval" / "held_out.json").write_text(json.dumps({"task": "held_out", "figures": figures}))
     page = folder / "report.html"
     assert describe_outcome(folder) == f"{folder}: held out 3.7455 nats per token, bigrams 4.1769; open {page}"
-    verdict = {"verdict": "consistent", "sentence": "Of 2 published figures: 2 consistent.", "rows": [{}, {}]}
+    numbers = {"ours": 3.0, "published": 3.0, "tolerance": 0.1}
+    row = {"metric": "held_out.nats_per_token", "place": "table 1", **numbers, "verdict": "consistent", "sentence": "Equal."}
+    verdict = {"verdict": "consistent", "sentence": "Of 2 published figures: 2 consistent.", "rows": [row, row]}
     (folder / "verify.json").write_text(json.dumps(verdict))
     assert describe_outcome(folder).startswith(
         f"{folder}: verdict consistent: Of 2 published figures: 2 consistent; held out 3.7455"

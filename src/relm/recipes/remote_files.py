@@ -2,9 +2,8 @@
 
 import hashlib
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from relm.recipes.section import Section
 from relm.recipes.web_address import WebAddress
@@ -40,17 +39,6 @@ class Source(Section):
     """Path of the file inside the downloaded zip or tar archive (a wheel is a zip)."""
     decompress: Literal["gzip", "bzip2", "xz"] | None = None
     """Compression of the downloaded file, or of the archive's member."""
-
-    @field_validator("url")
-    @classmethod
-    def can_be_read(cls, url: str | None) -> str | None:
-        try:
-            has_host = url is None or bool(urlsplit(url).hostname and urlsplit(url).port != 0)
-        except ValueError as error:
-            raise ValueError(f"{url}: not an address ({error}); give one such as https://example.org/data/file.txt") from None
-        if not has_host:
-            raise ValueError(f"{url}: names no host; give an address such as https://example.org/data/file.txt")
-        return url
 
     @model_validator(mode="after")
     def exactly_one_kind(self) -> Self:

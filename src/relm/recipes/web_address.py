@@ -15,15 +15,20 @@ def require_web_address(address: str) -> str:
     """Return an address if it is a whole one of a web server.
 
     Raises:
-        ValueError: it has another scheme, such as javascript: or file:, none at all, no host, or a character that ends a link.
+        ValueError: it has another scheme, such as javascript: or file:, none at all, no host, a wrong port, or a
+            character that ends a link.
     """
     try:
         parts = urlsplit(address)
-        is_whole = parts.scheme in SCHEMES and bool(parts.hostname) and address.startswith(f"{parts.scheme}://")
+        is_whole = (
+            parts.scheme in SCHEMES and bool(parts.hostname) and address.startswith(f"{parts.scheme}://") and parts.port != 0
+        )
     except ValueError:
         is_whole = False
     if not is_whole:
-        raise ValueError("expected a whole address that begins with https:// or http://")
+        raise ValueError(
+            "expected a whole address that begins with https:// or http://, such as https://example.org/data/file.txt"
+        )
     if found := _ENDS_A_LINK.search(address):
         raise ValueError(f"the address has {found[0]!r}, which no address has; write it as %{ord(found[0]):02X}")
     return address
