@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -67,7 +68,6 @@ class SmallSlurm:
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder = folder
-        self.nodes = [f"node{number}" for number in range(nodes)]
         self.environment = {
             **os.environ,
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -76,6 +76,7 @@ class SmallSlurm:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         host = socket.gethostname().partition(".")[0]
         ports = _free_ports(nodes + 1)
+        self.nodes = [f"n{ports[0]}x{number}" for number in range(nodes)]  # `kill_node` must not find another cluster's node
         lines = [NODE.format(name=name, host=host, port=port) for name, port in zip(self.nodes, ports[1:], strict=True)]
         text = CONFIGURATION.format(
             host=host, user=getpass.getuser(), controller=ports[0], folder=folder, nodes="\n".join(lines)
@@ -155,14 +156,15 @@ class SmallSlurm:
 
 
 @contextlib.contextmanager
-def small_slurm(folder: Path, nodes: int = 2) -> Iterator[SmallSlurm]:
-    """Start a cluster, and stop it at the end."""
-    cluster = SmallSlurm(folder, nodes)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
+def small_slurm(nodes: int = 2) -> Iterator[SmallSlurm]:
+    """Start a cluster in a folder with a short path, as Slurm's sockets in it need, and stop it at the end."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as folder:
+        cluster = SmallSlurm(Path(folder), nodes)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:

@@ -27,10 +27,10 @@ STEPS = 12_000
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SmallSlurm]:
+def cluster() -> Iterator[SmallSlurm]:
     if lacking := find_lacking():
         pytest.skip(f"no Slurm here: {', '.join(lacking)} (Debian's packages munge, slurmctld, slurmd, slurm-client)")
-    with small_slurm(tmp_path / "cluster") as started:
+    with small_slurm() as started:
         yield started
 
 
