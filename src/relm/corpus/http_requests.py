@@ -9,7 +9,7 @@ import requests
 
 from relm.corpus.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
 from relm.corpus.hub_files import read_hugging_face_endpoint
-from relm.corpus.locations import Location, has_same_origin, require_web_address
+from relm.corpus.locations import Location, has_same_origin, require_web_location
 from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable, clip
 
 MOST_REDIRECTS = 10
@@ -63,7 +63,7 @@ def _find_target(response: requests.Response, url: str) -> str:
         target = urljoin(url, response.headers["location"].encode("latin-1").decode("utf-8"))
     except ValueError:
         raise SourceFault("redirects to an address that cannot be read") from None
-    require_web_address(target)
+    require_web_location(target)
     return target
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 
 from relm.corpus.source_faults import FILE_HASH, SourceFault, clip
+from relm.recipes.web_address import is_web_address
 
 
 class Check(NamedTuple):
@@ -55,14 +56,9 @@ def redact_url(url: str) -> str:
     return clip(urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", "")), most=500)
 
 
-def require_web_address(url: str) -> None:
+def require_web_location(url: str) -> None:
     """Raise SourceFault unless an address is one of http or https, with a host."""
-    try:
-        parts = urlsplit(url)
-        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # such as a port that is no number, or half of an IPv6 address
-        is_web = False
-    if not is_web:
+    if not is_web_address(url):
         raise SourceFault(f"expected an http or https address, found {redact_url(url)}")
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 import requests
 
 from relm.corpus.hub_files import locate_on_hugging_face, read_hugging_face_endpoint, read_hugging_face_token
-from relm.corpus.locations import Check, Location, has_same_origin, redact_url, require_web_address
+from relm.corpus.locations import Check, Location, has_same_origin, redact_url, require_web_location
 from relm.corpus.npm_registry import locate_on_npm_registry
 from relm.corpus.package_index import locate_on_package_index
 from relm.corpus.source_faults import SOURCE_HASH, WrongHash
@@ -41,7 +41,7 @@ def locate_source(source: Source, session: requests.Session) -> Location:
     else:
         url = str(source.url)
         found = Location(url, auth=read_hugging_face_token() if has_same_origin(url, read_hugging_face_endpoint()) else None)
-    require_web_address(found.url)
+    require_web_location(found.url)
     if source.sha256:
         for check in found.checks:
             if check.algorithm == "sha256" and check.digest != source.sha256:

@@ -11,6 +11,19 @@ SCHEMES = ("https", "http")
 _ENDS_A_LINK = re.compile(r"[\s<>\"\\^`{|}]")
 
 
+def is_web_address(address: str) -> bool:
+    """Return whether an address is one of http or https, with a host.
+
+    >>> [is_web_address(text) for text in ("https://a.example:8080/b", "ftp://a.example", "http:///b", "http://a.example:port")]
+    [True, False, False, False]
+    """
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port that is no number, or half of an IPv6 address
+        return False
+
+
 def require_web_address(address: str) -> str:
     """Return an address if it is a whole one of a web server.
 
@@ -18,13 +31,7 @@ def require_web_address(address: str) -> str:
         ValueError: it has another scheme, such as javascript: or file:, none at all, no host, a wrong port, or a
             character that ends a link.
     """
-    try:
-        parts = urlsplit(address)
-        is_whole = (
-            parts.scheme in SCHEMES and bool(parts.hostname) and address.startswith(f"{parts.scheme}://") and parts.port != 0
-        )
-    except ValueError:
-        is_whole = False
+    is_whole = is_web_address(address) and address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
     if not is_whole:
         raise ValueError(
             "expected a whole address that begins with https:// or http://, such as https://example.org/data/file.txt"
