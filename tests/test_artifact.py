@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import (
+    SEAL,
     atomic_file,
     canonical_json,
     checked_sidecar,
     companions,
     read_json,
+    read_sealed,
+    seal,
     sha256_of,
     sidecar_of,
     write_json,
@@ -182,3 +185,22 @@ def test_a_temporary_file_that_was_left_is_replaced_and_not_written_into(tmp_pat
     write_json(tmp_path / "file", {})
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / ".file.partial").exists()
+
+
+def test_no_byte_of_a_sealed_file_changes_its_content_without_an_error(tmp_path: Path) -> None:
+    facts = {"file": "a.bin", "size": 5, "words": 1.5, "text": "a \u00e4 \ud800", "files": {"b": {"size": 3}}}
+    path = tmp_path / "a.bin.json"
+    write_json(path, seal({**facts, "text": "a \u00e4"}))
+    whole = path.read_bytes()
+    assert read_sealed(path, "delete it") == {**facts, "text": "a \u00e4"}
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(RelmError, match=r"a\.bin\.json: (changed since it was made|not valid JSON)"):
+            read_sealed(path, "delete it")
+    assert seal(facts)[SEAL] == seal(seal(facts))[SEAL], "of a surrogate, too"
+
+
+def test_a_file_of_an_earlier_version_has_no_seal_and_is_read(tmp_path: Path) -> None:
+    for content in ({}, [], {"sha256": "0" * 64}, {"size": 1, "files": {}}):
+        write_json(tmp_path / "a.json", content)
+        assert read_sealed(tmp_path / "a.json", "delete it") == content

@@ -20,6 +20,8 @@ from relm.errors import RelmError
 LARGEST_JSON = 1 << 30
 """Bytes of the largest JSON file that is read; a run of ten thousand shards needs a tenth of it."""
 DEEPEST_JSON = 100
+SEAL = "facts_sha256"
+"""The last key of a sidecar and of a step's record: the sha256 of all others, so that a changed digit does not pass."""
 
 
 def canonical_json(value: Any) -> str:
@@ -163,9 +165,40 @@ def _require_plain(content: Any, finite: bool) -> None:
         level = [value for values in inner for value in values]
 
 
+def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with the sha256 of their canonical JSON as the last key, in place of the one that they may have."""
+    plain = {key: value for key, value in facts.items() if key != SEAL}
+    return {**plain, SEAL: _digest(plain)}
+
+
+def read_sealed(path: Path, remedy: str) -> Any:
+    """Return the content of a JSON file without its seal, if it has one.
+
+    Args:
+        path: the file.
+        remedy: what the user can do.
+
+    Raises:
+        RelmError: as for `read_json`, or the content is not the one that was sealed.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not content:
+        return content
+    *_, last = content
+    plain = {key: value for key, value in content.items() if key != (SEAL if SEAL in content else last)}
+    is_intact = _digest(plain) == content.get(SEAL, content[last])
+    if is_intact != (SEAL in content):  # earlier versions sealed nothing; a seal whose own name was changed fits nevertheless
+        raise RelmError(f"{path}: changed since it was made: {SEAL} is not the sha256 of its other keys; {remedy}")
+    return plain if is_intact else content
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(facts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
     """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible."""
-    sidecar = {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size, **facts}
+    sidecar = seal({"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size, **facts})
     write_json(sidecar_of(path), sidecar)
     return sidecar
 
@@ -215,9 +248,9 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     """Return the sidecar of a file once it has the shape that `write_sidecar` gives it.
 
     Raises:
-        RelmError: it is absent, or of another shape.
+        RelmError: it is absent, changed since it was written, or of another shape.
     """
-    sidecar = read_json(sidecar_of(path))
+    sidecar = read_sealed(sidecar_of(path), "delete it and run the step that makes it again")
     if not _describes_a_file(sidecar) or not _names_companions(sidecar.get("files", {})):
         raise RelmError(f"{sidecar_of(path)}: not a sidecar that relm wrote; delete it and run the step that makes it again")
     return dict(sidecar)

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from relm.artifact import checked_sidecar, require_regular_file, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.formatting import escape_for_terminal
@@ -35,17 +34,12 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     job = step.job(arguments)
     if ranks.rank():
         return job.run()
-    from relm.provenance.step_record import record, sidecar
+    from relm.provenance.step_record import record, require_as_made
 
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
-    for given in job.inputs:  # a file must match its sidecar and the recipe
-        require_regular_file(given)
-        expected = job.expected_sha256.get(given)
-        if sidecar(given) is not None:
-            checked_sidecar(given, expected)
-        elif expected is not None:
-            require_sha256(given, sha256_of(given), expected)
+    for given in job.inputs:
+        require_as_made(given, job.expected_sha256.get(given))
     if not step.records:
         return job.run()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import relm
-from relm.artifact import sidecar_of, write_json, write_sidecar
+from relm.artifact import seal, sidecar_of, write_json, write_sidecar
 from relm.errors import RelmError
 from relm.provenance import surroundings
-from relm.provenance.step_record import collect, record, record_of
+from relm.provenance.step_record import collect, read_record, record, record_of, require_as_made
 from relm.recipes.checkout import read_commit
 
 
@@ -53,10 +53,10 @@ def test_a_record_says_what_was_read_and_made(in_project: Path) -> None:
 def test_a_sidecar_spares_hashing_unless_its_size_differs(in_project: Path) -> None:
     output = made(Path("work/big.bin"), "12345")
     sidecar = json.loads(sidecar_of(output).read_text())
-    write_json(sidecar_of(output), {**sidecar, "sha256": "f" * 64})
+    write_json(sidecar_of(output), seal({**sidecar, "sha256": "f" * 64}))
     recorded("x", [], [output])
     assert json.loads(record_of(output).read_text())["outputs"][0]["sha256"] == "f" * 64
-    write_json(sidecar_of(output), {**sidecar, "sha256": "f" * 64, "size": 4})
+    write_json(sidecar_of(output), seal({**sidecar, "sha256": "f" * 64, "size": 4}))
     recorded("x", [], [output])
     assert json.loads(record_of(output).read_text())["outputs"][0]["sha256"] == sidecar["sha256"]
 
@@ -198,12 +198,34 @@ def test_a_missing_record_is_named_and_what_lies_before_it_too(in_project: Path)
     assert records[0]["missing"] == "no record beside it"
 
 
-def test_a_record_of_other_content_counts_as_missing(in_project: Path) -> None:
+def test_a_record_of_other_content_is_an_error(in_project: Path) -> None:
     files = chain()
     made(files["encode"], "made again by hand")
-    records = collect([files["first"]])
-    assert [each["step"] for each in records] == [None, "first"]
-    assert "other content" in records[0]["missing"]
+    with pytest.raises(RelmError, match=rf"{files['encode'].name}: .* has [0-9a-f]{{64}}: one of them is of another file"):
+        collect([files["first"]])
+
+
+def test_a_changed_digit_of_a_record_is_an_error(in_project: Path) -> None:
+    output = made(Path("work/a"))
+    recorded("x", [], [output])
+    text = record_of(output).read_text()
+    assert '"size": 7' in text
+    record_of(output).write_text(text.replace('"size": 7', '"size": 6'))
+    with pytest.raises(RelmError, match=r"a\.record\.json: changed since it was made"):
+        read_record(record_of(output))
+
+
+def test_an_input_without_a_sidecar_must_be_the_one_that_its_record_lists(in_project: Path) -> None:
+    first, beside = Path("work/model/first"), Path("work/log")
+    for path in (first, beside):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
+    recorded("x", [], [first, beside])
+    require_as_made(beside, first_output=first)
+    beside.write_text("CONTENT")
+    require_as_made(beside)  # no record is beside it
+    with pytest.raises(RelmError, match=r"work/log: sha256 is .* first\.record\.json has"):
+        require_as_made(beside, first_output=first)
 
 
 def test_records_are_found_when_the_work_folder_is_elsewhere(

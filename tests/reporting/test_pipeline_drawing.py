@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from relm.artifact import write_sidecar
+from relm.artifact import record_of, write_sidecar
 from relm.forecast.pipeline_memory import list_stages
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
@@ -140,6 +140,7 @@ def test_the_page_of_a_run_through_a_pipeline_draws_it(finished_run: Callable[..
     pretrain = {"main": {**phase, "optimizer": {"learning_rate": 0.001}}}
     run = finished_run(recipe(pretrain=pretrain, run={"device": "ipu_simulator", "pipeline": pipeline}))
     write_sidecar(save_words(run.plan.tokenizer, ["a", "b"], ["<|endoftext|>"], "<|endoftext|>"))
+    record_of(run.plan.tokenizer).unlink()  # it is of the tokenizer before
     text = report_page(gather(run.plan, run.verify, run.evaluations))
     assert text.count('<section id="pipeline">') == 1
     assert text.count('class="ipu"') == 2 * 2  # for wide pages and for phones

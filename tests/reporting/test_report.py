@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, seal, write_json
 from relm.errors import RelmError
 from relm.provenance.step_record import record_of
 from relm.reporting.findings import gather
@@ -186,7 +186,7 @@ def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Ca
     inside = {"engine": "podman", "role": "cpu", "image": f"relm/cpu:0.1.0@sha256:{'4' * 64}", "digest": f"sha256:{'4' * 64}"}
     for number, path in enumerate(records):
         record = read_json(path) | {"container": inside if number < 2 else None}
-        write_json(path, {key: value for key, value in record.items() if number != 2 or key != "container"})
+        write_json(path, seal({key: value for key, value in record.items() if number != 2 or key != "container"}))
     text = page(run).text
     assert f"2 steps in the image relm/cpu:0.1.0@sha256:{'4' * 64} (relm's for cpu) by podman" in text
     assert f"{len(records) - 3} steps outside any container" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relm.artifact import read_json, sidecar_of, write_json
+from relm.artifact import read_json, seal, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.recipes.expectations import Expectation
 from relm.reporting.verify import find_machines, judge_row, overall, verify
@@ -277,6 +277,6 @@ def test_the_models_sidecar_must_name_a_fingerprint(finished_run: Callable[..., 
     run = finished_run()
     judged = json.loads(sidecar_of(run.model).read_text())
     del judged["fingerprint"]
-    write_json(sidecar_of(run.model), judged)
+    write_json(sidecar_of(run.model), seal(judged))
     with pytest.raises(RelmError, match="trained from fingerprint None"):
         again(run, Path("again.json"))

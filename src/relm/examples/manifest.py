@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_json, sha256_of, sidecar_of, write_json
+from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.formatting import escape_controls
-from relm.json_shapes import COUNT, LINE, OBJECT, Kind, Nullable, is_count, read_shaped, require_shape
+from relm.json_shapes import COUNT, LINE, OBJECT, Kind, Nullable, is_count, require_shape
 from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
@@ -122,9 +122,9 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     Raises:
         RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
     """
-    sidecars: dict[Path, Mapping[str, Any]] = {
-        shard: read_shaped(sidecar_of(shard), _SIDECAR) for paths in shards.values() for shard in paths
-    }
+    sidecars: dict[Path, Mapping[str, Any]] = {shard: read_sidecar(shard) for paths in shards.values() for shard in paths}
+    for shard, facts in sidecars.items():
+        require_shape(facts, _SIDECAR, str(sidecar_of(shard)))
     agreed = _agreed(sidecars)
     for shard, facts in sidecars.items():
         require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)

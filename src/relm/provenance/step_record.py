@@ -7,9 +7,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, record_of, sha256_of, sidecar_of, write_json
+from relm.artifact import (
+    SEAL,
+    checked_sidecar,
+    read_json,
+    read_sealed,
+    read_sidecar,
+    record_of,
+    require_regular_file,
+    require_sha256,
+    seal,
+    sha256_of,
+    sidecar_of,
+    write_json,
+)
 from relm.errors import RelmError
-from relm.json_shapes import COUNT, FLAG, LINE, NUMBER, TEXT, Nullable, read_shaped
+from relm.json_shapes import COUNT, FLAG, LINE, NUMBER, TEXT, Nullable, require_shape
 from relm.provenance import container, surroundings
 from relm.recipes.checkout import read_commit
 from relm.recipes.identity import work_folder
@@ -74,19 +87,40 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "packages": container.packages(),
     }
     files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
-    write_json(record_of(outputs[0]), mask_value(told) | files)
+    write_json(record_of(outputs[0]), seal(mask_value(told) | files))
 
 
-def require_as_recorded(paths: Sequence[Path]) -> None:
-    """Raise RelmError if a file has another sha256 than the record of the step that made it; one without a record passes."""
-    for path in paths:
-        record = record_of(path)
-        recorded = {entry["path"]: entry["sha256"] for entry in read_record(record)["outputs"]} if record.is_file() else {}
-        if (expected := recorded.get(shorten_path(path))) is not None and (found := sha256_of(path)) != expected:
-            raise RelmError(
-                f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
-                "quoted. Delete it, and the same snakemake command makes it again"
-            )
+def require_as_made(path: Path, expected_sha256: str | None = None, *, first_output: Path | None = None) -> None:
+    """Raise RelmError unless a file that a step reads is the one that another step made: the one check of all inputs.
+
+    It is compared with its sidecar or, as small files have none, with the record of its step. A file with neither passes
+    unless the recipe has its sha256.
+
+    Args:
+        path: the file; a folder passes.
+        expected_sha256: what the recipe has for it.
+        first_output: the first output of the step that made it, beside which the record is; None: the file itself.
+
+    Raises:
+        RelmError: the file is another one, or its sidecar or record is damaged.
+    """
+    require_regular_file(path)
+    if sidecar(path) is not None:
+        checked_sidecar(path, expected_sha256)
+        return
+    record = record_of(first_output or path)
+    recorded = {entry["path"]: entry["sha256"] for entry in read_record(record)["outputs"]} if record.is_file() else {}
+    expected = recorded.get(shorten_path(path))
+    if not path.is_file() or (expected, expected_sha256) == (None, None):
+        return
+    found = sha256_of(path)
+    if expected_sha256 is not None:
+        require_sha256(path, found, expected_sha256)
+    if expected is not None and found != expected:
+        raise RelmError(
+            f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
+            "quoted. Delete it, and the same snakemake command makes it again"
+        )
 
 
 def read_record(path: Path) -> Record:
@@ -95,7 +129,10 @@ def read_record(path: Path) -> Record:
     Raises:
         RelmError: it is damaged, or not what a step wrote.
     """
-    return dict(read_shaped(path, SHAPE, "delete it and the file that it describes, and the same snakemake command makes both"))
+    remedy = "delete it and the file that it describes, and the same snakemake command makes both"
+    content = read_sealed(path, remedy)
+    require_shape(content, SHAPE, str(path), remedy)
+    return dict(content)
 
 
 def _utc(moment: datetime.datetime) -> str:
@@ -113,11 +150,18 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def sidecar(path: Path) -> Record | None:
-    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else."""
+    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else.
+
+    Raises:
+        RelmError: it is damaged.
+    """
     if not sidecar_of(path).is_file():
         return None
     content = read_json(sidecar_of(path))
-    return content if isinstance(content, dict) and content.get("file") == path.name and "sha256" in content else None
+    if not isinstance(content, dict) or not (SEAL in content or (content.get("file") == path.name and "sha256" in content)):
+        return None
+    content = read_sidecar(path)
+    return content if content.get("file") == path.name else None
 
 
 # --- the way back ------------------------------------------------------------------------------------------------------------
@@ -126,8 +170,11 @@ def sidecar(path: Path) -> Record | None:
 def collect(outputs: Sequence[Path]) -> list[Record]:
     """Return the records of all steps that led to ``outputs``, producers before consumers, each once.
 
-    A file of the work folder whose record is absent, or describes other content, is named by an entry without ``step`` whose
-    ``missing`` has the reason. Files outside the work folder, such as recipes, are sources and have no record.
+    A file of the work folder whose record is absent is named by an entry without ``step`` whose ``missing`` has the reason.
+    Files outside the work folder, such as recipes, are sources and have no record.
+
+    Raises:
+        RelmError: a record or a sidecar on the way is damaged, or describes another file.
     """
     search = _Search()
     for path in outputs:
@@ -156,9 +203,7 @@ class _Search:
                 self.found.append(_missing_record(path, "no record beside it"))
             return
         content = read_record(path_of_record)
-        if not _matches(content, path):
-            self.found.append(_missing_record(path, "the record beside it tells of other content"))
-            return
+        _require_match(content, path, path_of_record)
         for entry in content["inputs"]:
             self.visit(expand_path(entry["path"]))
         self.found.append(content)
@@ -188,13 +233,18 @@ def _resolve_sidecar(path: Path) -> Path:
     return file if file != path and file.is_file() and sidecar(file) else path
 
 
-def _matches(content: Record, path: Path) -> bool:
-    """Return whether a record's hash of a file is that of its sidecar or, without one, of its content, which is small."""
-    told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
-    if not told or not path.is_file():
-        return True
+def _require_match(content: Record, path: Path, path_of_record: Path) -> None:
+    """Raise RelmError unless a record has the hash of a file in its sidecar or, without one, that of its content, which is small."""
+    recorded = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
+    if not recorded or not path.is_file():
+        return
     beside = sidecar(path)
-    return bool(told[0] == (beside["sha256"] if beside else sha256_of(path)))
+    if recorded[0] != (found := beside["sha256"] if beside else sha256_of(path)):
+        stated = f"{sidecar_of(path).name} has {found}" if beside else f"its sha256 is {found}"
+        raise RelmError(
+            f"{path}: {stated}, {path_of_record} has {recorded[0]}: one of them is of another file. Delete them, and the same "
+            "snakemake command makes them again"
+        )
 
 
 def _missing_record(path: Path, reason: str) -> Record:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_json, sha256_of, sidecar_of
+from relm.artifact import checked_sidecar, read_json, read_sealed, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, CHECKSUMS, LOG, METADATA, PROVENANCE, RECORDS, WEIGHTS
@@ -92,7 +92,13 @@ def _wrong_in_run_folder(plan: Plan) -> list[str]:
 
 def _records_beside(plan: Plan) -> list[Record]:
     paths = sorted(plan.run_folder.rglob("*.record.json"))
-    return [record for path in paths for record in _checked_records(path, {"steps": [read_json(path)]})]
+    return [
+        record
+        for path in paths
+        for record in _checked_records(
+            path, {"steps": [read_sealed(path, "bring it back, or delete it with the file that it describes")]}
+        )
+    ]
 
 
 # --- records -----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from relm.formatting import GIB
 from relm.json_shapes import COUNT, read_shaped, require_shape
 from relm.provenance.container import format_container
 from relm.provenance.origin import Origin, describe_origin
-from relm.provenance.step_record import Record, collect, require_as_recorded
+from relm.provenance.step_record import Record, collect, require_as_made
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -25,6 +25,7 @@ from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
+from relm.reporting.made_files import require_phases_as_made
 from relm.reporting.result_files import read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines
@@ -264,9 +265,12 @@ def gather(
     """Read the files of a finished run."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
     before = before or {}
-    require_as_recorded([verify, *evaluations.values(), *before.values()])
     project = Project()
     figures = [path for files in (evaluations, before, *other_seeds) for path in files.values()]
+    for path in (verify, *figures, plan.compilation):
+        require_as_made(path)
+    for run in plan.runs:
+        require_phases_as_made(run)
     records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
     return Findings(
         plan=plan,

@@ -10,12 +10,14 @@ from pathlib import Path
 from relm.artifact import atomic_file, sha256_of
 from relm.errors import RelmError
 from relm.formatting import format_bytes
+from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import BEFORE, Plan
 from relm.recipes.run_folder import CHECKSUMS, DEVICE_FIGURES, METADATA, RECORDS, REPORT_FILES, WEIGHTS
 from relm.replay.attested_run import published_name
 from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
 from relm.reporting.known_hashes import note_checked
+from relm.reporting.made_files import require_phases_as_made, require_report_as_made
 from relm.reporting.seeds import published_seeds
 from relm.training.model_files import checked_model
 
@@ -64,6 +66,11 @@ def publish_run(plan: Plan, folder: Path) -> str:
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
+    require_report_as_made(plan)
+    for run in plan.runs:
+        require_phases_as_made(run)
+    for path in (files["verify.json"], *(path for name, path in files.items() if "eval/" in name)):
+        require_as_made(path)
     reported = read_crate_hashes(files[METADATA].parent) or {}
     return publish(files, folder, reported)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
+from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import REFERENCE, Plan
 from relm.reporting.figures import measured_task
 from relm.reporting.findings import HEADLINES
@@ -26,6 +27,8 @@ def publish_reference(plan: Plan, folder: Path) -> str:
         raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
     verdict = plan.run_folder / "verify_reference.json"
     evaluations = plan.evaluations(REFERENCE)
+    for path in (verdict, *evaluations.values()):
+        require_as_made(path)
     page = plan.run_folder / REFERENCE / PAGE
     with atomic_file(page, "w") as file:
         file.write(

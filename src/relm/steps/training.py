@@ -11,7 +11,7 @@ from relm.recipes.devices import DEVICES, list_evaluation_devices
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run
-from relm.recipes.run_folder import MODEL_PARTS, RECORDS, RESOLVED
+from relm.recipes.run_folder import DEVICE_FIGURES, MODEL_PARTS, RECORDS, RESOLVED
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of, positive
 
 logger = logging.getLogger(__name__)
@@ -52,18 +52,21 @@ def pretrain_job(a: Arguments) -> Job:
                 one_tpu=a.one_tpu,
                 curve=plan.curve,
             )
+        if (figures := folder / DEVICE_FIGURES).is_file():  # only some devices write it
+            outputs.append(figures)
         if a.tpu_report:
             from relm.devices.xla import metrics_report
 
             print(metrics_report())
         return sentence
 
+    outputs = trained_files(plan, a.output)
     start = [a.init_from / name for name in ("model.safetensors", "config.json")] if a.init_from else []
     expected = plan.starting_sha256(a.phase)
     return Job(
         run,
         inputs=[a.manifest, a.tokenizer, *start],
-        outputs=trained_files(plan, a.output),
+        outputs=outputs,
         expected_sha256={file: expected[file.name] for file in start if file.name in expected},
     )
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_json, sidecar_of, write_sidecar
+from relm.artifact import read_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.manifest import length_histogram, summed
@@ -150,7 +150,7 @@ def require_documents(path: Path, documents: int) -> None:
     Raises:
         RelmError: the file should have documents.
     """
-    if documents or (sidecar_of(path).exists() and read_json(sidecar_of(path)).get("documents") == 0):
+    if documents or (sidecar_of(path).exists() and read_sidecar(path).get("documents") == 0):
         return
     raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")
 
