@@ -234,7 +234,7 @@ def _resolve_sidecar(path: Path) -> Path:
 
 
 def _require_match(content: Record, path: Path, path_of_record: Path) -> None:
-    """Raise RelmError unless a record has the hash of a file in its sidecar or, without one, that of its content, which is small."""
+    """Raise RelmError unless a record has the sha256 that the sidecar of a file has or, without one, that of the small file."""
     recorded = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
     if not recorded or not path.is_file():
         return

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import read_json, require_regular_file, sidecar_of
+from relm.artifact import read_sealed, require_regular_file, sidecar_of
 from relm.errors import RelmError
+from relm.provenance.step_record import require_as_made
 from relm.recipes.identity import KEY
 from relm.recipes.plan import TRAINED, Plan
 from relm.recipes.project import Project, shorten_error
@@ -86,9 +87,13 @@ class StoredRun:
 
     @cached_property
     def evaluations(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> the content of its file."""
+        """Evaluation -> the content of its file; {} for one that was changed since."""
         paths = sorted((self.folder / TRAINED).glob("*.json"))
-        return {path.stem: read_object(path) for path in paths if not path.name.endswith(".record.json")}
+        return {
+            path.stem: read_object(path) if _is_as_made(path) else {}
+            for path in paths
+            if not path.name.endswith(".record.json")
+        }
 
     @cached_property
     def disk(self) -> DiskUse:
@@ -337,10 +342,19 @@ def _has_figures(line: Mapping[str, Any]) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; {} where it is absent or damaged, since a list of runs shows the others still."""
     try:
-        content = read_json(path)
+        content = read_sealed(path, "the others are shown")
     except (RelmError, OSError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _is_as_made(path: Path) -> bool:
+    """Return whether a file is the one that its record lists, or has no record."""
+    try:
+        require_as_made(path)
+    except (RelmError, OSError):
+        return False
+    return True
 
 
 def measure_folder(folder: Path) -> DiskUse:

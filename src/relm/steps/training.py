@@ -4,7 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from relm.artifact import write_json
+from relm.artifact import seal, write_json
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES, list_evaluation_devices
@@ -35,7 +35,7 @@ def pretrain_job(a: Arguments) -> Job:
     def run() -> str:
         folder = a.output.parent.parent
         if not ranks.rank():
-            write_json(folder.parent / RESOLVED, record_run(plan))
+            write_json(folder.parent / RESOLVED, seal(record_run(plan)))
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
