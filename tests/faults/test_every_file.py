@@ -1,0 +1,120 @@
+"""Every file of a finished run, damaged between the steps: whoever reads it names it, or makes the same bytes without it."""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from finished_stages import ANOTHER, DETECTED, FAULTS, SAME, WRONG, Bench, list_stages, make_another_run
+
+from small_project import Commands
+
+SEED = 21
+HEADER = "| stage | files | tried | detected | same bytes | silently wrong |"
+# The stage that makes a file, by a pattern of its path.
+STAGES = {
+    "download": r"work/downloads/.+",
+    "extract": r"work/documents/.+",
+    "tokenizer": r"work/tokenizers/.+",
+    "pregenerate": r"work/examples/.+\.(bin|idx)(\..+)?",
+    "manifest": r"work/examples/.+",
+    "pretrain": r"work/runs/[^/]+/[^/]+/(main/.+|resolved\.json)",
+    "evaluate": r"work/runs/[^/]+/[^/]+/eval/.+",
+    "verify": r"work/runs/[^/]+/[^/]+/verify\.json.*",
+    "report": r"work/runs/[^/]+/[^/]+/report/.+",
+    "publish": r"results/.+",
+}
+# No command of these reads them: a change has no effect on any figure, model or page.
+UNREAD = {
+    r"work/logs/.+\.log": "a step's messages, for people",
+    r"work/checked/.+": "hashes with times, which spare `relm status` from hashing again; `relm check` reads every byte",
+    r"work/examples/.+/croissant\.json": "describes the data to other programs; its step's record has its sha256",
+    r"work/runs/.+/main/lock": "held while training runs",
+    r"work/runs/.+/resolved\.json": "the recipe as it was, for `relm runs` and `relm diff`, which leave a changed one out",
+    r"work/runs/.+/checkpoints/step-00000030/.+": "older than the newest; read when that one is damaged",
+}
+
+
+@pytest.fixture(scope="module")
+def bench(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The finished run in a folder of its own, which is the current folder."""
+    folder = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(finished_project.folder, folder, symlinks=True, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("RELM_WORK", raising=False)
+        patch.setenv("RELM_MIRROR", str(finished_project.folder / "mirror"))
+        for stage in (stage for stage in list_stages() if stage.name in ("report", "publish")):
+            assert stage.run()[0] == 0  # the page differs where another process of the machine wrote it
+        yield Bench()
+
+
+def stage_of(name: str) -> str:
+    """The stage that makes a file."""
+    return next(stage for stage, pattern in STAGES.items() if re.fullmatch(pattern, name))
+
+
+def is_unread(name: str) -> bool:
+    """Whether a file is one of those that no command reads."""
+    return any(re.fullmatch(pattern, name) for pattern in UNREAD)
+
+
+def damaged(bench: Bench, name: str, fault: str) -> bytes:
+    """The content of a file with a fault; its places follow from the seed, the file and the fault."""
+    return FAULTS[fault](bench.files[name], Random(f"{SEED} {name} {fault}"))
+
+
+def test_every_file_is_read_by_some_command_or_its_change_has_no_effect(bench: Bench) -> None:
+    unread = {name for name, readers in bench.readers.items() if not readers}
+    assert unread == {name for name in bench.files if is_unread(name)}
+    assert all(any(re.fullmatch(pattern, name) for name in unread) for pattern in UNREAD)
+
+
+def test_some_damaged_files_are_named_or_healed(bench: Bench) -> None:
+    cases = [(name, fault) for name in bench.files if not is_unread(name) for fault in FAULTS]
+    for name, fault in Random(SEED).sample(sorted(cases), 40):
+        outcome = bench.damage(name, damaged(bench, name, fault))
+        assert outcome != WRONG, f"{name}: {fault}"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3000)
+def test_every_damaged_file_is_named_or_healed(bench: Bench, checkout: Path, tmp_path: Path) -> None:
+    others = make_another_run(tmp_path / "another")
+    counts: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
+    wrong = []
+    for name in (name for name in sorted(bench.files) if not is_unread(name)):
+        contents = {fault: damaged(bench, name, fault) for fault in FAULTS} | {ANOTHER: others.get(name, bench.files[name])}
+        counts[stage_of(name)]["files"] += 1
+        for fault, content in contents.items():
+            if content != bench.files[name]:  # two runs may have the same configuration
+                outcome = bench.damage(name, content)
+                counts[stage_of(name)][outcome] += 1
+                wrong += [f"{name}: {fault}"] if outcome == WRONG else []
+    rows = [(stage, *(found[key] for key in ("files", DETECTED, SAME, WRONG))) for stage, found in counts.items()]
+    assert wrong == []
+    assert table_of(checkout) == format_table(rows)
+
+
+def format_table(rows: list[tuple[str, int, int, int, int]]) -> list[str]:
+    """The rows as they should stand in docs/trust.md."""
+    sums = ("all", *(sum(row[column] for row in rows) for column in range(1, 5)))
+    return [f"| {stage} | {files} | {sum(found)} | {' | '.join(map(str, found))} |" for stage, files, *found in [*rows, sums]]
+
+
+def table_of(checkout: Path) -> list[str]:
+    """The rows that stand in docs/trust.md."""
+    text = (checkout / "docs/trust.md").read_text(encoding="utf-8")
+    found = re.search(rf"{re.escape(HEADER)}\n[|:-]+\n((?:\|.*\n)+)", text)
+    assert found is not None
+    return found[1].splitlines()
+
+
+def test_the_table_has_every_stage_and_its_files(bench: Bench, checkout: Path) -> None:
+    files = Counter(stage_of(name) for name in bench.files if not is_unread(name))
+    rows = [[int(cell) if cell.isdigit() else cell for cell in re.findall(r"\w[\w ]*\w|\w", row)] for row in table_of(checkout)]
+    assert {row[0]: row[1] for row in rows} == {**files, "all": files.total()}
+    assert all(tried == detected + same and wrong == 0 for _, _, tried, detected, same, wrong in rows)
