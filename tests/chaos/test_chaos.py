@@ -1,5 +1,6 @@
 """The faults of `make chaos` strike where they should, and its comparison finds what was lost."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from disturbed_calls import DisturbedCalls, find_lacking
 from disturbed_project import Ended
+from soak import Use, find_leaks
 
 from chaos import find_other, judge
 
@@ -94,3 +96,18 @@ def test_changed_products_and_absent_published_ones_are_lost(found: dict[str, st
 )
 def test_the_outcome_of_a_command(code: int | None, printed: str, outcome: str) -> None:
     assert judge(Ended(code, printed, 1.0)) == outcome
+
+
+FLAT = [Use(descriptors=6, threads=8, processes=0, temporary_files=0, memory=500 << 20)] * 40
+
+
+def test_resources_that_stay_are_no_leak() -> None:
+    first = [dataclasses.replace(use, memory=number << 20, temporary_files=3) for number, use in enumerate(FLAT[:10])]
+    assert find_leaks(first + FLAT[10:]) == []
+
+
+@pytest.mark.parametrize(("name", "each"), [("descriptors", 1), ("temporary_files", 1), ("memory", 256 << 10)])
+def test_what_each_round_leaves_behind_is_found(name: str, each: int) -> None:
+    uses = [dataclasses.replace(use, **{name: getattr(use, name) + each * number}) for number, use in enumerate(FLAT)]
+    (leak,) = find_leaks(uses)
+    assert leak.startswith(f"{name}: ")
