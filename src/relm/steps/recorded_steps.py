@@ -17,6 +17,7 @@ from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.own_folders import require_consent
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_name import RUN_NAME
+from relm.recipes.task_trust import FLAG
 from relm.steps import list_steps
 from relm.steps.parser import parser
 
@@ -70,7 +71,8 @@ def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:
         commit: the commit of the code that recorded them, which is named where this code does not take them.
 
     Raises:
-        RelmError: it is another program or step, the step would not take its arguments, or a path leads elsewhere.
+        RelmError: it is another program or step, the step would not take its arguments, it trusts task files, or a path leads
+            elsewhere.
     """
     words = words_of_step(argv)
     if not words or words[0] not in GRAPH_STEPS:
@@ -79,6 +81,8 @@ def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:
     recipe = getattr(given, "recipe", None)
     if words[0] in OF_A_RECIPE and not re.fullmatch(RUN_NAME, str(recipe)):
         raise RelmError(f"the recorded {words[0]} names the recipe {recipe!r}, which is no recipe's name")
+    if getattr(given, "trust_tasks", False):
+        raise RelmError(f"the recorded {words[0]} has {FLAG}, which nobody can give for you; nothing is printed")
     for option, path in _paths(given):
         _require_place(words[0], option, path, given)
 
