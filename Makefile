@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: chaos soak language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -56,6 +56,13 @@ images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMA
 	@set -e; for role in $(or $(ROLES),cpu); do \
 	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)); \
 	done
+
+# SEED=N: the faults of an earlier run, in its order. What failed commands printed lies in work/chaos.
+chaos: environment   ## whole runs while faults strike at random, for MINUTES (default: 5): the same bytes, or the exit status is 1
+	PYTHONPATH=tests:tests/chaos $(BIN)/python tests/chaos/chaos.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
+soak: environment   ## the steps of a run again and again in one process, for MINUTES: are files, threads or memory left behind?
+	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/chaos $(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),5)
 
 # Ranks of torchrun are tested in the environment that trains with them: one process drives all devices of a TPU.
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://

@@ -1,5 +1,6 @@
 """Files are whole or absent, and sidecars describe them correctly."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -204,3 +205,26 @@ def test_a_file_of_an_earlier_version_has_no_seal_and_is_read(tmp_path: Path) ->
     for content in ({}, [], {"sha256": "0" * 64}, {"size": 1, "files": {}}):
         write_json(tmp_path / "a.json", content)
         assert read_sealed(tmp_path / "a.json", "delete it") == content
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["finished", "failed"])
+def test_of_two_writers_of_one_file_the_first_is_told_and_harms_nothing(tmp_path: Path, fails: bool) -> None:
+    path = tmp_path / "file"
+    other = contextlib.ExitStack()
+
+    def write_while_another_begins() -> None:
+        with atomic_file(path) as file:
+            file.write(b"first")
+            other.enter_context(atomic_file(path)).write(b"second")
+            if fails:
+                raise ValueError("no reason")
+
+    message = (
+        "no reason" if fails else f"^{path}: another process writes it at the same time; wait for that one, and run again$"
+    )
+    with pytest.raises(ValueError if fails else RelmError, match=message):
+        write_while_another_begins()
+    assert not path.exists()
+    other.close()
+    assert path.read_bytes() == b"second"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]

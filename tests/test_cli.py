@@ -198,6 +198,37 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 400 bytes"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=str,
+)
+def test_a_lack_of_memory_is_a_message(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lack(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run_table, "describe_table", lack)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err.startswith(f"relm list: memory ran out ({str(error) or 'no details'}); give it more")
+
+
+def test_another_fault_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the program")
+
+    monkeypatch.setattr(run_table, "describe_table", fail)
+    with pytest.raises(RuntimeError, match="a fault of the program"):
+        main(["list"])
+
+
 def test_a_full_disk_under_the_output_is_a_message(project: Commands) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

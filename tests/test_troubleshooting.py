@@ -166,6 +166,13 @@ def move_the_texts(around: Surroundings) -> str:
     return around.say("status", "mine")
 
 
+def name_texts_outside_the_project(around: Surroundings) -> str:
+    move_the_texts(around)
+    path = around.folder / "recipes" / "data" / "mine.yaml"
+    path.write_text(path.read_text().replace("folder: texts", f"folder: {around.folder.parent}"))
+    return around.say("status", "mine")
+
+
 def choose_a_work_folder_that_is_a_file(around: Surroundings) -> str:
     (around.folder / "disk").touch()
     return str(find_folder_fault(around.folder / "disk", "RELM_WORK"))
@@ -344,6 +351,7 @@ PROVOKED: dict[str, Callable[[Surroundings], str]] = {
     "A key is misspelt": misspell_a_key,
     "Text that YAML reads as a number": leave_out_quotes,
     "The folder of texts is not there": move_the_texts,
+    "The folder of texts needs your consent": name_texts_outside_the_project,
     "The environment has no CUDA": plan_for_a_gpu,
     "This machine has no GPU": look_for_a_gpu,
     "A command wants a GPU and finds none": evaluate_on_a_gpu,

@@ -2,7 +2,10 @@
 
 import sys
 
-from relm.cli import main
+try:
+    from relm.cli import main
+except MemoryError:
+    sys.exit("relm: memory ran out while the program was loaded; give it more, or end other programs, and run it again")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -86,10 +86,12 @@ def stamp_of(path: Path) -> list[int]:
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.
 
-    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt removes it.
+    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt removes it. Of two processes that write
+    one file at once, the first to begin fails, and never gives the other's unfinished bytes its name.
 
     Raises:
-        RelmError: the file cannot be written, or the path, or that of the temporary file, is a pipe's or a device's.
+        RelmError: the file cannot be written, or is written by another process as well, or the path, or that of the temporary
+            file, is a pipe's or a device's.
     """
     require_regular_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,18 +103,30 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         file = open(partial, mode, encoding=encoding, newline=newline, opener=_open_new)  # noqa: SIM115 - closed below
     except OSError as error:
         raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
+    own = os.dup(file.fileno())  # the number of a file that is open is never another's
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if not _is_open_as(partial, own):
+            raise RelmError(f"{path}: another process writes it at the same time; wait for that one, and run again")
         os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        if _is_open_as(partial, own):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
         raise
+    finally:
+        os.close(own)
+
+
+def _is_open_as(path: Path, descriptor: int) -> bool:
+    """Return whether a path is still that of an open file, and no other file has taken its place."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False
 
 
 def sync_path(path: Path) -> None:

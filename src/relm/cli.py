@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,9 @@ from relm.steps import list_steps
 from relm.steps.contract import Arguments, Step, name_variation
 from relm.steps.parser import MissingArguments, Parser, parser, print_missing
 from relm.training.interruption import Preempted
+
+# What C libraries say, in an OSError, an ImportError or a RuntimeError of torch's.
+LACK_OF_MEMORY = re.compile("(allocate|not enough) memory|failed to map segment|can't start new thread", re.IGNORECASE)
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
@@ -91,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             message = f"{arguments.step}: {message}"
     except BrokenPipeError as error:
         return close_output(error)
-    except (RelmError, KeyboardInterrupt, OSError) as error:
+    except (RelmError, KeyboardInterrupt, OSError, MemoryError, ImportError, RuntimeError) as error:
         status, words = explain_fault(error)
         stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
     # Names of files and strings of JSON may be invalid UTF-8, or hold commands to a terminal.
@@ -107,12 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def explain_fault(error: BaseException) -> tuple[int, str]:
-    """Return the exit status of a fault that is a user's to correct, and its sentence."""
+    """Return the exit status of a fault that is a user's to correct, and its sentence; raise any other again."""
     if isinstance(error, RelmError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT, "interrupted; nothing half-written is left"
-    assert isinstance(error, OSError)
+    if isinstance(error, MemoryError) or LACK_OF_MEMORY.search(str(error)):
+        return 1, f"memory ran out ({str(error) or 'no details'}); give it more, or end other programs, and run it again"
+    if not isinstance(error, OSError):
+        raise error
     if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
         return 1, f"{error.filename}: {error.strerror}; correct the path or its permissions"
     return 1, f"{error.filename or 'a file'}: {error.strerror or error}; is the disk full or read-only?"

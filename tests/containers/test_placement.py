@@ -10,6 +10,7 @@ import yaml
 
 from relm.containers.placement import evaluation_role, parse_step_command, place_step, training_role
 from relm.devices import ranks
+from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.steps import list_steps
 from small_project import Commands
@@ -90,6 +91,13 @@ def test_folders_of_ones_own_are_named_to_be_mounted(
         "folder": str(own),
     }
     (project.folder / "recipes/data/sample.yaml").write_text(yaml.safe_dump(own_dataset))
+    with pytest.raises(RelmError, match=f"give RELM_DATA_FOLDERS={own} before the command"):
+        placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main")
+    with pytest.raises(RelmError, match="only with your consent"):
+        placed(project, monkeypatch, "extract", "--dataset=recipes/data/sample.yaml", "--source", str(own.parent))
+    typed = placed(project, monkeypatch, "extract", "--dataset=recipes/data/sample.yaml", "--source", str(own))
+    assert typed.reads == (own,)
+    monkeypatch.setenv("RELM_DATA_FOLDERS", str(own))
     assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").reads == (own,)
     assert placed(project, monkeypatch, "extract", "--dataset=recipes/data/sample.yaml").reads == (own,)
     assert placed(project, monkeypatch, "extract", "--job", '{"content": "012"}', "--source", str(own)).reads == (own,)

@@ -7,7 +7,7 @@ import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, remote_file, status
 from small_archives import COMPRESS, zip_of
 
-from relm.corpus import expected_size, http_session, response_body
+from relm.corpus import expected_size, http_requests, http_session, response_body, transfer
 from relm.corpus.download import download
 from relm.recipes.remote_files import Source
 from small_servers import QuietHandler
@@ -153,6 +153,48 @@ def test_a_source_that_trickles_is_left_for_the_next(
         slow.over.set()
     assert f"/slow: {reason}" in message
     assert "/missing: HTTP 404" in message
+
+
+@pytest.mark.parametrize("kind", ["silent", "slow"])
+@pytest.mark.usefixtures("hasty")
+def test_a_source_that_sends_a_little_and_stalls_each_time_is_left_for_the_next(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(transfer, "MEANINGFUL_PROGRESS", 20_000)
+    if kind == "silent":
+        monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.15)
+    over = threading.Event()
+
+    def stall(handler: QuietHandler) -> None:
+        Served(BODY, cut_after=25_000)(handler)
+        while not over.wait(0.02):
+            handler.wfile.write(b"x" if kind == "slow" else b"")
+
+    server.answers |= {"/stalls": stall, "/good": Served(BODY)}
+    try:
+        download(
+            "thing.bin", remote_file(BODY, Source(url=server.url("/stalls")), Source(url=server.url("/good"))), destination
+        )
+    finally:
+        over.set()
+    assert destination.read_bytes() == BODY
+    assert [request.path for request in server.requests] == ["/stalls"] * transfer.ATTEMPTS + ["/good"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_stalls_are_survived_while_much_comes_between_them(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MEANINGFUL_AFTER_STALLS", 40_000)
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.15)
+    over = threading.Event()
+    server.answers["/thing.bin"] = Served(BODY, cut_after=25_000, stall=over)
+    try:
+        download("thing.bin", from_server(server), destination)
+    finally:
+        over.set()
+    assert destination.read_bytes() == BODY
+    assert len(server.requests) > 2 * transfer.ATTEMPTS
 
 
 @pytest.mark.usefixtures("hasty")

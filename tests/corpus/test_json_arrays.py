@@ -1,14 +1,19 @@
 """Arrays of JSON, alone and in archives."""
 
 import json
+import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_archives import tar_of
+from small_archives import COMPRESS, SUFFIX, tar_of
 from small_dumps import written
 from small_sources import content, extracted, files_of, read
+from test_archive_limits import LARGE_ARCHIVES, MEMORY, header
 
+from relm import limits
+from relm.corpus import tar_members
 from relm.errors import RelmError
 
 ARRAYS = {"format": "json_arrays", "text_key": "story"}
@@ -71,3 +76,66 @@ def test_an_archive_that_is_cut_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path, tar_of(members)[:-3000], "all.tar.gz")
     with pytest.raises(RelmError, match=r"all.tar.gz: is damaged or truncated \(.*\); download it again"):
         read(source, **ARRAYS)
+
+
+# --- archives that state more than they should -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LARGE_ARCHIVES if kind != "zip directory"])
+def test_a_large_header_is_not_taken_into_memory(kind: str, tmp_path: Path) -> None:
+    source = written(tmp_path, LARGE_ARCHIVES[kind][0](), "all.tar.gz")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RelmError, match=r"all.tar.gz: the archive has a header of more than 1,048,576 bytes; download it"):
+            read(source, **ARRAYS)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_archive_out_of_proportion_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {"a.json": array("first"), "b.json": b"[" + b" " * 20_000_000 + b"]"}
+    source = archive(tmp_path, members)
+    monkeypatch.setattr(tar_members, "RATIO_ALLOWANCE", 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            RelmError, match="unpacks to more than 10,000,000 bytes, out of proportion to its size; download it"
+        ):
+            read(source, **ARRAYS)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_with_holes_is_not_filled_up(tmp_path: Path) -> None:
+    holes = {"GNU.sparse.map": "0,9", "GNU.sparse.size": str(1 << 40), "GNU.sparse.name": "a.json"}
+    source = written(tmp_path, header(tarfile.REGTYPE, 9, **holes) + bytes(1024), "all.tar")
+    with pytest.raises(RelmError, match="out of proportion to its size"):
+        read(source, **ARRAYS)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_array_that_does_not_fit_into_memory_is_refused(
+    packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = array("a story" * 20)
+    source = archive(tmp_path, {"a.json": text}) if packed else written(tmp_path, text, "a.json")
+    monkeypatch.setattr(limits, "available_memory", lambda: 4 * len(text))
+    assert read(source, **ARRAYS)
+    monkeypatch.setattr(limits, "available_memory", lambda: 4 * len(text) - 1)
+    message = f"a.json, an array of {len(text)} bytes: needs .* of memory, .* is available; divide it into several files"
+    with pytest.raises(RelmError, match=message):
+        read(source, **ARRAYS)
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_archives_are_read_by_their_content_and_not_by_their_name(compression: str, tmp_path: Path) -> None:
+    content = COMPRESS[compression](tar_of({"a.json": array("one")}, "w"))
+    assert len(read(written(tmp_path, content, f"all{SUFFIX[compression]}"), **ARRAYS)) == 1
+    assert read(written(tmp_path, tar_of({}, "w"), "empty"), **ARRAYS) == []
+
+
+def test_a_member_that_is_a_link_is_no_array(tmp_path: Path) -> None:
+    source = written(tmp_path, tar_of({"b.json": array("one")}, links={"a.json": "/etc/passwd"}), "all.tar.gz")
+    assert len(read(source, **ARRAYS)) == 1

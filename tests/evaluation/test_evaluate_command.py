@@ -92,7 +92,7 @@ def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
     assert job["task_files"] == {"own.yaml": sha256_of(file)}
     file.write_text("task: other")
     tokenizer = ["--tokenizer", str(evaluated.tokenizer)]
-    assert evaluate(evaluated, tmp_path / "a.json", job, "--task-folder", str(file.parent), *tokenizer) == 1
+    assert evaluate(evaluated, tmp_path / "a.json", job, "--task-folder", str(file.parent), "--trust-tasks", *tokenizer) == 1
     assert f"{file}: sha256 is {sha256_of(file)}" in capsys.readouterr().err
 
 

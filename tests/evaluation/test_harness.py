@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext, write_task
 from tokenizer_forms import legacy_sentencepiece
 
+from harness_tasks import ask_harness, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext, write_task
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
@@ -26,7 +26,7 @@ from relm.evaluation.harness import (
     select_figures,
     tokenizer_folder,
 )
-from relm.evaluation.harness_process import RecordedData, describe_documents
+from relm.evaluation.harness_process import RecordedData, describe_documents, model_arguments
 from relm.evaluation.model_folder import weights_sha256
 from relm.evaluation.text_perplexity import split_pages
 
@@ -143,6 +143,33 @@ def test_a_model_that_writes_no_text_is_refused(model: Path, tmp_path: Path) -> 
         RelmError, match=r"bert: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks need"
     ):
         evaluate_harness(folder, "hellaswag", tmp_path / "a.json", "a")
+
+
+ATTENTION = [("_attn_implementation", "flash_attention_2"), ("attn_implementation", "somebody/kernels"), ("x", "y")]
+
+
+def name_attention(model: Path, folder: Path, key: str, name: str) -> Path:
+    """Copy a model, and have its configuration name an implementation of attention."""
+    shutil.copytree(model, folder)
+    config = json.loads((model / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: name}))
+    return folder
+
+
+@pytest.mark.parametrize(("key", "name"), ATTENTION)
+def test_attention_is_the_same_whatever_the_configuration_names(model: Path, tmp_path: Path, key: str, name: str) -> None:
+    folder = str(name_attention(model, tmp_path / "named", key, name))
+    arguments = model_arguments({"model": folder, "tokenizer": folder, "precision": "float32"})
+    assert arguments["attn_implementation"] == "sdpa"
+
+
+@pytest.mark.full
+def test_the_harness_evaluates_with_that_attention(model: Path, tmp_path: Path) -> None:
+    python = harness_python()
+    tasks = own_tasks(tmp_path / "tasks", passages(), split_pages(wikitext()), python)
+    named = name_attention(model, tmp_path / "named", *ATTENTION[0])
+    answers = [ask_harness(folder, ["own_lambada"], tasks, python)["results"] for folder in (model, named)]
+    assert answers[0]["own_lambada"]["acc,none"] == answers[1]["own_lambada"]["acc,none"]
 
 
 def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from relm.artifact import write_sidecar
+from relm.artifact import read_sidecar, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples.formats.tfrecord import encode_example, record_writer
 from relm.examples.inspection import inspect
@@ -176,6 +176,28 @@ def test_a_stream_shows_the_beginning_of_documents(tmp_path, wordpiece, loaded) 
         assert output.endswith("the … 20 more tokens\n\ndocument 1\n  mat·s")
     write_manifest({"train": [path]}, tmp_path / "manifest.json")
     assert "mat·s" in inspect(tmp_path / "manifest.json", wordpiece, 2)
+
+
+def test_a_pair_of_files_that_is_not_the_recorded_one_is_refused_by_name(tmp_path, loaded) -> None:
+    """Each change leaves a file and an index that fit each other."""
+    path, index = stream(tmp_path / "a.bin", loaded, [[5, 6, 7], [8, 9], [13]]), tmp_path / "a.idx"
+    recorded = {**read_sidecar(path), "idx_sha256": sha256_of(index)}
+    write_sidecar(path, **recorded)
+    assert "3 documents" in inspect(path, None, 1)
+    good = index.read_bytes()
+    stream(tmp_path / "b.bin", loaded, [[5, 6], [7, 8, 9], [13]])
+    index.write_bytes((tmp_path / "b.idx").read_bytes())
+    with pytest.raises(
+        RelmError, match=r"a\.bin: idx_sha256 of it and a\.idx is .*, a\.bin\.json says .*: damaged, or another file"
+    ):
+        inspect(path, None, 1)
+    index.write_bytes(good)
+    for name in ("tokens", "size"):
+        write_sidecar(path, **{**recorded, name: 5})
+        with pytest.raises(RelmError, match=rf"{name} of it and a\.idx is \d+, a\.bin\.json says 5"):
+            inspect(path, None, 1)
+    path.with_name("a.bin.json").unlink()
+    assert "3 documents" in inspect(path, None, 1)
 
 
 def test_records_and_lines_of_other_programs_are_shown(tmp_path, wordpiece) -> None:

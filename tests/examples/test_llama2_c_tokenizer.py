@@ -64,7 +64,7 @@ def test_ids_are_those_of_sentencepiece(
 def test_ids_of_a_long_text_are_those_of_sentencepiece(
     imported: LoadedTokenizer, original: sentencepiece.SentencePieceProcessor
 ) -> None:
-    text = (Path(__file__).parents[1] / "evaluation" / "harness_tasks.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "harness_tasks.py").read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     assert len(lines) > 50
     for line in lines:

@@ -106,7 +106,8 @@ def folder_plan(folder: Path, work: Path) -> Plan:
     return Plan("test", Recipe.model_validate(RECIPE), Dataset.model_validate(dataset), None, None, work)
 
 
-def test_a_folder_is_known_by_its_content_alone(tmp_path: Path) -> None:
+def test_a_folder_is_known_by_its_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_DATA_FOLDERS", str(tmp_path))
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "b.txt").write_text("beta")
@@ -122,7 +123,8 @@ def test_a_folder_is_known_by_its_content_alone(tmp_path: Path) -> None:
     assert folder_plan(moved, tmp_path / "work").documents_job.key not in (before, changed)
 
 
-def test_an_absent_or_empty_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_absent_or_empty_folder_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_DATA_FOLDERS", str(tmp_path))
     with pytest.raises(RelmError, match="nowhere: not a folder"):
         _ = folder_plan(tmp_path / "nowhere", tmp_path).documents_job.key
     (tmp_path / "empty").mkdir()

@@ -77,6 +77,22 @@ def test_a_folder_of_texts_becomes_a_dataset_with_a_count(folder: Path, capsys: 
     assert plan.recipe.model.layers == 3
 
 
+def test_a_folder_outside_the_project_comes_with_the_consent_that_recipes_need(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = folder.with_name(f"{folder.name} texts")
+    (folder / "texts").rename(outside)
+    assert main(["new", "mine", "--data", str(outside)]) == 0
+    consent = f"export RELM_DATA_FOLDERS='{outside}'"
+    assert f"  {consent}   recipes may read this folder, in this shell\n" in capsys.readouterr().out
+    with pytest.raises(RelmError, match=r"RELM_DATA_FOLDERS='.* texts' snakemake results/mine$"):
+        _ = Project().plan("mine").fingerprint
+    monkeypatch.setenv("RELM_DATA_FOLDERS", str(outside))
+    assert Project().plan("mine").fingerprint
+    assert main(["new", "again", "--data", str(outside)]) == 0
+    assert "export" not in capsys.readouterr().out
+
+
 def test_many_files_are_held_out_whole(folder: Path) -> None:
     for number in range(60):
         (folder / "texts" / f"{number}.md").write_text("text")

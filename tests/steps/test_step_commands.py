@@ -295,7 +295,9 @@ def test_the_words_of_several_processes_are_those_that_relm_writes(published: Pa
     assert describe_command(Project(), "tiny", "samples", None, "plain") == shlex.join([*launcher(4), *SAMPLES[1:]])
 
 
-def test_a_dataset_in_a_folder_of_ones_own_is_read_from_there(published: Path) -> None:
+def test_a_dataset_in_a_folder_of_ones_own_is_read_from_there_with_consent(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("recipes/data").mkdir(parents=True)
     dataset = {"title": "T", "licence": "MIT", "language": "en", "format": "text_files", "folder": "~/texts"}
     Path("recipes/data/mine.yaml").write_text(json.dumps(dataset))
@@ -312,6 +314,9 @@ def test_a_dataset_in_a_folder_of_ones_own_is_read_from_there(published: Path) -
         "work/h",
     ]
     recorded(published, argv, "extract")
+    with pytest.raises(RelmError, match=r"--source ~/texts: outside the project, .* give RELM_DATA_FOLDERS=~/texts before"):
+        describe_command(Project(), "tiny", "extract", None, "plain")
+    monkeypatch.setenv("RELM_DATA_FOLDERS", "~/texts")
     assert '--source "$HOME"/texts' in describe_command(Project(), "tiny", "extract", None, "plain")
 
 

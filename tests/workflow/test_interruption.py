@@ -1,9 +1,6 @@
 """Stopped at any point, the same command goes on, to the same bytes as without the stop."""
 
-import hashlib
-import json
 import random
-import re
 import signal
 import subprocess
 import time
@@ -13,6 +10,7 @@ import pytest
 
 from made_once import copy_of
 from relm.recipes.project import Project
+from run_products import hash_products
 from small_project import Commands, kill_session, make_project
 
 SEED = 20261
@@ -22,25 +20,6 @@ pretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}
 evaluate: [held_out]
 run: {checkpoint_interval: 50}
 """
-TIMES = re.compile(r"seconds|per_second|memory|started|ended|resumed_after")
-
-
-def products(folder: Path, recipe: str) -> dict[str, str]:
-    """Return path -> hash of every product of a run that must not depend on interruptions, without times and their marks."""
-    hashes = {}
-    run = folder / "work" / "runs" / recipe
-    for pattern in ("work/documents/*/*", "work/tokenizers/*/*", "work/examples/*/*"):
-        for path in folder.glob(pattern):
-            if not path.name.endswith(".record.json"):
-                hashes[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    for path in [*run.glob("*/main/model/*"), *run.glob("*/eval/*.json"), *run.glob("*/verify.json")]:
-        if not path.name.endswith(".record.json"):
-            hashes[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    for path in run.glob("*/main/train.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        kept = [{key: value for key, value in line.items() if not TIMES.search(key)} for line in lines]
-        hashes[str(path.relative_to(folder))] = hashlib.sha256(json.dumps(kept).encode()).hexdigest()
-    return hashes
 
 
 def make_slow_project(folder: Path) -> Commands:
@@ -53,7 +32,7 @@ def make_slow_project(folder: Path) -> Commands:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
     """The products of the slow recipe run in one go, and how many seconds that took."""
     folder = copy_of(tmp_path_factory, "uninterrupted", run_slow)
-    return products(folder, "slow"), float((folder / "seconds").read_text())
+    return hash_products(folder, "slow"), float((folder / "seconds").read_text())
 
 
 def run_slow(folder: Path) -> None:
@@ -105,7 +84,7 @@ def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
     assert not (log.parent / "model" / "model.safetensors").exists()
     assert "saved" in (slow_project.folder / "snakemake.out").read_text()
     finish(slow_project)
-    assert products(slow_project.folder, "slow") == uninterrupted[0]
+    assert hash_products(slow_project.folder, "slow") == uninterrupted[0]
 
 
 def kill_at_random_moments(project: Commands, reference: dict[str, str], seconds: float, seed: int, kills: int) -> None:
@@ -118,7 +97,7 @@ def kill_at_random_moments(project: Commands, reference: dict[str, str], seconds
         except subprocess.TimeoutExpired:
             kill_session(process)
     finish(project)
-    assert products(project.folder, "slow") == reference
+    assert hash_products(project.folder, "slow") == reference
 
 
 def test_after_sigkill_of_everything_the_same_command_ends_with_the_same_bytes(
@@ -163,4 +142,4 @@ def test_a_trainer_killed_between_write_and_rename_goes_on_to_the_same_bytes(
     assert done.returncode != 0
     assert not list(slow_project.folder.glob("results/slow"))
     finish(slow_project)
-    assert products(slow_project.folder, "slow") == uninterrupted[0]
+    assert hash_products(slow_project.folder, "slow") == uninterrupted[0]

@@ -19,7 +19,7 @@ from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGING_STEP
-from relm.recipes.own_folders import resolve_own_folder
+from relm.recipes.own_folders import require_consent, resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -157,10 +157,12 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
     if step == "download" and (model := _find_option(words, "--model")):
         parts.append(load_model(Path(model)))
     given = [part.folder for part in parts if part is not None and part.folder is not None]
+    typed = (_find_option(words, "--source") or "") if step == "extract" else ""
     for name in given:  # before an engine mounts it
-        resolve_own_folder(name, "folder")
+        if resolve_own_folder(name, "folder") != Path(typed).expanduser():
+            require_consent(name, "folder")
     if step == "extract" and isinstance(_find_content(words), str):
-        given.append(_find_option(words, "--source") or "")
+        given.append(typed)
     if step == "download":
         given += [folder for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     inside = (Path.cwd(), work_folder().resolve())

@@ -18,7 +18,8 @@ Engine = Literal["docker", "podman"]
 # to steps that have the network, the keys of loggers only to a training step that sends its log to a server.
 ALWAYS_PASSED = (
     "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_ENCODER", "RELM_STOP_WITH_PARENT", "RELM_KILL_AT",
-    "RELM_JOB_LOGS", "RELM_EXTENSIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WANDB_MODE",
+    "RELM_JOB_LOGS", "RELM_EXTENSIONS", "RELM_DATA_FOLDERS", "RELM_TRUST_TASKS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS", "WANDB_MODE",
 )  # fmt: skip
 PASSED_WITH_NETWORK = (
     "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT",

@@ -24,12 +24,20 @@ class SlowAnswer(TimeoutError):
     """The head of an answer did not come to its end in time."""
 
 
+TIMEOUTS = (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return whether a connection ended because nothing came for READ_TIMEOUT."""
+    return any(isinstance(cause, TIMEOUTS) for cause in _list_causes(error))
+
+
 def explain_connection_error(error: BaseException) -> str:
     """Return the meaning of an exception of `requests` or `urllib3`, without its text, which shows whole addresses."""
     kinds: list[tuple[Any, str]] = [
         ((SlowAnswer,), f"no whole answer within {ANSWER_TIMEOUT:g} s"),
         ((requests.ConnectTimeout,), f"no connection within {CONNECT_TIMEOUT:g} s"),
-        ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"no data for {READ_TIMEOUT:g} s"),
+        (TIMEOUTS, f"no data for {READ_TIMEOUT:g} s"),
         ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
         ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
         ((urllib3.exceptions.ProtocolError,), "the connection was cut"),

@@ -1,21 +1,30 @@
 """Documents in arrays of JSON: a file that holds one array of objects, or a tar archive of such files.
 
-An archive is read once, from its front to its end, a member at a time.
+An archive is read once, from its front to its end, a member at a time. Whatever it states about itself, no more is unpacked
+than is in proportion to its size, and no array is read that does not fit into memory.
 """
 
+import contextlib
 import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+from relm.corpus.archive import FAULTS
+from relm.corpus.decompression import find_compression, open_decompressed
 from relm.corpus.documents import Encoded, Skipped
 from relm.corpus.records import extract_record, list_keys
+from relm.corpus.source_faults import SourceFault
+from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.errors import RelmError
+from relm.limits import require_memory
 from relm.recipes.datasets import Dataset
 
 # Objects of one batch for a worker.
 BATCH = 1000
+# Bytes of memory for a byte of JSON: those of the file, and 2.5 for stories with their keys when they are parsed.
+MEMORY_OF_JSON = 4
 # Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
 _TRAINED, _HELD_OUT = 1, 0
 
@@ -58,20 +67,55 @@ def _keep_keys(dataset: Dataset, record: Any) -> Any:
 
 def _read_arrays(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name and the content of each array."""
-    if not tarfile.is_tarfile(path):
-        yield path.name, _parse(path.read_bytes(), path, path.name)
-        return
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for entry in archive:
-                name = Path(entry.name).name
-                # Programs of macOS put files with names in `._` beside the real ones.
-                if entry.isfile() and name.endswith(".json") and not name.startswith("."):
-                    file = archive.extractfile(entry)
-                    assert file is not None, "it is a file"
-                    yield name, _parse(file.read(), path, name)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise RelmError(f"{path}: is damaged or truncated ({error}); download it again") from None
+    for name, content in _read_files(path):
+        yield name, _parse(content, path, name)
+
+
+def _read_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the bytes of each file of JSON."""
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(open(path, "rb"))
+        try:
+            if not _is_archive(raw):
+                yield path.name, _read_whole(raw, path.stat().st_size, str(path))
+                return
+            unpacked = open_decompressed(raw, _find_compression(raw), stack)
+            for entry, file in read_tar_members(unpacked, _holds_array, archive_size=path.stat().st_size, stack=stack):
+                yield (name := Path(entry.name).name), _read_whole(file, entry.size, f"{path}: {name}")
+        except SourceFault as fault:
+            raise RelmError(f"{path}: {fault}; download it again, or correct its address") from None
+        except FAULTS as error:
+            raise RelmError(f"{path}: is damaged or truncated ({error}); download it again") from None
+
+
+def _is_archive(raw: IO[bytes]) -> bool:
+    """Return whether a file is a tar archive, compressed or not; no more of it is unpacked than a header."""
+    with contextlib.ExitStack() as stack:
+        head = open_decompressed(raw, _find_compression(raw), stack).read(tarfile.BLOCKSIZE)
+    raw.seek(0)
+    return is_tar(head)
+
+
+def _find_compression(raw: IO[bytes]) -> str | None:
+    head = raw.read(8)
+    raw.seek(0)
+    return find_compression(head)
+
+
+def _holds_array(entry: tarfile.TarInfo) -> bool:
+    """Return whether a member is a file of JSON; programs of macOS put files with names in `._` beside the real ones."""
+    name = Path(entry.name).name
+    return entry.isfile() and name.endswith(".json") and not name.startswith(".")
+
+
+def _read_whole(file: IO[bytes], size: int, what: str) -> bytes:
+    """Return the content of a file, which is parsed as a whole.
+
+    Raises:
+        RelmError: that takes more memory than there is.
+    """
+    require_memory(MEMORY_OF_JSON * size, f"{what}, an array of {size:,} bytes", "divide it into several files")
+    return file.read()
 
 
 def _parse(content: bytes, path: Path, name: str) -> list[Any]:

@@ -8,8 +8,8 @@ from typing import Self
 
 import requests
 
-from relm.corpus.connection_errors import CONNECTION_ERRORS, explain_connection_error
-from relm.corpus.source_faults import TemporaryFault
+from relm.corpus.connection_errors import CONNECTION_ERRORS, explain_connection_error, is_timeout
+from relm.corpus.source_faults import Stalled, TemporaryFault
 
 SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over so many seconds
 PIECE = 1 << 18  # bytes read from the connection at once, at most
@@ -19,7 +19,8 @@ def read_body(response: requests.Response) -> Iterator[bytes]:
     """Yield the body of an answer as it was sent: a .gz file labelled `Content-Encoding: gzip` is not unpacked.
 
     Raises:
-        TemporaryFault: the connection was lost, sent nothing for READ_TIMEOUT, or less than SLOWEST_RATE over RATE_WINDOW.
+        Stalled: it sent nothing for READ_TIMEOUT, or less than SLOWEST_RATE over RATE_WINDOW.
+        TemporaryFault: the connection was lost.
     """
     with _RateGuard(response) as guard:
         while True:
@@ -28,7 +29,8 @@ def read_body(response: requests.Response) -> Iterator[bytes]:
                     block = response.raw.read1(PIECE, decode_content=False)
             except CONNECTION_ERRORS as error:
                 guard.require_rate()
-                raise TemporaryFault(explain_connection_error(error)) from None
+                kind = Stalled if is_timeout(error) else TemporaryFault
+                raise kind(explain_connection_error(error)) from None
             if not block:
                 guard.require_rate()
                 return
@@ -75,6 +77,6 @@ class _RateGuard:
             before = self.received
 
     def require_rate(self) -> None:
-        """Raise TemporaryFault if the connection was shut down."""
+        """Raise Stalled if the connection was shut down."""
         if self._is_too_slow:
-            raise TemporaryFault(f"fewer than {SLOWEST_RATE:,} bytes a second came for {self._window:g} s")
+            raise Stalled(f"fewer than {SLOWEST_RATE:,} bytes a second came for {self._window:g} s")

@@ -25,6 +25,10 @@ class TemporaryFault(SourceFault):
     """This source may have the file on another attempt."""
 
 
+class Stalled(TemporaryFault):
+    """The source sent nothing, or too little, for as long as it is waited for: each such attempt takes a minute or two."""
+
+
 class Unreachable(TemporaryFault):
     """No connection at all: another attempt helps less than after a fault in mid-transfer."""
 

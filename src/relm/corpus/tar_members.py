@@ -1,4 +1,4 @@
-"""Find a member of a tar archive in one pass, in bounded memory.
+"""Find a member of a tar archive, or read all that are wanted, in one pass and bounded memory.
 
 `tarfile` reads a header into memory whatever length it states (a pax header, a long name, the map of a sparse file) and keeps
 each of them. Here a header may take LARGEST_TAR_HEADER bytes, and none is kept.
@@ -8,13 +8,14 @@ import contextlib
 import difflib
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, cast
 
 from relm.corpus.decompression import Readable
 from relm.corpus.source_faults import SourceFault, clip, clip_list
 
 LARGEST_TAR_HEADER = 1 << 20  # bytes, with the extensions that precede it
+HEADER = LARGEST_TAR_HEADER + tarfile.RECORDSIZE  # tarfile reads ahead by a record
 MOST_MEMBERS = 100_000  # that are read before the wanted one
 # An archive may unpack to so many times its size: text to 5 times, zeros in gzip to 1,000 times.
 LARGEST_RATIO, RATIO_ALLOWANCE = 250, 64 << 20
@@ -54,10 +55,8 @@ def open_tar_member(
     Raises:
         SourceFault: no such member, a link, or an archive out of proportion.
     """
-    header = LARGEST_TAR_HEADER + tarfile.RECORDSIZE  # tarfile reads ahead by a record
-    most = largest + max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE)
-    stream = _LimitedStream(unpacked, header)
-    archive = stack.enter_context(tarfile.open(fileobj=cast(Any, stream), mode="r|"))  # noqa: SIM115 - the stack closes it
+    most = largest + _most_unpacked(archive_size)
+    stream, archive = _open_limited(unpacked, stack)
     names: list[str] = []
     for count in range(MOST_MEMBERS):
         entry = archive.next()
@@ -70,8 +69,52 @@ def open_tar_member(
         if archive.offset > most:
             raise SourceFault(f"the archive unpacks to more than {most:,} bytes before {member}, out of proportion to its size")
         _forget_headers(archive)
-        stream.limit = archive.offset + header
+        stream.limit = archive.offset + HEADER
     raise SourceFault(f"the archive has more than {MOST_MEMBERS:,} members before {member}")
+
+
+def read_tar_members(
+    unpacked: Readable, is_wanted: Callable[[tarfile.TarInfo], bool], *, archive_size: int, stack: contextlib.ExitStack
+) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """Yield the wanted members of a tar archive, each open for reading until the next one is asked for.
+
+    Args:
+        unpacked: the archive, decompressed.
+        archive_size: size of the archive in bytes, compressed.
+
+    Raises:
+        SourceFault: an archive out of proportion, or a wanted member that is no regular file.
+    """
+    most = _most_unpacked(archive_size)
+    stream, archive = _open_limited(unpacked, stack)
+    while (entry := archive.next()) is not None:
+        if max(archive.offset, entry.size) > most:  # a file with holes is larger than its place in the archive
+            raise SourceFault(f"the archive unpacks to more than {most:,} bytes, out of proportion to its size")
+        if is_wanted(entry):
+            stream.limit = archive.offset + HEADER
+            yield entry, _open_entry(archive, entry)
+        _forget_headers(archive)
+        stream.limit = archive.offset + HEADER
+
+
+def is_tar(head: bytes) -> bool:
+    """Return whether a file is a tar archive, not compressed, from its first 512 bytes."""
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+        return True  # an empty one
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _most_unpacked(archive_size: int) -> int:
+    return max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE)
+
+
+def _open_limited(unpacked: Readable, stack: contextlib.ExitStack) -> tuple[_LimitedStream, tarfile.TarFile]:
+    stream = _LimitedStream(unpacked, HEADER)
+    return stream, stack.enter_context(tarfile.open(fileobj=cast(Any, stream), mode="r|"))
 
 
 def _forget_headers(archive: tarfile.TarFile) -> None:

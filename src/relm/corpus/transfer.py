@@ -19,7 +19,7 @@ from relm.corpus.expected_size import ExpectedSize, expect_size
 from relm.corpus.http_requests import open_location
 from relm.corpus.locations import Location
 from relm.corpus.response_body import read_body
-from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable
+from relm.corpus.source_faults import SourceFault, Stalled, TemporaryFault, Unreachable
 from relm.corpus.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -29,6 +29,8 @@ from relm.recipes.remote_files import RemoteFile, Source
 ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS restarts the count
 ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is the better hope
 MEANINGFUL_PROGRESS = 1 << 20  # bytes
+# The same after waiting for a source that stalled: a server that sends a little and stalls, each time, is left.
+MEANINGFUL_AFTER_STALLS = 64 << 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
 COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() refuses 5,000 digits, and str.isdigit takes a superscript two
 
@@ -145,7 +147,8 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
             return location
         except TemporaryFault as fault:
             come = part.read_progress(source)[0]
-            if come >= most + MEANINGFUL_PROGRESS:
+            needed = MEANINGFUL_AFTER_STALLS if isinstance(fault, Stalled) else MEANINGFUL_PROGRESS
+            if come >= most + needed:
                 failures, most = 0, come
             failures += 1
             allowed = ATTEMPTS_TO_REACH if isinstance(fault, Unreachable) and come == 0 else ATTEMPTS
@@ -212,7 +215,7 @@ def _append_all(response: requests.Response, part: PartialFile, expected: Expect
                 bar.update(len(block))
                 expected.require_no_more(part.size)
         except TemporaryFault as fault:
-            raise TemporaryFault(f"{fault}, after {part.size:,} bytes") from None
+            raise type(fault)(f"{fault}, after {part.size:,} bytes") from None
         except SourceFault:
             part.clear()
             raise

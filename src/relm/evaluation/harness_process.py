@@ -300,16 +300,33 @@ def read_beginnings(tokenizer: str) -> dict[str, Any]:
 
 
 def model_arguments(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which the harness reads the model: in float32, never with code of the folder's."""
+    """Return the arguments with which the harness reads the model: in float32, never with code that the folder names."""
+    import transformers
+
     mixed = {"mixed_precision_dtype": "bfloat16"} if request["precision"] == "bfloat16" else {}
+    config = transformers.AutoConfig.from_pretrained(request["model"], local_files_only=True, trust_remote_code=False)
     return {
         "pretrained": request["model"],
         "tokenizer": request["tokenizer"],
         "dtype": "float32",
         "softmax_dtype": "float32",
         "trust_remote_code": False,
+        "config": config,  # without it, a name in config.json wins over the argument
+        "attn_implementation": choose_attention(config),
         **mixed,
     }
+
+
+def choose_attention(config: Any) -> str:
+    """Return the implementation of attention that `transformers` prefers for a model, whatever its configuration names.
+
+    A name there may be that of a program on the hub, or of a package that this machine lacks.
+    """
+    import transformers
+
+    kinds = (transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForCausalLM)  # the order in which the harness looks
+    model = next((found for kind in kinds if (found := kind._model_mapping.get(type(config), None))), None)
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
 def evaluate(request: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +347,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     logging.getLogger("lm_eval.models.huggingface").addFilter(truncations)
     arguments = model_arguments(request)
     with record_data() as data:
-        manager = task_manager(request["tasks"], folder, arguments)
+        manager = task_manager(request["tasks"], folder, {key: arguments[key] for key in arguments if key != "config"})
         tasks = [task for name in request["tasks"] for task in load_task(manager, name, data)]
         try:
             found = simple_evaluate(

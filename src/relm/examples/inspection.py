@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_sidecar, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
-from relm.examples.formats.megatron import open_indexed
+from relm.examples.formats.megatron import IndexedFile, open_indexed
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
 from relm.examples.formats.tfrecord import decode_example, read_records
-from relm.examples.manifest import length_histogram, read_manifest, require_shard, summed
+from relm.examples.manifest import AGAIN_SHARD, length_histogram, read_manifest, require_shard, summed
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
@@ -148,7 +148,9 @@ def _notes(facts: Any, loaded: LoadedTokenizer | None) -> dict[str, str]:
 
 def _stream(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
     opened = open_indexed(path)
-    _require_tokenizer(path, _sidecar(opened.path).get("tokenizer_sha256"), loaded)
+    facts = _sidecar(opened.path)
+    _require_recorded(opened, facts)
+    _require_tokenizer(path, facts.get("tokenizer_sha256"), loaded)
     histogram: list[list[int]] = []
     for first in range(0, opened.documents, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, opened.documents)
@@ -325,6 +327,23 @@ def _spread(size: int, wanted: int) -> list[int]:
 
 def _sidecar(path: Path) -> Mapping[str, Any]:
     return read_sidecar(path) if sidecar_of(path).exists() else {}
+
+
+def _require_recorded(opened: IndexedFile, facts: Mapping[str, Any]) -> None:
+    """Raise an error for a pair of files that are not those of its sidecar, as far as that is known without reading all tokens.
+
+    An index may fit its file and still be another one: with other ends of documents, or another type of the same width.
+    """
+    index = index_of(opened.path)
+    found: dict[str, Any] = {"size": opened.path.stat().st_size, "tokens": len(opened.tokens)}
+    if "idx_sha256" in facts:
+        found["idx_sha256"] = sha256_of(index)
+    for name, value in found.items():
+        if name in facts and facts[name] != value:
+            raise RelmError(
+                f"{opened.path}: {name} of it and {index.name} is {value}, {sidecar_of(opened.path).name} says {facts[name]}: "
+                f"damaged, or another file; {AGAIN_SHARD}"
+            )
 
 
 def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer | None) -> None:

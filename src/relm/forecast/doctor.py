@@ -12,6 +12,7 @@ from relm.limits import available_memory, free_disk, nearest_existing, total_mem
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES
 from relm.recipes.identity import work_folder
+from relm.recipes.own_folders import CONSENT, list_consented
 
 LONGEST_ANSWER = 10
 """Seconds that an engine's service has to answer."""
@@ -69,6 +70,7 @@ def describe_machine() -> str:
         "containers": describe_containers(),
         "RELM_WORK": os.environ.get("RELM_WORK", "not set: work/"),
         "RELM_MIRROR": _mirrors(),
+        CONSENT: ", ".join(list_consented()) or "not set: recipes read no folder outside the project",
         "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
     }
     width = max(map(len, rows))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,8 +18,10 @@ from relm.graph.images import Images
 from relm.graph.room import find_room_fault
 from relm.limits import find_folder_fault, find_path_fault, nearest_existing
 from relm.provenance.container import container
+from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
+from relm.recipes.task_trust import TRUST, find_trust_fault
 
 RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/]+)/?")
 
@@ -111,6 +114,7 @@ class Refusals:
             plan = PROJECT.plan(name)
             yield from filter(None, [find_fault(plan, self._place)])
             yield from find_training_faults(plan, phases, self._place)
+        yield from _find_untrusted_tasks(jobs)
         yield from filter(None, [find_room_fault(jobs)])
 
     def _find_folder_faults(self) -> list[str]:
@@ -146,6 +150,17 @@ def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace
         return
     for phase in phases:
         yield from filter(None, [find_memory_fault(plan, phase, tokenizer, place.is_here)])
+
+
+def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
+    """Yield why an evaluation may not read the project's task files for the harness, before days of training."""
+    for job in jobs:
+        if job.rule.name == "evaluate":
+            plan = PROJECT.plan(job.wildcards.recipe)
+            if "task_folder" in plan.evaluation(job.wildcards.task).inputs and HARNESS_TASKS.is_dir():
+                yield from filter(
+                    None, [find_trust_fault(HARNESS_TASKS, f"{TRUST}=1 snakemake {shlex.quote(str(plan.results))}")]
+                )
 
 
 def _phases_to_train(jobs: Iterable[Any]) -> Mapping[str, list[str]]:

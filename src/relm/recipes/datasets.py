@@ -171,7 +171,8 @@ class Dataset(Section):
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None
-    """Local folder instead of `files`, relative to the checkout or with ~. It is identified by its content."""
+    """Local folder instead of `files`, relative to the checkout or with ~; one outside the checkout is read only if
+    RELM_DATA_FOLDERS allows it. It is identified by its content."""
     hub: Hub | None = None
     """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
     pattern: str | None = Field(default=None, pattern=r"^[^/]")

@@ -18,7 +18,7 @@ from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.objectives import Objective
-from relm.recipes.own_folders import require_own_files, resolve_own_folder
+from relm.recipes.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
@@ -65,7 +65,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
     )
     if not files:
         raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`; correct `folder` or it")
-    require_own_files(files, "folder")
+    require_own_files(files, folder, "folder")
     return files
 
 
@@ -129,23 +129,27 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
     return identity if limit is None else {**identity, "documents": limit}
 
 
-def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, str]:
+def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:
     """Return file name -> sha256 of the weights and the tokenizer of a model, as published or from a local folder.
 
+    Args:
+        command: for the message, the command that reads the folder if it needs consent.
+
     Raises:
-        RelmError: the folder is absent or lacks a file.
+        RelmError: the folder needs consent, is absent or lacks a file.
     """
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
         made = {"config.json": configuration_sha256(model)} if model.converted else {}
         return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
     where = f"recipes/models/{name}.yaml: folder {model.folder}"
+    require_consent(model.folder, f"recipes/models/{name}.yaml: folder", command)
     folder = resolve_own_folder(model.folder, f"recipes/models/{name}.yaml: folder")
     if not folder.is_dir():
         raise RelmError(f"{where}: not a folder (resolved to {folder.resolve()}); correct `folder`")
     if missing := [file for file in wanted if not (folder / file).is_file()]:
         raise RelmError(f"{where}: has no {', '.join(missing)}; {_suggest_remedy(folder, missing)}")
-    require_own_files([folder / file for file in wanted], f"recipes/models/{name}.yaml: folder")
+    require_own_files([folder / file for file in wanted], folder, f"recipes/models/{name}.yaml: folder")
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
 
 
@@ -176,11 +180,11 @@ def part_of(content: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
 
 
 def tokenizer_identity(
-    choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path
+    choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path, command: str = AGAIN
 ) -> dict[str, Any]:
     """Return the identity of a tokenizer: its kind and its files' hashes, or the options and documents of its training."""
     if model is not None:
-        files = part_of(model_content(str(choice.from_model), model, cache), model.tokenizer_files)
+        files = part_of(model_content(str(choice.from_model), model, cache, command), model.tokenizer_files)
         return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
     return {"revision": REVISIONS["tokenizer"], "documents": digest(documents), **given(choice)}
 

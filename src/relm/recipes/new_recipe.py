@@ -17,7 +17,7 @@ from relm.formatting import format_bytes
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.file_names import NOT_RECIPES
 from relm.recipes.identity import folder_files
-from relm.recipes.own_folders import resolve_own_folder
+from relm.recipes.own_folders import format_consent, needs_consent, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import RunName
@@ -70,6 +70,7 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
         with open(file, "x", encoding="utf-8") as opened:
             opened.write(text)
     commands = {
+        **_list_consent(folder),
         f"edit {path}": "change the keys that are there as comments",
         f"relm estimate {name}": "memory, time and disk, before anything is downloaded",
         f"snakemake results/smoke/{name}": "its small twin, in about a minute",
@@ -83,6 +84,13 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
             *(f"  {command:<{width}}   {words}" for command, words in commands.items()),
         ]
     )
+
+
+def _list_consent(folder: str | None) -> dict[str, str]:
+    """Return the command that lets recipes read a folder outside the project; none for one that they read anyway."""
+    if folder is None or not needs_consent(resolve_own_folder(folder, "--data")):
+        return {}
+    return {f"export {format_consent(folder)}": "recipes may read this folder, in this shell"}
 
 
 def name_after_folder(folder: str | None) -> str:

@@ -1,15 +1,22 @@
-"""Folders of the user's own that a dataset or a model names, and those that no recipe may read.
+"""Folders of the user's own that a dataset or a model names: those that need consent, and those that no recipe may read.
 
-A recipe may come from somebody else. What it reads goes into training data and from there into samples and published examples,
-so folders of the system and of programs' settings, in which keys and passwords lie, are refused, whoever names them.
+A recipe may come from somebody else. What it reads goes into training data and from there into samples and published examples.
+So a folder outside the project is read only if RELM_DATA_FOLDERS allows it. Folders of the system and of programs' settings, in
+which keys and passwords lie, are refused, whoever names them. Where a folder really is decides, not a link's name.
 """
 
+import os
+import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from relm.errors import RelmError
 
 SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
+CONSENT = "RELM_DATA_FOLDERS"
+"""Variable with the folders outside the project that recipes may read, separated as in PATH."""
+AGAIN = "before the command"
 
 
 def resolve_own_folder(text: str, where: str) -> Path:
@@ -29,15 +36,80 @@ def resolve_own_folder(text: str, where: str) -> Path:
     return folder
 
 
-def require_own_files(files: Iterable[Path], where: str) -> None:
-    """Raise RelmError if a file of an allowed folder is a link to one that no recipe may read, or lies behind such a link."""
+def require_consent(text: str, where: str, command: str = AGAIN) -> None:
+    """Raise an error for a folder outside the project that RELM_DATA_FOLDERS does not allow.
+
+    This is for folders that a recipe's files name: whoever types a folder in a command has allowed it.
+
+    Args:
+        text: the folder, as the file has it.
+        where: what names it, for the message.
+        command: the command that is to be given with the consent.
+
+    Raises:
+        RelmError: it is not allowed, or no recipe may read it.
+    """
+    folder = resolve_own_folder(text, where)
+    if needs_consent(folder):
+        shown = text if text.startswith(("/", "~")) else str(folder.resolve())
+        raise RelmError(_describe_refusal(f"{where} {text}", folder, shown, command))
+
+
+def needs_consent(folder: Path) -> bool:
+    """Return True for a folder outside the project that RELM_DATA_FOLDERS does not allow."""
+    return not _is_inside(folder.resolve(), _list_allowed())
+
+
+def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
+    """Raise an error if a file of a folder that may be read is a link to another folder, or lies behind such a link.
+
+    Raises:
+        RelmError: the other folder is not allowed either, or no recipe may read it.
+    """
+    allowed = [folder.resolve(), *_list_allowed()]
     parents: set[Path] = set()
     for path in files:
-        if path.is_symlink():
-            _require_allowed(path, where)
-        if path.parent not in parents:
-            parents.add(path.parent)
-            _require_allowed(path.parent, where)
+        parent = path.parent
+        for named in [path] * path.is_symlink() + [parent] * (parent not in parents):
+            _require_allowed(named, where)
+            if not _is_inside(resolved := named.resolve(), allowed):
+                whole = resolved if named is parent else resolved.parent
+                raise RelmError(_describe_refusal(f"{where}: {named}", named, str(whole), AGAIN))
+        parents.add(parent)
+
+
+def list_consented() -> list[str]:
+    """Return the folders in RELM_DATA_FOLDERS, as they are given."""
+    return [name for name in os.environ.get(CONSENT, "").split(os.pathsep) if name]
+
+
+def format_consent(folder: str) -> str:
+    """Return the setting of RELM_DATA_FOLDERS that allows a folder too, for a shell.
+
+    >>> format_consent("~/texts")
+    'RELM_DATA_FOLDERS=~/texts'
+    """
+    folders = os.pathsep.join([*list_consented(), folder])
+    return f"{CONSENT}={folders if re.fullmatch(r'[a-zA-Z0-9_.~/:-]+', folders) else shlex.quote(folders)}"
+
+
+def _is_inside(resolved: Path, folders: Iterable[Path]) -> bool:
+    return any(resolved.is_relative_to(folder) for folder in folders)
+
+
+def _list_allowed() -> list[Path]:
+    """Return the folders that recipes may read, without links: the project, its work folder, and those with consent."""
+    consented = [resolve_own_folder(name, CONSENT) for name in list_consented()]
+    return [folder.resolve() for folder in (Path.cwd(), Path(os.environ.get("RELM_WORK") or "work"), *consented)]
+
+
+def _describe_refusal(named: str, path: Path, shown: str, command: str) -> str:
+    resolved = path.resolve()
+    leads = "" if resolved == path.absolute() else f", which is {resolved}"
+    return (
+        f"{named}{leads}: outside the project, and a recipe reads such a folder only with your consent. To allow it, give "
+        f"{format_consent(shown)} {command}"
+    )
 
 
 def _require_allowed(path: Path, where: str) -> None:

@@ -5,6 +5,7 @@ Both the graph's rules and the commands use it, so that each path is defined onc
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.machines import Machine
+from relm.recipes.own_folders import require_consent
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Phase, Recipe
@@ -71,16 +73,23 @@ class Plan:
     def documents_job(self) -> DocumentsJob:
         """The job that extracts the documents."""
         try:
+            if self.dataset.folder is not None:
+                require_consent(self.dataset.folder, "folder", self._command)
             document = identity.documents_identity(self.dataset, self.recipe.data.documents, self.work / "folders")
         except RelmError as error:  # of a local folder
             raise RelmError(f"recipes/data/{self.recipe.data.dataset}.yaml: {error}") from None
         return DocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work)
 
+    @property
+    def _command(self) -> str:
+        """The command that makes the run, for messages."""
+        return f"snakemake {shlex.quote(str(self.results))}"
+
     @functools.cached_property
     def tokenizer_job(self) -> TokenizerJob:
         """The job that trains or imports the tokenizer."""
         parts = self.recipe.tokenizer, self.tokenizer_model, self.documents_job.document
-        document = identity.tokenizer_identity(*parts, self.work / "folders")
+        document = identity.tokenizer_identity(*parts, self.work / "folders", self._command)
         texts = [self.documents(shard, "train") for shard in self.shards]
         return TokenizerJob(document, tuple(self.tokenizer_files if self.tokenizer_model else texts), self.work)
 
@@ -169,7 +178,7 @@ class Plan:
         return str(self.recipe.expect_reference), self.reference_model
 
     def _content(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> dict[str, str]:
-        return identity.part_of(identity.model_content(*named, self.work / "folders"), files)
+        return identity.part_of(identity.model_content(*named, self.work / "folders", self._command), files)
 
     def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
         """Return the paths of files that are downloaded, converted, or copied from a folder; they include the content's key."""

@@ -71,8 +71,8 @@ class PretrainedModel(Section):
     configuration: dict[str, Any] | None = None
     """Content of the `config.json` of converted weights."""
     folder: str | None = None
-    """Local folder instead of `files`, as `save_pretrained` writes it, relative to the checkout or with ~. It is identified by
-    its content."""
+    """Local folder instead of `files`, as `save_pretrained` writes it, relative to the checkout or with ~; one outside the
+    checkout is read only if RELM_DATA_FOLDERS allows it. It is identified by its content."""
 
     @property
     def tokenizer_files(self) -> tuple[ModelFile, ...]:

@@ -24,7 +24,7 @@ from relm.recipes.job_documents import (
     require_revision,
 )
 from relm.recipes.jobs import document_without_folder
-from relm.recipes.own_folders import require_own_files, resolve_own_folder
+from relm.recipes.own_folders import require_consent, require_own_files, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
@@ -46,8 +46,10 @@ def download_job(a: Arguments) -> Job:
     named: Dataset | PretrainedModel | PublishedTest
     named = load_dataset(spec) if a.dataset else load_model(spec) if a.model else load_test(spec)
     if isinstance(named, PretrainedModel) and named.folder is not None:
-        source = resolve_own_folder(named.folder, f"{spec}: folder") / a.file
-        require_own_files([source], f"{spec}: folder")
+        require_consent(named.folder, f"{spec}: folder")
+        folder = resolve_own_folder(named.folder, f"{spec}: folder")
+        source = folder / a.file
+        require_own_files([source], folder, f"{spec}: folder")
         return Job(lambda: copy_own_file(source, a.sha256, a.output), outputs=[a.output])
     files = dict(named.files)
     if a.file not in files:

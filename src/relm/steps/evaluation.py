@@ -10,6 +10,7 @@ from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_inference_devices
 from relm.recipes.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
+from relm.recipes.task_trust import FLAG, TRUST, require_trusted_tasks
 from relm.steps.contract import (
     EXPECTED,
     Arguments,
@@ -52,6 +53,10 @@ EXECUTION = (
     argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device"),
 )
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
+TASK_FOLDER = (
+    path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
+    argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
+)
 # Inputs that are one file each, in the order in which a record names them.
 FILES = ("manifest", "tokenizer", "file")
 # Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
@@ -191,6 +196,8 @@ def _require_inputs(job: EvaluationJob, a: Arguments) -> None:
 def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
     """Return the job that an identity and the paths and execution options of a command make."""
     declaration = EVALUATIONS[job.evaluation]
+    if "task_folder" in declaration.inputs and a.task_folder is not None:
+        require_trusted_tasks(a.task_folder, a.trust_tasks)
     expected = _expected(a)
     arguments = {
         "model_folder": model_folder(a),
@@ -242,7 +249,7 @@ STEPS: dict[str, Step] = {
             path("--manifest", "the examples' manifest", required=False),
             TOKENIZER,
             path("--file", "the text of a published test", required=False),
-            path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
+            *TASK_FOLDER,
             argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
             argument(
                 "--trained-on",

@@ -14,8 +14,10 @@ from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.own_folders import require_consent
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_name import RUN_NAME
+from relm.recipes.task_trust import FLAG
 from relm.steps import list_steps
 from relm.steps.parser import parser
 
@@ -69,7 +71,8 @@ def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:
         commit: the commit of the code that recorded them, which is named where this code does not take them.
 
     Raises:
-        RelmError: it is another program or step, the step would not take its arguments, or a path leads elsewhere.
+        RelmError: it is another program or step, the step would not take its arguments, it trusts task files, or a path leads
+            elsewhere.
     """
     words = words_of_step(argv)
     if not words or words[0] not in GRAPH_STEPS:
@@ -78,6 +81,8 @@ def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:
     recipe = getattr(given, "recipe", None)
     if words[0] in OF_A_RECIPE and not re.fullmatch(RUN_NAME, str(recipe)):
         raise RelmError(f"the recorded {words[0]} names the recipe {recipe!r}, which is no recipe's name")
+    if getattr(given, "trust_tasks", False):
+        raise RelmError(f"the recorded {words[0]} has {FLAG}, which nobody can give for you; nothing is printed")
     for option, path in _paths(given):
         _require_place(words[0], option, path, given)
 
@@ -107,22 +112,26 @@ def _require_place(step: str, option: str, path: Path, given: argparse.Namespace
     folders = ("work",) if option in _WRITTEN else ("work", "recipes")
     if option in ("dataset", "test") or (option == "model" and step in ("download", "convert-weights")):
         folders = ("recipes",)
-    inside = path.parts[:1] and path.parts[0] in folders and ".." not in path.parts
-    if not inside and not (option == "source" and str(path) in _own_sources()):
+    if path.parts[:1] and path.parts[0] in folders and ".." not in path.parts:
+        return
+    sources = _own_sources() if option == "source" else {}
+    if str(path) not in sources:
         raise RelmError(
             f"the recorded {step} has --{option.replace('_', '-')} {path}, expected a path in {' or '.join(folders)}; "
             "nothing is printed"
         )
+    if (folder := sources[str(path)]) is not None:
+        require_consent(folder, f"the recorded {step} has --source")
 
 
-def _own_sources() -> list[str]:
-    """Return what records call the sources of the checkout's datasets that lie in a folder of one's own, or on the hub."""
-    sources: list[str] = []
+def _own_sources() -> dict[str, str | None]:
+    """Return what records call the sources of the checkout's datasets, with their folder, or None for those on the hub."""
+    sources: dict[str, str | None] = {}
     for path in sorted(Path("recipes/data").glob("*.yaml")):
         with contextlib.suppress(RelmError):
             spec = load_dataset(path)
             if spec.folder is not None:
-                sources += [shorten_path(Path(spec.folder).expanduser()), str(spec.folder)]
+                sources |= {shorten_path(Path(spec.folder).expanduser()): spec.folder, spec.folder: spec.folder}
             if spec.hub is not None:
-                sources.append(f"{spec.hub.name}@{spec.hub.revision}")
+                sources[f"{spec.hub.name}@{spec.hub.revision}"] = None
     return sources

@@ -31,7 +31,7 @@ from relm.steps.contract import (
     positive,
     recipe_name,
 )
-from relm.steps.evaluation import EXECUTION, LIMIT, MODEL, OUTPUT, TOKENIZER, ArgumentOfStep, build_job
+from relm.steps.evaluation import EXECUTION, LIMIT, MODEL, OUTPUT, TASK_FOLDER, TOKENIZER, ArgumentOfStep, build_job
 from relm.steps.job_spec import validate_options
 
 # Arguments of a short form for each input and each fact of an evaluation; it takes facts without one from the recipe.
@@ -42,7 +42,7 @@ INPUT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
         path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
         path("--file", "the text that it names, or one of your own"),
     ],
-    "task_folder": [path("--task-folder", "with task files of your own, such as recipes/harness", required=False)],
+    "task_folder": list(TASK_FOLDER),
     "log": [RECIPE, FINGERPRINT],
 }
 FACT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {

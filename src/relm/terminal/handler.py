@@ -79,6 +79,8 @@ class LogHandler(LogHandlerBase):
             self.own = _snakemake_handler(given)
         else:
             os.environ[JOB_LOGS] = "1"
+            # Snakemake's own log file may be on a full disk, and each line that it loses would print a traceback.
+            logging.raiseExceptions = False
         self.is_quiet = bool(given.quiet)
         self.screen = Screen(sys.stdout if given.stdout else sys.stderr)
         self.running: dict[int, JobLine] = {}

@@ -156,6 +156,22 @@ def test_a_damaged_or_foreign_index_is_refused_by_name(tmp_path, index, message)
         open_indexed(tmp_path / "a.bin")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bytes(5), r"a\.bin: has 5 bytes, a\.idx says 2 tokens of 2: another file"),
+        (bytes(6), r"a\.bin: holds 3 tokens, a\.idx says 2"),
+        (bytes(3), r"a\.bin: holds 1 tokens, a\.idx says 2"),
+        (b"", r"a\.bin: holds 0 tokens, a\.idx says 2"),
+    ],
+)
+def test_a_file_of_another_size_than_the_index_says_is_refused(tmp_path, content, message) -> None:
+    (tmp_path / "a.bin").write_bytes(content)
+    (tmp_path / "a.idx").write_bytes(index_bytes())
+    with pytest.raises(RelmError, match=message):
+        open_indexed(tmp_path / "a.bin")
+
+
 def test_a_missing_half_is_named(tmp_path) -> None:
     path = foreign(tmp_path / "a.bin", 8, "<u2", DOCUMENTS)
     path.unlink()

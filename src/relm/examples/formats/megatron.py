@@ -100,6 +100,10 @@ def open_indexed(path: Path) -> IndexedFile:
         raise RelmError(
             f"{shard}: holds {len(tokens):,} tokens, {index.name} says {total:,}: truncated or another file; {AGAIN}"
         )
+    if (size := shard.stat().st_size) != total * tokens.itemsize:
+        raise RelmError(
+            f"{shard}: has {size:,} bytes, {index.name} says {total:,} tokens of {tokens.itemsize}: another file; {AGAIN}"
+        )
     opened = IndexedFile(shard, tokens, sizes, offsets, boundaries)
     _require_order(opened, index)
     return opened

@@ -15,7 +15,7 @@ from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.training.export import write_model
 
-PROSE = Path(__file__).parent.parent / "data" / "prose-sample.txt"
+PROSE = Path(__file__).parent / "data" / "prose-sample.txt"
 
 
 def harness_python() -> Path:

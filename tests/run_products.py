@@ -1,0 +1,35 @@
+"""The products of a run that depend on its recipe alone, whatever happened while they were made."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+TIMES = re.compile(r"seconds|per_second|memory|started|ended|resumed_after|machines")
+FILES = (
+    "work/documents/*/*",
+    "work/tokenizers/*/*",
+    "work/examples/*/*",
+    "work/runs/{recipe}/*/main/model/*",
+    "work/runs/{recipe}/*/eval/*.json",
+    "work/runs/{recipe}/*/verify.json",
+    "results/{recipe}/*.json",
+    "results/{recipe}/eval/*.json",
+    "results/{recipe}/*.safetensors",
+)
+RECORDS = ("provenance.json", "ro-crate-metadata.json")
+"""Published files with the times of their steps."""
+
+
+def hash_products(folder: Path, recipe: str) -> dict[str, str]:
+    """Return path -> sha256 of every product that must not depend on interruptions, without times and their marks."""
+    hashes = {}
+    for pattern in FILES:
+        for path in folder.glob(pattern.format(recipe=recipe)):
+            if not path.name.endswith(".record.json") and path.name not in RECORDS:
+                hashes[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in folder.glob(f"work/runs/{recipe}/*/main/train.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [{key: value for key, value in line.items() if not TIMES.search(key)} for line in lines]
+        hashes[str(path.relative_to(folder))] = hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+    return hashes
