@@ -4,8 +4,8 @@
 
 The seed, which is printed, decides what happens and when; processes do not take the same time twice, so another run with the
 same seed is similar, not equal. A round is one project: attempts with faults, one after the other, then one without, which has
-to succeed. It is *lost* if it does not, or if a product has other bytes. The exit status is 1 if a round was lost, a command
-waited for ever or ended with a traceback.
+to succeed. It is *lost* if it does not, or if a product has other bytes. The exit status is 1 if a round was lost or a command
+waited for ever. A traceback is reported, and no reason to fail: Python itself prints one where it loads or ends without memory.
 """
 
 import argparse
@@ -160,7 +160,8 @@ class Chaos:
             shutil.copytree(project.folder / "work" / "logs", folder / "logs", dirs_exist_ok=True)
 
     def finish(self, project: DisturbedProject, story: str) -> None:
-        """Give the command without a fault, and compare the products."""
+        """Give the command without a fault, once no process of an earlier attempt is left, and compare the products."""
+        project.wait_for_processes()
         project.begin()
         ended = project.end()
         self.tally.rounds += 1
@@ -195,7 +196,7 @@ def main() -> int:
             chaos.run_round(number)
     tally = chaos.tally
     print(f"\n{tally.format()}\n\n{tally.rounds} rounds, {len(tally.lost)} lost", *tally.lost, *tally.faulty, sep="\n")
-    return int(bool(tally.lost or tally.faulty))
+    return int(bool(tally.lost or sum(counts[OUTCOMES[-1]] for counts in tally.ended.values())))
 
 
 if __name__ == "__main__":

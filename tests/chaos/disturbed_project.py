@@ -187,6 +187,12 @@ class DisturbedProject(Commands):
         """Return the processes that a step started."""
         return [worker for step in self.steps() for worker in children(step)]
 
+    def wait_for_processes(self) -> None:
+        """Wait until no process works in the project, as the trainer of a killed Snakemake does until it has saved."""
+        end = time.monotonic() + LONGEST
+        while time.monotonic() < end and any(working_folder(each) == self.folder for each in psutil.process_iter()):
+            time.sleep(0.2)
+
     def files(self) -> list[Path]:
         """Return the files of `work` that a step may read or write, in the order of their names."""
         return sorted(path for path in (self.folder / "work").rglob("*") if path.is_file() and "logs" not in path.parts)
@@ -198,6 +204,14 @@ def command_line(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+def working_folder(process: psutil.Process) -> Path | None:
+    """Return a process's working folder; None when it has just ended."""
+    try:
+        return Path(process.cwd())
+    except psutil.Error:
+        return None
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:

@@ -32,6 +32,9 @@ MACHINES = "machines"
 RESUMED_AFTER = "resumed_after"
 # In a line of train.jsonl: the published loss of the step, the band around it, and the verdict; only with expect_curve.
 CURVE = "curve"
+# In a checkpoint's state.json: the size and sha256 of each log up to its step, the checkpoint's own line included.
+LOGS = "logs"
+_LOG_SHAPE = {"bytes": COUNT, "sha256": LINE}
 # Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 STATE_SHAPE = {
@@ -42,7 +45,13 @@ STATE_SHAPE = {
     "loss?": NUMBER,
     "seconds?": NUMBER,
     "made_on?": OBJECT,
+    f"{LOGS}?": {f"{LOG}?": _LOG_SHAPE, f"{CHECKPOINTS}?": _LOG_SHAPE},
 }
+
+
+def acceptance_of(log: Path) -> Path:
+    """Return the file whose presence accepts a log other than the one that the resumed checkpoint attests."""
+    return log.with_name(f"{log.name}.accepted")
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:

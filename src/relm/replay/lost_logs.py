@@ -1,4 +1,6 @@
-"""Logs of a phase that were deleted while its checkpoints stayed: copied back from the published folder, or written again.
+"""Logs of a phase that were deleted or changed while its checkpoints stayed: copied back from the published folder.
+
+Deleted ones that are not there are written again.
 
 A checkpoint has no lines of `train.jsonl` and `checkpoints.jsonl`, so a run that resumed without them would publish only their
 end. Training of minutes begins again instead; hours of it are not thrown away unasked.
@@ -9,15 +11,18 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from relm.artifact import atomic_file, read_json, sha256_of
 from relm.devices.ranks import rank
 from relm.errors import RelmError
 from relm.formatting import format_duration
+from relm.json_shapes import read_shaped
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CHECKPOINTS, LOG
+from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, STATE_SHAPE, acceptance_of
 from relm.replay.attested_run import published_name, read_lines
 from relm.replay.published_files import recorded_sha256
+from relm.training.attested_hashes import find_log_fault
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.interruption import run_lock
 
@@ -47,15 +52,19 @@ def replaced_logs(plan: Plan, phase: str) -> Iterator[None]:
 def _replace(plan: Plan, phase: str, aside: Path) -> None:
     folder, checkpoints = plan.run_folder / phase, plan.run_folder / phase / "checkpoints"
     newest = newest_checkpoint(checkpoints)
-    lost = [name for name in (LOG, CHECKPOINTS) if not (folder / name).exists()]
-    if not lost or newest is None or _copy_back(plan, phase, lost, newest):
+    missing = [name for name in (LOG, CHECKPOINTS) if not (folder / name).exists()]
+    lost = [name for name in missing if not acceptance_of(folder / name).exists()]
+    if newest is None:
         return
+    changed = [name for name, facts in _attested_logs(newest).items() if find_log_fault(folder / name, facts)]
+    if not (lost or changed) or _copy_back(plan, phase, sorted({*lost, *changed}), newest) or not lost:
+        return  # the trainer refuses one that was changed and is not accepted
     seconds = _trained_seconds(newest)
     if seconds > LONGEST:
         raise RelmError(
             f"{folder / lost[0]}: no such file, and {plan.results} has none that belongs to {newest}, which is the result of "
             f"{format_duration(seconds)} of training. Bring the file back; or delete {checkpoints} to train again from step 1, "
-            f"or make an empty {lost[0]} to resume without the lines before"
+            f"or make an empty file {acceptance_of(folder / lost[0])} to resume without the lines before"
         )
     logger.warning(
         "%s is lost, so phase %s is trained from the beginning; its checkpoints are in %s until then",
@@ -63,6 +72,14 @@ def _replace(plan: Plan, phase: str, aside: Path) -> None:
     )
     shutil.rmtree(aside, ignore_errors=True)
     checkpoints.rename(aside)
+
+
+def _attested_logs(checkpoint: Path) -> dict[str, Any]:
+    """Return the logs that a checkpoint attests; none if its state is damaged, or an earlier version wrote it."""
+    try:
+        return dict(read_shaped(checkpoint / "state.json", STATE_SHAPE).get(LOGS, {}))
+    except RelmError:
+        return {}
 
 
 def _trained_seconds(checkpoint: Path) -> float:
@@ -81,6 +98,8 @@ def _copy_back(plan: Plan, phase: str, lost: Sequence[str], newest: Path) -> boo
             return False
         hashes = {name: recorded_sha256(plan.results, path.name) for name, path in published.items()}
         if any(sha256_of(path) != hashes[name] for name, path in published.items()):
+            return False
+        if any(find_log_fault(published[name], facts) for name, facts in _attested_logs(newest).items()):
             return False
         attested = {line["step"]: line["sha256"] for line in read_lines(published[CHECKPOINTS])}
         state = read_json(newest / "state.json")

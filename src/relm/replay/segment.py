@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from safetensors import safe_open
 
-from relm.artifact import read_json, require_sha256, sha256_of
+from relm.artifact import read_json, require_sha256, sha256_of, write_json
 from relm.devices.ranks import rank, ranks
 from relm.errors import RelmError
 from relm.examples.attestation import check_attestation
@@ -25,7 +25,7 @@ from relm.formatting import format_duration
 from relm.recipes.devices import DEVICES, PRECISION, complete_description
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
+from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
 from relm.replay.attested_run import AttestedRun, Segment, find_run, read_lines
 from relm.replay.recorded_files import describe_attested, describe_checked_files, wrong_files, wrong_inputs
@@ -258,8 +258,11 @@ def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
             kept = run.checkpoint(segment.start.step)
             linked = scratch / "checkpoints" / kept.name
             linked.mkdir(parents=True)
-            for file in (*segment.start.sha256, "state.json"):
+            for file in segment.start.sha256:
                 (linked / file).symlink_to((kept / file).resolve())
+            state = read_json(kept / "state.json")
+            # A replay has no lines of the steps before.
+            write_json(linked / "state.json", {key: value for key, value in state.items() if key != LOGS})
         yield scratch
 
 

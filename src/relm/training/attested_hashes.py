@@ -1,7 +1,8 @@
-"""The hashes of `state.json` and of the lines of `train.jsonl` that `checkpoints.jsonl` lists beside those of tensors.
+"""The hashes by which checkpoints and their logs attest each other.
 
-Times and other values that depend on the machine are left out, so that an interrupted run attests the same as an
-uninterrupted one. Imports no torch.
+`checkpoints.jsonl` lists those of `state.json` and of the lines of `train.jsonl` beside those of tensors. Times and other
+values that depend on the machine are left out, so that an interrupted run attests the same as an uninterrupted one.
+`state.json` has those of both logs, byte for byte, as they were when it was written. Imports no torch.
 """
 
 import hashlib
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.run_folder import CURVE, MACHINES, RESUMED_AFTER
+from relm.recipes.run_folder import CURVE, LOGS, MACHINES, RESUMED_AFTER
 
-# Columns of train.jsonl that depend on the machine, on interruptions or on what the run is compared with, not on the model.
+# Columns of train.jsonl and keys of state.json that depend on the machine, on interruptions or on what the run is compared
+# with, not on the model; the logs have times.
 MACHINE_COLUMNS = frozenset(
-    {"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds", RESUMED_AFTER, MACHINES, CURVE}
+    {"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds", RESUMED_AFTER, MACHINES, CURVE, LOGS}
 )
 
 
@@ -58,6 +60,30 @@ def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
             lines.append(line)
             end = start
     return lines[::-1]
+
+
+def find_log_fault(log: Path, attested: Mapping[str, Any]) -> str | None:
+    """Return the difference between the beginning of a log and what a checkpoint attests; None: it is that.
+
+    Lines of later steps may follow.
+
+    Args:
+        attested: the `bytes` and `sha256` in the checkpoint's `state.json`.
+    """
+    size = log.stat().st_size if log.exists() else 0
+    if size < attested["bytes"]:
+        return f"has {size:,} bytes" if log.exists() else "no such file"
+    content = read_start(log, attested["bytes"])
+    found = hashlib.sha256(content).hexdigest()
+    return None if found == attested["sha256"] else f"its first {len(content):,} bytes have sha256 {found}"
+
+
+def read_start(log: Path, size: int) -> bytes:
+    """Return the first bytes of a log, which need not exist if they are none."""
+    if not size:
+        return b""
+    with open(log, "rb") as file:
+        return file.read(size)
 
 
 def _sha256(text: str) -> str:

@@ -5,7 +5,8 @@ and the identity of the run. Learning rate, data order and dropout follow from t
 
 ``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe requests, also for those
 deleted since: its step, the sha256 of both files, of `state.json` and of the lines of `train.jsonl` since the line before, and
-the device. `relm replay` trains a segment again and compares.
+the device. `relm replay` trains a segment again and compares. `state.json` in turn has the size and sha256 of both logs up to
+its step, so that a run resumes with no other ones.
 """
 
 import dataclasses
@@ -13,16 +14,24 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from relm.artifact import read_json, sync_path, write_json
+from relm.artifact import sync_path, write_json
 from relm.errors import RelmError
 from relm.json_shapes import read_shaped
-from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, STATE_SHAPE, checkpoint_folder
+from relm.recipes.run_folder import (
+    CHECKPOINT_FILES,
+    CHECKPOINTS,
+    LOG,
+    LOGS,
+    STATE_SHAPE,
+    acceptance_of,
+    checkpoint_folder,
+)
 from relm.training.attested_hashes import line_facts, lines_after, state_sha256
 from relm.training.kill_points import kill_point
 from relm.training.run_log import RunLog
@@ -56,13 +65,16 @@ class Checkpoint:
         return int(self.state["step"])
 
 
-def open_list(checkpoints: Path, step: int) -> RunLog:
+def open_list(checkpoints: Path, step: int, attested: Mapping[str, Any] | None = None) -> RunLog:
     """Open `checkpoints.jsonl` of a run that resumes after `step`, and remove the lines of later steps.
 
+    Args:
+        attested: its `bytes` and `sha256` up to there, as the checkpoint has them; None: it attests none.
+
     Raises:
-        RelmError: it cannot be written.
+        RelmError: it is not the list that the checkpoint attests, or it cannot be written.
     """
-    return RunLog(checkpoints.with_name(CHECKPOINTS), step)
+    return RunLog(checkpoints.with_name(CHECKPOINTS), step, attested)
 
 
 def save_checkpoint(
@@ -73,6 +85,8 @@ def save_checkpoint(
     keep: int,
     forever: int | None = None,
     listed: bool = True,
+    log: Mapping[str, Any] | None = None,
+    checkpoint_list: RunLog | None = None,
 ) -> Path:
     """Write one checkpoint, then delete all but the newest and those to keep.
 
@@ -82,6 +96,8 @@ def save_checkpoint(
         keep: the count of the newest checkpoints to keep.
         forever: checkpoints whose step is a multiple of this are kept as well.
         listed: add a line to `checkpoints.jsonl`; False for a checkpoint that an interruption caused.
+        log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: there is no log.
+        checkpoint_list: `checkpoints.jsonl`, open after the checkpoint before; None: it is opened for this line.
 
     Raises:
         RelmError: it cannot be written; the checkpoints before it are unchanged.
@@ -90,13 +106,17 @@ def save_checkpoint(
     final = checkpoint_folder(checkpoints, step)
     partial = checkpoints / f".{final.name}.partial"
     try:
-        hashes = _write(partial, state, dict(zip(CHECKPOINT_FILES, (model, optimizer), strict=True)))
-        kill_point("checkpoint-written")
-        if listed:  # before the checkpoint can be resumed: a line too many is removed then, a missing one stays missing
-            with closing(open_list(checkpoints, step - 1)) as lines:
-                lines.write({"step": step, "sha256": hashes, **_attested(checkpoints, partial), "made_on": state["made_on"]})
+        hashes = _write_tensors(partial, dict(zip(CHECKPOINT_FILES, (model, optimizer), strict=True)))
+        content = {"format": FORMAT, **state, "sha256": hashes}
+        with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
+            line = _line(checkpoints, content) if listed else None
+            logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
+            _write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
+            kill_point("checkpoint-written")
+            if line is not None:  # before the checkpoint can be resumed: a line too many is removed then
+                lines.write(line)
                 lines.sync()
-            kill_point("checkpoint-listed")
+                kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
         os.rename(partial, final)
         sync_path(checkpoints)
@@ -107,28 +127,37 @@ def save_checkpoint(
             "(a full disk?) and give the same command again"
         ) from error
     kill_point("checkpoint-renamed")
+    for name in (LOG, CHECKPOINTS):  # the new checkpoint attests the log that was accepted
+        acceptance_of(checkpoints.with_name(name)).unlink(missing_ok=True)
     _prune(checkpoints, step, keep, forever)
     return final
 
 
-def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
-    """Write the files of a checkpoint; the sha256 of each."""
+def _write_tensors(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    """Write the tensors of a checkpoint into a new folder, and return the sha256 of each file."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     hashes = {}
     for name, tensors in files.items():
         hashes[name] = write_tensors(folder / name, tensors)
         kill_point(f"checkpoint-{name}")
-    write_json(folder / "state.json", {"format": FORMAT, **state, "sha256": hashes})
-    sync_path(folder)
     return hashes
 
 
-def _attested(checkpoints: Path, written: Path) -> dict[str, Any]:
-    """Return the hashes of a checkpoint's `state.json` and, where there is a log, of its lines since the newest listed one."""
-    facts: dict[str, Any] = {"state_sha256": state_sha256(read_json(written / "state.json"))}
-    log = checkpoints.with_name(LOG)
-    return facts | ({"log": line_facts(lines_after(log, max(_listed(checkpoints), default=0)))} if log.exists() else {})
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    write_json(folder / "state.json", state)
+    sync_path(folder)
+
+
+def _line(checkpoints: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint's line of `checkpoints.jsonl`: its hashes and, where there is a log, that of its lines.
+
+    Those are the lines since the newest listed checkpoint.
+    """
+    line = {"step": state["step"], "sha256": state["sha256"], "state_sha256": state_sha256(state)}
+    log, before = checkpoints.with_name(LOG), max((step for step in _listed(checkpoints) if step < state["step"]), default=0)
+    lines = {"log": line_facts(lines_after(log, before))} if log.exists() else {}
+    return {**line, **lines, "made_on": state["made_on"]}
 
 
 def _step_folders(checkpoints: Path) -> dict[int, Path]:

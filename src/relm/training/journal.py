@@ -1,12 +1,13 @@
 """All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from relm.recipes.run_folder import LOG, MACHINES, RESUMED_AFTER
+from relm.training.learner import Learner
 from relm.training.loggers import Writer, open_loggers
-from relm.training.machine_history import Stretch, logged_history
+from relm.training.machine_history import logged_history
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog
@@ -36,6 +37,10 @@ class Journal:
         """Sync every line to the disk."""
         self._log.sync()
 
+    def facts(self) -> dict[str, Any]:
+        """Return the `bytes` and `sha256` of `train.jsonl`."""
+        return self._log.facts()
+
 
 class SilentJournal(Journal):
     """The journal of all other ranks, which write nothing since their figures are the same."""
@@ -52,20 +57,27 @@ class SilentJournal(Journal):
     def sync(self) -> None:
         """Do nothing."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
 
 @contextmanager
-def open_journal(run: PhaseRun, step: int, last: int, machines: Sequence[Stretch]) -> Iterator[Journal]:
-    """Open the journal of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
+def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal]:
+    """Open the journal of a run that begins or resumes; lines of an interrupted attempt beyond the learner's step are removed.
 
     Args:
         last: the last step of this process.
-        machines: the machines that trained the phase so far, this one last.
+
+    Raises:
+        RelmError: the log is not the one that the checkpoint attests.
     """
     if not run.writes:
         yield SilentJournal()
         return
+    step, machines = learner.meter.step, learner.meter.machines
     with ExitStack() as stack:
-        log = stack.enter_context(closing(RunLog(run.folder / LOG, step)))
+        log = stack.enter_context(closing(RunLog(run.folder / LOG, step, learner.logs.get(LOG))))
         progress = Progress(f"pretrain {run.phase}", step, last, run.tokens_per_step)
         stack.enter_context(closing(progress))
         name = "/".join(run.folder.absolute().parts[-3:])  # RECIPE/FINGERPRINT/PHASE

@@ -12,6 +12,7 @@ from torch import Tensor
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
 from relm.recipes.devices import complete_description
+from relm.recipes.run_folder import LOGS
 from relm.training.architecture import initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint
 from relm.training.loss_scaling import LossScaler, build_loss_scaler
@@ -31,6 +32,8 @@ class Learner:
     optimizer: torch.optim.Optimizer
     scaler: LossScaler | None
     meter: Meter
+    logs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The logs as the checkpoint attests them; empty before the first step, or if an earlier version wrote it."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state of optimizer and loss scaler as named tensors."""
@@ -117,7 +120,8 @@ def build_learner(
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
         scaler.attach(optimizer)
-    return Learner(model, optimizer, scaler, Meter(run.device, run.work(config), state, run.machine))
+    meter = Meter(run.device, run.work(config), state, run.machine)
+    return Learner(model, optimizer, scaler, meter, state.get(LOGS, {}) if state else {})
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:

@@ -4,7 +4,8 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never kept as state.
 """
 
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_folder import COMPILED, ORDER, checkpoint_folder
+from relm.recipes.run_folder import CHECKPOINTS, COMPILED, ORDER, checkpoint_folder
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
@@ -23,12 +24,13 @@ from relm.training.device_figures import device_figures, note_device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
-from relm.training.journal import open_journal
+from relm.training.journal import Journal, open_journal
 from relm.training.learner import Learner, begin
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
 from relm.training.resources import require_resources
+from relm.training.run_log import RunLog
 from relm.training.shard_stamps import known_shards
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut, open_held_out
@@ -153,13 +155,11 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     every, device, meter = run.recipe.run, run.device, learner.meter
     require_whole_rounds(run, meter.step, last)
     attest_order(run)
-    if run.writes:
-        open_list(run.checkpoints, meter.step).close()
     learner.model.train()
     updates, programs = open_updates(run, learner), None
-    watch = open_watch(run, meter.step)
     compiles = device.traces or updates.forward != learner.model.terms
-    with open_journal(run, meter.step, last, meter.machines) as journal:
+    with open_checkpoint_list(run, learner) as checkpoint_list, open_journal(run, learner, last) as journal:
+        watch = open_watch(run, meter.step)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
             if held_out is not None and compiles and number == 1:
@@ -186,7 +186,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 updates.fetch()
             if saves or watch.must_stop:
                 journal.sync()
-                saved = save(run, learner, listed=given.reaches(every.checkpoint_interval) or ends)
+                saved = save(run, learner, journal, checkpoint_list, listed=given.reaches(every.checkpoint_interval) or ends)
             if watch.must_stop:
                 require_wanted(watch, str(saved))
             if stops:
@@ -199,6 +199,20 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
             programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
+
+
+@contextmanager
+def open_checkpoint_list(run: PhaseRun, learner: Learner) -> Iterator[RunLog | None]:
+    """Open `checkpoints.jsonl` in the process that writes; lines of later steps than the learner's are removed.
+
+    Raises:
+        RelmError: it is not the list that the checkpoint attests.
+    """
+    if not run.writes:
+        yield None
+        return
+    with closing(open_list(run.checkpoints, learner.meter.step, learner.logs.get(CHECKPOINTS))) as checkpoint_list:
+        yield checkpoint_list
 
 
 def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
@@ -225,10 +239,11 @@ def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> s
     return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
 
 
-def save(run: PhaseRun, learner: Learner, listed: bool) -> Path:
+def save(run: PhaseRun, learner: Learner, journal: Journal, checkpoint_list: RunLog | None, listed: bool) -> Path:
     """Write a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
 
     Args:
+        journal: the journal, whose lines up to the step are on the disk.
         listed: the recipe requests it; otherwise an interruption caused it.
 
     Raises:
@@ -242,7 +257,8 @@ def save(run: PhaseRun, learner: Learner, listed: bool) -> Path:
     forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
     if run.writes:
         tensors = learner.model.state_dict(), learner.tensors()
-        save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed)
+        logs = journal.facts(), checkpoint_list
+        save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed, *logs)
         note_device_figures(run, learner.meter)
     return checkpoint_folder(run.checkpoints, learner.meter.step)
 

@@ -3,7 +3,9 @@
 `train.jsonl` records the course of training, `checkpoints.jsonl` the checkpoints.
 """
 
+import hashlib
 import json
+import logging
 import mmap
 import os
 from collections.abc import Mapping
@@ -11,21 +13,33 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
+from relm.recipes.run_folder import acceptance_of
+from relm.training.attested_hashes import find_log_fault, read_start
+
+logger = logging.getLogger(__name__)
 
 
 class RunLog:
     """A log open for appending; every line is passed to the system at once."""
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path, step: int, attested: Mapping[str, Any] | None = None) -> None:
         """Open the log of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
 
+        Args:
+            attested: its `bytes` and `sha256` up to there, as the checkpoint has them; None: it attests none.
+
         Raises:
-            RelmError: it cannot be written.
+            RelmError: it is not the log that the checkpoint attests, or it cannot be written.
         """
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _truncate(path, step)
+            if attested is not None and _is_attested(path, step, attested):
+                _shorten(path, attested["bytes"])
+            else:
+                _truncate(path, step)
+            kept = read_start(path, path.stat().st_size if path.exists() else 0)
+            self._bytes, self._sha256 = len(kept), hashlib.sha256(kept)
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise self._cannot_be_written(error) from error
@@ -36,12 +50,24 @@ class RunLog:
         Raises:
             RelmError: it cannot be written.
         """
-        text = json.dumps(line, allow_nan=False).encode() + b"\n"
+        text = _text_of(line)
+        self._bytes += len(text)
+        self._sha256.update(text)
         try:
             while text:  # the system may write a part only, and raise the error at the next call
                 text = text[self._file.write(text) :]
         except OSError as error:
             raise self._cannot_be_written(error) from error
+
+    def facts(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the `bytes` and `sha256` of all lines as they were written, whatever the file contains now.
+
+        Args:
+            line: a line that will be the next; None: none.
+        """
+        text, sha256 = b"" if line is None else _text_of(line), self._sha256.copy()
+        sha256.update(text)
+        return {"bytes": self._bytes + len(text), "sha256": sha256.hexdigest()}
 
     def sync(self) -> None:
         """Sync every line to the disk; called before a checkpoint, on which a resumed run relies.
@@ -65,8 +91,39 @@ class RunLog:
         )
 
 
+def _text_of(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, allow_nan=False).encode() + b"\n"
+
+
+def _is_attested(path: Path, step: int, attested: Mapping[str, Any]) -> bool:
+    """Return True if a log begins as a checkpoint attests, and False if it does not but was accepted.
+
+    Raises:
+        RelmError: it does not, and nobody has accepted it.
+    """
+    fault, accepted = find_log_fault(path, attested), acceptance_of(path)
+    if fault is None:
+        return True
+    attests = f"the checkpoint of step {step:,} attests {attested['bytes']:,} bytes with sha256 {attested['sha256']}"
+    if not accepted.exists():
+        raise RelmError(
+            f"{path}: {fault}, but {attests}: it was emptied, edited or truncated since. Bring the file back; or make an empty "
+            f"file {accepted} to resume with the lines that it has"
+        )
+    logger.warning("%s: %s, but %s; resuming with the lines that it has, because %s exists", path, fault, attests, accepted)
+    return False
+
+
+def _shorten(path: Path, size: int) -> None:
+    """Remove what follows the first bytes of a log."""
+    if path.exists() and path.stat().st_size > size:
+        with open(path, "rb+") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+
 def _truncate(path: Path, step: int) -> None:
-    """Remove broken lines and lines of later steps from the end of a log; the lines before them are not read."""
+    """Remove broken lines and lines of later steps from the end of a log; the lines before them are not parsed."""
     if not path.exists() or not path.stat().st_size:
         return
     with open(path, "rb+") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
@@ -76,9 +133,7 @@ def _truncate(path: Path, step: int) -> None:
             if _is_of(text[start:end], step):
                 break
             end = start
-        if end < len(text):
-            file.truncate(end)
-            os.fsync(file.fileno())
+    _shorten(path, end)
 
 
 def _is_of(line: bytes, step: int) -> bool:

@@ -1,0 +1,85 @@
+"""Logs that are lost or changed come back from the published folder if they are provably those of the newest checkpoint."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from relm.artifact import sha256_of, write_json
+from relm.errors import RelmError
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import CHECKPOINTS, LOG, acceptance_of
+from relm.replay import lost_logs
+from relm.training.checkpoints import IDENTITY, open_list, save_checkpoint
+from relm.training.run_log import RunLog
+
+
+class FinishedRun:
+    """The paths of a plan with one phase, which was trained and published."""
+
+    fingerprint = "0123456789ab"
+    phases = ("main",)
+
+    def __init__(self, folder: Path, seconds: float = 7200.0) -> None:
+        self.run_folder, self.results = folder / "work", folder / "results"
+        main = self.run_folder / "main"
+        state = {**dict.fromkeys(IDENTITY, "a"), "step": 10, "loss": 2.0, "seconds": seconds, "made_on": {"device": "cpu"}}
+        with closing(RunLog(main / LOG, 0)) as log, closing(open_list(main / "checkpoints", 0)) as checkpoint_list:
+            log.write({"step": 10, "loss": 2.0, "seconds": seconds})
+            tensors = {"a": torch.ones(2)}, {"b": torch.ones(2)}
+            save_checkpoint(main / "checkpoints", state, *tensors, 2, log=log.facts(), checkpoint_list=checkpoint_list)
+        self.results.mkdir()
+        for name in (LOG, CHECKPOINTS):
+            (self.results / name).write_bytes((main / name).read_bytes())
+        write_json(self.results / "recipe.json", {"fingerprint": self.fingerprint})
+
+    def path(self, name: str) -> Path:
+        return self.run_folder / "main" / name
+
+    def bring_back(self) -> None:
+        with lost_logs.replaced_logs(cast(Plan, self), "main"):
+            pass
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinishedRun:
+    made = FinishedRun(tmp_path)
+    hashes: dict[str, Any] = {name: sha256_of(made.results / name) for name in (LOG, CHECKPOINTS)}
+    monkeypatch.setattr(lost_logs, "recorded_sha256", lambda folder, name: hashes[name])
+    return made
+
+
+@pytest.mark.parametrize("change", ["emptied", "edited", "deleted"])
+@pytest.mark.parametrize("name", [LOG, CHECKPOINTS])
+def test_the_published_one_replaces_it(name: str, change: str, run: FinishedRun) -> None:
+    whole = run.path(name).read_bytes()
+    if change == "deleted":
+        run.path(name).unlink()
+    else:
+        run.path(name).write_bytes(b"" if change == "emptied" else whole.replace(b"10", b"11", 1))
+    run.bring_back()
+    assert run.path(name).read_bytes() == whole
+
+
+def test_a_published_one_that_the_checkpoint_does_not_attest_stays_where_it_is(run: FinishedRun) -> None:
+    run.path(LOG).write_bytes(b"")
+    state = run.path("checkpoints/step-00000010/state.json")
+    other = json.loads(state.read_text())
+    other["logs"][LOG]["sha256"] = "0" * 64
+    write_json(state, other)
+    run.bring_back()
+    assert run.path(LOG).read_bytes() == b"", "the trainer refuses it"
+
+
+def test_hours_of_training_are_repeated_only_if_somebody_says_so(run: FinishedRun) -> None:
+    (run.results / "recipe.json").unlink()
+    run.path(LOG).unlink()
+    with pytest.raises(RelmError, match=r"train\.jsonl: no such file, .* or make an empty file \S+/train\.jsonl\.accepted"):
+        run.bring_back()
+    acceptance_of(run.path(LOG)).touch()
+    run.bring_back()
+    assert run.path("checkpoints").is_dir()
+    assert not run.path(LOG).exists()
