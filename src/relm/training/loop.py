@@ -8,6 +8,8 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
@@ -103,6 +105,7 @@ def pretrain(
             if run.writes and until is None:
                 facts["parameters"] = learner.model.parameter_count()
                 write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
+            wait_for_other_ranks(device)
     return f"{summary}; {model_folder}"
 
 
@@ -190,6 +193,8 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if watch.must_stop:
                 require_wanted(watch, str(saved))
             if stops:
+                stop.ends_process = device.ranks > 1
+                wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:
                 device.synchronise()
@@ -199,6 +204,12 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
             programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
+
+
+def wait_for_other_ranks(device: Device) -> None:
+    """Wait until all ranks have come here: once one has ended, a launcher may kill another that still writes files."""
+    if device.ranks > 1:
+        device.sum_counts(np.zeros(1, dtype=np.int64))
 
 
 def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
