@@ -78,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     adopt_slurm_step(os.environ)
     try:
         if (started := split_processes(argv)) is not None:
-            return run_in_processes(*started)
+            if ranks.ranks() == 1:
+                return run_in_processes(*started)
+            argv = started[1]  # torchrun or srun has started the processes
         load_extensions()
         steps = list_steps()
     except RelmError as error:
@@ -155,7 +157,8 @@ def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments
     except RelmError as error:
         print(f"relm {step}: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"relm: {shlex.join(command)}", file=sys.stderr)
+    if not ranks.rank():
+        print(f"relm: {shlex.join(command)}", file=sys.stderr)
     if command[0] == "relm":
         return main(command[1:])
     return subprocess.run(command).returncode  # poprun, which starts the step's processes
