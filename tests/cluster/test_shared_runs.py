@@ -1,4 +1,4 @@
-"""A run of two processes that is killed or stopped: one exit status, no rank that waits for ever, and the same bytes in the end."""
+"""Two processes that are killed or stopped: one exit status, no rank that waits for ever, and the same bytes in the end."""
 
 import os
 import re
