@@ -6,6 +6,7 @@ A user's mistake ends in one clear message and a non-zero exit status.
 
 import contextlib
 import datetime
+import itertools
 import logging
 import os
 import re
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from relm.cluster.rank_processes import run_ranks, split_processes
+from relm.cluster.slurm_step import adopt_slurm_step
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.formatting import escape_for_terminal
@@ -70,7 +73,12 @@ def folders_of(outputs: Sequence[Path]) -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return the process's exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    adopt_slurm_step(os.environ)
     try:
+        if (started := split_processes(argv)) is not None:
+            if ranks.ranks() == 1:
+                return run_in_processes(*started)
+            argv = started[1]  # torchrun or srun has started the processes
         load_extensions()
         steps = list_steps()
     except RelmError as error:
@@ -110,6 +118,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
 
 
+def run_in_processes(count: int, words: Sequence[str]) -> int:
+    """Run a step in several processes, and return the exit status of all of them."""
+    done = run_ranks(count, words)
+    if done.message is None:
+        return done.status
+    message = f"relm {words[0] if words else ''}: {done.message}"
+    log = next((Path(value) for option, value in itertools.pairwise(words) if option == "--log"), None)
+    if log is None or os.environ.get(JOB_LOGS) != "1":
+        print(message, file=sys.stderr)
+    return done.status if log is None else max(done.status, write_log(log, message))
+
+
 def explain_fault(error: BaseException) -> tuple[int, str]:
     """Return the exit status of a fault that is a user's to correct, and its sentence; raise any other again."""
     if isinstance(error, RelmError):
@@ -138,10 +158,11 @@ def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments
     except RelmError as error:
         print(f"relm {step}: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"relm: {shlex.join(command)}", file=sys.stderr)
+    if not ranks.rank():
+        print(f"relm: {shlex.join(command)}", file=sys.stderr)
     if command[0] == "relm":
         return main(command[1:])
-    return subprocess.run(command).returncode  # torchrun or poprun, which starts the step's processes
+    return subprocess.run(command).returncode  # poprun, which starts the step's processes
 
 
 def close_output(error: OSError) -> int:
@@ -155,12 +176,9 @@ def close_output(error: OSError) -> int:
 
 
 def report_from_other_rank(status: int, message: str) -> int:
-    """Print an error in a rank other than the first, and nothing else, and return its exit status.
-
-    A stopped rank exits with 0: torchrun would take another status for a fault, and kill a first rank that still saves.
-    """
+    """Print an error in a rank other than the first, and nothing else, and return its exit status."""
     if status in (0, Preempted.exit_code):
-        return 0
+        return status
     print(f"{message} (rank {ranks.rank()} of {ranks.ranks()})", file=sys.stderr, flush=True)
     return status
 

@@ -118,7 +118,7 @@ def test_every_rule_starts_a_step_that_is_recognised(checkout: Path) -> None:
 
 
 def test_several_processes_are_recognised_as_well() -> None:
-    command = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain smoke/x --phase main"
+    command = f"{shlex.join(ranks.launcher(2))} pretrain smoke/x --phase main"
     assert parse_step_command(command) == ["pretrain", "smoke/x", "--phase", "main"]
     poprun = ranks.poprun(2, 2, 1, ["--host", "a,b", "--mpi-local-args=-x PATH -x PYTHONPATH"])
     assert parse_step_command(f"{shlex.join(poprun)} pretrain x --phase main") == ["pretrain", "x", "--phase", "main"]

@@ -59,8 +59,8 @@ def test_options_for_real_apptainer_are_refused(with_image: Commands) -> None:
 
 def test_the_step_takes_the_shells_place_unless_the_shell_is_still_needed() -> None:
     assert replace_shell("set -eu;  python -m relm list") == "set -eu;  exec python -m relm list"
-    torchrun = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain x"
-    assert replace_shell(torchrun) == f"exec {torchrun}"
+    several = "python -m relm --processes 2 pretrain x"
+    assert replace_shell(several) == f"exec {several}"
     poprun = 'env \'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}\' poprun --num-instances 2 --host a python -m relm pretrain x'
     assert replace_shell(poprun) == f"exec {poprun}"
     for command in ("python -m relm list | tee x", "python -m relm list; rm x", "echo a"):

@@ -101,7 +101,7 @@ def test_another_count_of_processes_is_refused(
     monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, message: str
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
-    with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {message}; .*--nproc-per-node 2 -m -- relm"):
+    with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {message}; .*`python -m relm --processes 2 pretrain"):
         rank_of_this_process(wanted)
 
 

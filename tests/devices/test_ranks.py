@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def test_the_first_rank_prints_records_and_logs(tmp_path: Path) -> None:
     done = step(tmp_path, 0, 2)
     assert (done.returncode, done.stdout) == (0, "schema: it went well\n")
     assert files(tmp_path) == {"ran", "out", "out.record.json", "log"}
-    assert '"torchrun",\n  "--standalone",\n  "--nproc-per-node",\n  "2"' in (tmp_path / "out.record.json").read_text()
+    assert '"relm",\n  "--processes",\n  "2",\n  "schema"' in (tmp_path / "out.record.json").read_text()
 
 
 def test_another_rank_runs_its_part_and_prints_nothing(tmp_path: Path) -> None:
@@ -60,10 +59,10 @@ def test_another_rank_runs_its_part_and_prints_nothing(tmp_path: Path) -> None:
     assert files(tmp_path) == {"ran", "out"}
 
 
-@pytest.mark.parametrize(("rank", "status"), [(0, 75), (1, 0)])
-def test_only_the_first_rank_reports_a_stopped_step(rank: int, status: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_of_a_stopped_step_ends_with_75_and_the_first_reports_it(rank: int, tmp_path: Path) -> None:
     done = step(tmp_path, rank, 2, "preempted")
-    assert (done.returncode, "stopped by SIGTERM" in done.stderr) == (status, rank == 0)
+    assert (done.returncode, "stopped by SIGTERM" in done.stderr) == (75, rank == 0)
 
 
 def test_an_error_of_another_rank_is_reported_with_its_rank(tmp_path: Path) -> None:
@@ -81,39 +80,14 @@ def test_the_first_rank_alone_checks_the_inputs(tmp_path: Path) -> None:
     assert step(tmp_path, 1, 2, given="absent").returncode == 0
 
 
-def test_one_process_is_started_plainly_and_several_by_torchrun() -> None:
+def test_one_process_is_started_plainly_and_several_by_an_option_of_relm() -> None:
     assert ranks.launcher(1) == ["python", "-m", "relm"]
-    assert ranks.launcher(4)[:4] == ["torchrun", "--standalone", "--nproc-per-node", "4"]
-    assert ranks.launcher(4)[-3:] == ["-m", "--", "relm"]
+    assert ranks.launcher(4) == ["python", "-m", "relm", "--processes", "4"]
 
 
-# A rank that takes a moment to save when it gets TERM, the first one longest.
-SAVING = """
-import os, signal, sys, time
-from pathlib import Path
-rank, received = int(os.environ["RANK"]), []
-signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-Path(f"began-{rank}").touch()
-while not received:
-    time.sleep(0.02)
-time.sleep(1.5 - rank)
-Path(f"saved-{rank}").touch()
-sys.exit(75 if rank == 0 else 0)
-"""
-
-
-def test_a_terminated_torchrun_lets_each_rank_save_and_ends_with_1(tmp_path: Path) -> None:
-    (tmp_path / "saving.py").write_text(SAVING)
-    words = ranks.launcher(2)[:-3]
-    command = [str(Path(sys.executable).parent / words[0]), *words[1:], "saving.py"]
-    with open(tmp_path / "output", "w") as output:
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=output)
-    while process.poll() is None and not {"began-0", "began-1"} <= files(tmp_path):
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait(timeout=60) == 1, (tmp_path / "output").read_text()
-    assert {"saved-0", "saved-1"} <= files(tmp_path)
-    assert "closing signal SIGTERM" in (tmp_path / "output").read_text()
+def test_an_older_record_of_several_processes_is_read_as_well() -> None:
+    torchrun = "torchrun --standalone --nproc-per-node 8 --shutdown-timeout 1800 -m -- relm pretrain NAME"
+    assert ranks.split_launcher(torchrun.split()) == ["pretrain", "NAME"]
 
 
 POPRUN = {
@@ -144,7 +118,9 @@ def test_variables_that_poprun_cannot_have_set_make_no_ranks(monkeypatch: pytest
 @pytest.mark.parametrize(
     "words",
     [
-        [*ranks.launcher(2)[:-1], "sh", "relm"],
+        ["torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "relm"],
+        ["sh", "relm", "--processes", "2", "pretrain"],
+        ["relm", "--processes", "0", "pretrain"],
         [*ranks.poprun(2, 8, 8, ["--host", "a"]), "pretrain"],
         ["env", "LD_PRELOAD=x", *ranks.poprun(2, 8, 8)[2:], "pretrain"],
         ["poprun", "relm"],

@@ -186,7 +186,7 @@ def test_a_trial_that_fails_is_not_the_end_of_an_estimate(plans: Project, capfd:
 
 
 def test_a_trial_that_the_kernel_ends_may_have_needed_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trial.PROGRAMS, "python", ["sh", "-c", "kill -9 $$"])
+    monkeypatch.setattr(trial, "PYTHON", ["sh", "-c", "kill -9 $$"])
     with pytest.raises(RelmError, match=r"signal 9 ended the trial; a step may need more memory than there is"):
         take_trial("two", "short", processes=1)
 

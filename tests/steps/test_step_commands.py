@@ -153,6 +153,7 @@ STRANGE_WORDS: dict[str, list[str]] = {
     "another program": ["sh", "-c", CANARY, "relm", "samples", *SAMPLES[2:]],
     "a program of the same name": ["./relm", *SAMPLES[1:]],
     "torchrun otherwise": ["torchrun", "--standalone", "--no-python", "sh", "-c", CANARY, "relm", *SAMPLES[1:]],
+    "a count that is none": ["relm", "--processes", "2;x", *SAMPLES[1:]],
     "several processes in another way": ["torchrun", "--rdzv-conf", "x", "3", "-m", "--", "relm", *SAMPLES[1:]],
     "an argument that the step does not take": [*SAMPLES, "--exec", CANARY],
     "help": [*SAMPLES, "--help"],
@@ -291,8 +292,8 @@ def test_an_image_that_was_built_here_needs_no_word_for_it(published: Path) -> N
 
 
 def test_the_words_of_several_processes_are_those_that_relm_writes(published: Path) -> None:
-    recorded(published, [*launcher(4), *SAMPLES[1:]])
-    assert describe_command(Project(), "tiny", "samples", None, "plain") == shlex.join([*launcher(4), *SAMPLES[1:]])
+    recorded(published, [*launcher(4)[2:], *SAMPLES[1:]])
+    assert describe_command(Project(), "tiny", "samples", None, "plain") == shlex.join([*launcher(4)[2:], *SAMPLES[1:]])
 
 
 def test_a_dataset_in_a_folder_of_ones_own_is_read_from_there_with_consent(

@@ -169,7 +169,7 @@ def wait_for_lines(run: SharedRun, count: int, torchrun: "subprocess.Popen[str]"
 
 def test_another_count_of_processes_than_the_recipes_is_refused(runs: Callable[..., SharedRun]) -> None:
     two = runs("two", changes={"run": {"processes": 2}})
-    with pytest.raises(RelmError, match=r"run.processes is 2, but one was started; .*torchrun --standalone --nproc-per-node 2"):
+    with pytest.raises(RelmError, match=r"run.processes is 2, but one was started; .*`python -m relm --processes 2 pretrain"):
         open_device(two.recipe.run)
     with pytest.raises(ValueError, match=r"run.processes \(3\) must divide pretrain.main.global_batch_size \(16\)"):
         assert runs("three", changes={"run": {"processes": 3}}).recipe

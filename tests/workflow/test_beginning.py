@@ -242,17 +242,16 @@ def test_the_command_of_each_phase_says_how_it_begins_and_in_how_many_processes(
     (project.folder / "recipes" / "twice.yaml").write_text("extends: kept\nrun: {processes: 2}\n")
     shown = project.snakemake("results/fresh", "results/kept", "results/twice", "-n", "-p").stdout
     commands = {
-        recipe: [line.strip() for line in shown.splitlines() if f"relm pretrain {recipe} " in line]
+        recipe: [line.strip() for line in shown.splitlines() if f" pretrain {recipe} " in line]
         for recipe in ("fresh", "kept", "twice")
     }
     assert [len(found) for found in commands.values()] == [2, 2, 2]
     found = re.findall(r"--optimizer-from (\S+)", "\n".join(commands["kept"]))
     assert [re.sub("[0-9a-f]{12}", "F", path) for path in found] == ["work/runs/kept/F/main/checkpoints/step-00000004"]
     assert "--optimizer-from" not in "\n".join(commands["fresh"])
-    starts = {recipe: {line.partition(" relm ")[0] for line in found} for recipe, found in commands.items()}
-    assert {word.removeprefix("Shell command: ") for word in starts["kept"]} == {"python -m"}
-    (torchrun,) = starts["twice"]
-    assert "torchrun --standalone --nproc-per-node 2 " in torchrun
+    starts = {recipe: {line.partition(" pretrain ")[0] for line in found} for recipe, found in commands.items()}
+    assert {word.removeprefix("Shell command: ") for word in starts["kept"]} == {"python -m relm"}
+    assert {word.removeprefix("Shell command: ") for word in starts["twice"]} == {"python -m relm --processes 2"}
 
 
 @pytest.mark.parametrize(
@@ -293,9 +292,9 @@ def test_several_processes_are_started_together_and_tell_one_story(finished: Com
         "extends: tiny\nrun: {processes: 2}\npretrain: {main: {steps: 6}}\nevaluate: []\n"
     )
     said = train(finished, "twice", "-p", FRAMES)
-    assert re.search(r"torchrun --standalone --nproc-per-node 2 .*-m -- relm pretrain twice --phase main", said)
+    assert re.search(r"python -m relm --processes 2 pretrain twice --phase main", said)
     (log,) = finished.folder.glob("work/logs/runs/twice/*/main.log")
     assert len(log.read_text().splitlines()) == 1
     assert lines(finished, "twice")[-1]["step"] == 6
     (record,) = finished.folder.glob("work/runs/twice/*/main/model/model.safetensors.record.json")
-    assert json.loads(record.read_text())["argv"][:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    assert json.loads(record.read_text())["argv"][:4] == ["relm", "--processes", "2", "pretrain"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.containers.lock import Role
+from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
@@ -34,9 +35,9 @@ OF_A_RECIPE = (
     | {"compile", "verify", "report", "publish", "status"}
     | {declaration.command for declaration in EVALUATIONS if declaration.reads_log_alone}
 )
-# How a rule starts a step: alone or, of several processes, by torchrun or, on IPUs, by PopRun with a variable of Poplar's.
+# How a rule starts a step: in one process, in several or, on IPUs, by PopRun with a variable of Poplar's.
 _PYTHON = r"(?:env '?[A-Z_]+=[^ ]+ )?(?:poprun (?:[^ |&;]+ )+?)?python"
-STEP_COMMAND = re.compile(rf"\b(?:{_PYTHON}|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
+STEP_COMMAND = re.compile(rf"\b{_PYTHON}\s*-m relm(?:\s+|$)(?:{PROCESSES} \d+ )?")
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ Engine = Literal["docker", "podman"]
 # Inherited from the caller where they are set, by name alone, so that no secret stands on the line. Proxies and tokens go only
 # to steps that have the network, the keys of loggers only to a training step that sends its log to a server.
 ALWAYS_PASSED = (
-    "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_ENCODER", "RELM_STOP_WITH_PARENT", "RELM_KILL_AT",
-    "RELM_JOB_LOGS", "RELM_EXTENSIONS", "RELM_DATA_FOLDERS", "RELM_TRUST_TASKS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS", "WANDB_MODE",
+    "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_RANK_TIMEOUT", "RELM_ENCODER", "RELM_STOP_WITH_PARENT",
+    "RELM_KILL_AT", "RELM_JOB_LOGS", "RELM_EXTENSIONS", "RELM_DATA_FOLDERS", "RELM_TRUST_TASKS", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WANDB_MODE",
 )  # fmt: skip
 PASSED_WITH_NETWORK = (
     "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT",
@@ -100,7 +100,7 @@ def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> li
         *_format_rights(engine, run),
         *_format_device(engine, run),
     ]
-    # Without a network Docker's name for the container leads nowhere, and torchrun waits for it for ever.
+    # Without a network Docker's name for the container leads nowhere, and ranks wait for each other for ever.
     line += ["--network", "host"] if _has_network(run) else ["--network", "none", "--hostname", "localhost"]
     for folder in run.writable:
         line += ["--volume", f"{folder}:{folder}"]

@@ -22,6 +22,7 @@ from relm.containers.run_line import (
     list_configuration,
     run_line,
 )
+from relm.devices.ranks import words_of_step
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
@@ -70,12 +71,11 @@ def docker_line(
         ran_in: the image that it ran in, if it did: no other one is named then.
         environment: of the shell that the line is for, with this machine's own images; none: for any machine.
     """
-    started = argv[:1] in (["relm"], ["torchrun"]) or argv[2:3] == ["poprun"]
-    if not started or "relm" not in argv:
+    if not (argv[:1] in (["relm"], ["torchrun"]) or argv[2:3] == ["poprun"]) or "relm" not in argv:
         return DockerLine(None, caveat="the recorded command is not one of relm")
     if ran_in is not None and not REFERENCE.fullmatch(ran_in):
         return DockerLine(None, caveat=f"{ran_in!r} is not an image's name")
-    words = argv[argv.index("relm") + 1 :]
+    words = words_of_step(argv)
     try:
         placed = place_step(words, project)
         image = find_image(placed.role) if environment is None else fit_image(find_image(placed.role))

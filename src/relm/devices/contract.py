@@ -70,7 +70,7 @@ class Device(Protocol):
         """Return the context of a forward pass in `precision`: float32, bfloat16 or float16. Parameters stay float32."""
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the sum of counts over all ranks, on the host; only the thread that prepares batches may call it."""
+        """Return the sum of counts over all ranks, on the host; called by the thread that prepares batches while it lives."""
 
     def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
         """Prepare the all-reduces of the step's last backward pass, which follows; `sum_gradients` completes them."""

@@ -1,4 +1,4 @@
-"""Data parallelism over processes that torchrun starts: the all-reduces between ranks that share each global batch.
+"""Data parallelism over processes that are started together: the all-reduces between ranks that share each global batch.
 
 Gradients, losses and counts are summed, nothing else is exchanged: all ranks begin with the same weights and take the same
 step. The order of summation depends on the count of ranks alone, so the same run gives the same bits again.
@@ -7,9 +7,13 @@ step. The order of summation depends on the count of ranks alone, so the same ru
 import contextlib
 import itertools
 import os
+import re
+import shlex
+import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,21 +21,27 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from relm.devices.ranks import launcher
 from relm.errors import RelmError
 
+TIMEOUT = "RELM_RANK_TIMEOUT"
+"""The environment variable with the seconds that a rank waits for another."""
+SECONDS_TO_WAIT = 1800
 # Elements of a bucket of gradients, and the count of buckets that are summed at the same time.
 BUCKET = 8 << 20
 MAX_PENDING = 2
 
 _rendezvous_numbers = itertools.count()
+_addresses: list[str] = []
+"""The address of each rank, once this process is connected."""
 
 
 @dataclass(frozen=True)
 class ProcessRank:
-    """The rank of this process among several, as torchrun sets it in the environment."""
+    """The rank of this process among several, as a launcher sets it in the environment."""
 
     rank: int
     ranks: int
@@ -54,9 +64,24 @@ def rank_of_this_process(processes: int) -> ProcessRank:
     if ranks != processes:
         raise RelmError(
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
-            f"`torchrun --standalone --nproc-per-node {processes} -m -- relm pretrain ...`, or correct run.processes"
+            f"`{shlex.join(launcher(processes))} pretrain ...`, or correct run.processes"
         )
     return ProcessRank(rank, ranks, local_rank, local_ranks)
+
+
+def longest_wait() -> timedelta:
+    """Return the time after which a rank gives up waiting for another: RELM_RANK_TIMEOUT in seconds, or half an hour.
+
+    The end of a process closes its connections, which the others notice at once. This is for a host that is cut off, and longer
+    than anything that one rank does alone, such as writing a large checkpoint.
+
+    Raises:
+        RelmError: the variable is no positive number.
+    """
+    setting = os.environ.get(TIMEOUT, "").strip() or str(SECONDS_TO_WAIT)
+    if not re.fullmatch("[0-9]{1,7}", setting) or not int(setting):
+        raise RelmError(f"{TIMEOUT}: expected a whole number of seconds of 1 or more, found {setting!r}; correct or unset it")
+    return timedelta(seconds=int(setting))
 
 
 class Processes:
@@ -64,19 +89,25 @@ class Processes:
 
     def __init__(self, device: torch.device) -> None:
         """Connect to all other ranks. On a GPU gradients are summed by NCCL; counts on the host always by Gloo."""
-        on_gpu = device.type == "cuda"
+        on_gpu, longest = device.type == "cuda", longest_wait()
         with translate_lost_ranks():
-            store, rank, ranks = next(iter(rendezvous("env://")))
+            store, rank, ranks = next(iter(rendezvous("env://", timeout=longest)))
             # A process may connect a second time, and must not find the addresses of the first.
             store = PrefixStore(f"rendezvous {next(_rendezvous_numbers)}", store)
             dist.init_process_group(
-                "nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=ranks, device_id=device if on_gpu else None
+                "nccl" if on_gpu else "gloo",
+                timeout=longest,
+                store=store,
+                rank=rank,
+                world_size=ranks,
+                device_id=device if on_gpu else None,
             )
             # The thread that prepares batches has its own group: two threads' messages must not mix.
-            self._counts = dist.new_group(backend="gloo")
+            self._counts = dist.new_group(backend="gloo", timeout=longest)
+            _addresses[:] = exchange_addresses(store, rank, ranks)
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the sum over all ranks; called by the thread that prepares batches."""
+        """Return the sum over all ranks; called by the thread that prepares batches, or by another once it prepares none."""
         tensor = torch.from_numpy(values.copy())
         with translate_lost_ranks():
             dist.all_reduce(tensor, group=self._counts)
@@ -157,6 +188,29 @@ def translate_lost_ranks() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         what, _, _ = str(error).partition("\n")[0].partition(". This is ")  # advice on Gloo follows
         raise RelmError(
-            "another process of this run has ended or cannot be reached, and this one ends with it; the other one's message "
-            f"gives the reason. Checkpoints are intact, and the same command resumes the run ({what})"
+            f"another process of this run{name_lost_rank(what, _addresses)} has ended or cannot be reached, and this one ends "
+            f"with it; the other one's message gives the reason. Checkpoints are intact, and the same command resumes the run "
+            f"({what})"
         ) from error
+
+
+def exchange_addresses(store: Store, rank: int, ranks: int) -> list[str]:
+    """Return the address of each rank, as the others see it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # of a datagram: nothing is sent
+        store.set(f"address {rank}", probe.getsockname()[0])
+    store.set(f"connected {rank}", "")
+    store.wait([f"connected {number}" for number in range(ranks)])
+    names = [f"address {number}" for number in range(ranks)]
+    return [store.get(name).decode() if store.check([name]) else "" for name in names]
+
+
+def name_lost_rank(error: str, addresses: Sequence[str]) -> str:
+    """Return ` (rank R on ADDRESS)` if an error of Gloo's has the address of one rank alone; else nothing.
+
+    >>> name_lost_rank("Connection closed by peer [10.0.0.2]:4051", ["10.0.0.1", "10.0.0.2"])
+    ' (rank 1 on 10.0.0.2)'
+    """
+    found = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", error)
+    fitting = [rank for rank, address in enumerate(addresses) if found and address == found[1]]
+    return f" (rank {fitting[0]} on {addresses[fitting[0]]})" if len(fitting) == 1 else ""

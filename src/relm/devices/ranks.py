@@ -1,27 +1,31 @@
 """The ranks of a step that runs in several processes: the commands that start them, and this process's rank.
 
-torchrun starts processes that share a batch; PopRun starts the instances of a run on IPUs.
+relm itself starts the processes of one machine that share a batch, torchrun or srun those of several; PopRun starts the
+instances of a run on IPUs.
 """
 
 import os
 import re
 from collections.abc import Sequence
 
-# A rank that gets TERM saves a checkpoint first; by default torchrun would kill it after 30 seconds.
-SECONDS_TO_SAVE = 1800
+PROCESSES = "--processes"
+"""The option in front of a step's name that starts it in several processes on this machine."""
 # Environment variables that PopRun sets for each instance.
 TOTAL, LOCAL, OFFSET = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS", "POPDIST_REPLICA_INDEX_OFFSET"
 IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
+# Older records have torchrun, and the seconds that it gave for saving a checkpoint.
+_TORCHRUN = "torchrun --standalone --nproc-per-node {} --shutdown-timeout {} -m -- relm"
 # Replicas of several hosts exchange gradients through the Pod's gateways.
 _GATEWAYS = 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}'
 
 
 def launcher(processes: int) -> list[str]:
     """Return the words in front of a step's name that start it in this many processes on this machine."""
-    if processes == 1:
-        return ["python", "-m", "relm"]
-    torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(processes), "--shutdown-timeout", str(SECONDS_TO_SAVE)]
-    return [*torchrun, "-m", "--", "relm"]  # without --, torchrun would parse the step's --log as its own option
+    return ["python", "-m", *_started_alone(processes)]
+
+
+def _started_alone(processes: int) -> list[str]:
+    return ["relm"] if processes == 1 else ["relm", PROCESSES, str(processes)]
 
 
 def poprun(instances: int, replicas: int, ipus_per_replica: int, options: Sequence[str] = ()) -> list[str]:
@@ -40,13 +44,26 @@ def started_by() -> list[str]:
     counts = _instances()
     if counts is not None:
         return poprun(ranks(), counts[0], int(os.environ[IPUS]))
-    return ["relm"] if ranks() == 1 else launcher(ranks())
+    return _started_alone(ranks())
+
+
+def words_of_step(words: Sequence[str]) -> list[str]:
+    """Return a step's name and its arguments in a command that has the word `relm`.
+
+    >>> words_of_step(["relm", "--processes", "2", "pretrain", "NAME"])
+    ['pretrain', 'NAME']
+
+    Raises:
+        ValueError: there is no such word.
+    """
+    rest = list(words[words.index("relm") + 1 :])
+    return rest[2:] if rest[:1] == [PROCESSES] else rest
 
 
 def split_launcher(words: Sequence[str]) -> list[str] | None:
-    """Return the words after `relm` of a recorded command; None if it begins otherwise than `started_by` does.
+    """Return the words of the step in a recorded command; None if it begins otherwise than `started_by` does, or did.
 
-    >>> split_launcher([*launcher(8), "pretrain", "NAME"])
+    >>> split_launcher(["relm", "--processes", "8", "pretrain", "NAME"])
     ['pretrain', 'NAME']
     >>> split_launcher([*poprun(2, 8, 8), "pretrain", "NAME"])
     ['pretrain', 'NAME']
@@ -54,15 +71,17 @@ def split_launcher(words: Sequence[str]) -> list[str] | None:
     """
     if "relm" not in words:
         return None
-    length = words.index("relm") + 1
-    prefix = list(words[:length])
+    step = words_of_step(words)
+    prefix = list(words[: len(words) - len(step)])
     counts = [int(word) for word in prefix if re.fullmatch("[1-9][0-9]{0,5}", word)]
     starts = [["relm"]]
-    if len(counts) == 2:  # the second is torchrun's time for saving
-        starts.append(launcher(counts[0]))
+    if len(counts) == 1:
+        starts.append(_started_alone(counts[0]))
+    if len(counts) == 2:
+        starts.append(_TORCHRUN.format(*counts).split())
     if len(counts) == 3:
         starts.append(poprun(counts[0], counts[1], counts[2]))
-    return list(words[length:]) if prefix in starts else None
+    return step if prefix in starts else None
 
 
 def rank() -> int:

@@ -15,8 +15,7 @@ from relm.devices.ranks import launcher
 from relm.errors import RelmError
 from relm.training.interruption import STOP_WITH_PARENT
 
-# Maps a launcher's first word to the command with which this Python starts the same.
-PROGRAMS = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
+PYTHON = [sys.executable]
 
 
 class Trial(NamedTuple):
@@ -43,10 +42,10 @@ def take_trial(recipe: str, phase: str, processes: int) -> Trial:
     Raises:
         RelmError: the trial ended with an error.
     """
-    first, *words = launcher(processes)
+    words = launcher(processes)[1:]
     with TemporaryDirectory(prefix="relm-trial-") as folder:
         figures = Path(folder) / "trial.json"
-        command = [*PROGRAMS[first], *words, "rehearse", recipe, "--phase", phase, "--trial", str(figures)]
+        command = [*PYTHON, *words, "rehearse", recipe, "--phase", phase, "--trial", str(figures)]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, STOP_WITH_PARENT: "1"}, check=False)
         if done.returncode < 0:
             raise RelmError(f"signal {-done.returncode} ended the trial; a step may need more memory than there is")

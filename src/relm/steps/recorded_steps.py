@@ -57,8 +57,7 @@ def words_of_step(argv: Sequence[str]) -> list[str]:
     words = split_launcher(argv)
     if words is None:
         raise RelmError(
-            f"the recorded command begins with {' '.join(argv[:4])!r}, expected relm, its torchrun or its poprun; "
-            "nothing is printed"
+            f"the recorded command begins with {' '.join(argv[:4])!r}, expected relm or its poprun; nothing is printed"
         )
     return words
 

@@ -17,6 +17,7 @@ from typing import Any
 from relm.artifact import read_json
 from relm.containers.lock import LOCK, OVERRIDE, find_role
 from relm.containers.shell_line import DockerLine, docker_line, plain_line
+from relm.devices.ranks import words_of_step
 from relm.errors import RelmError
 from relm.recipes.checkout import COMMIT
 from relm.recipes.project import Project
@@ -33,7 +34,7 @@ class StepCommand:
     """One job's command."""
 
     argv: Sequence[str]
-    """From the word `relm` on or, of several processes, from what starts them."""
+    """From the word `relm` on, or from what starts its processes."""
     makes: str
     """Its first output."""
     image: str | None = None
@@ -46,7 +47,7 @@ class StepCommand:
     @property
     def step(self) -> str:
         """The step's name."""
-        return self.argv[list(self.argv).index("relm") + 1]
+        return words_of_step(self.argv)[0]
 
 
 def published(provenance: Path) -> list[StepCommand]:

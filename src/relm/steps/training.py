@@ -188,7 +188,7 @@ STEPS: dict[str, Step] = {
         ],
         pretrain_job,
         epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
-        "`torchrun --standalone --nproc-per-node N -m -- relm pretrain ...`, which exits with 1 then.",
+        "`relm --processes N pretrain ...`, or by torchrun or srun.",
         group="training",
     ),
     "rehearse": Step(
@@ -223,7 +223,7 @@ STEPS: dict[str, Step] = {
         reproduce_job,
         records=False,
         epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
-        "`torchrun --standalone --nproc-per-node N -m -- relm reproduce ...`.",
+        "`relm --processes N reproduce ...`.",
         group="training",
     ),
 }

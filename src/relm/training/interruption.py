@@ -28,6 +28,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.ends_process = False
+        """True if this process will end at once: TERM is ignored from then on. A launcher sends it once the first rank has
+        ended, and a rank that it ends has another exit status."""
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -56,7 +59,7 @@ def stop_requests() -> Iterator[StopRequest]:
         yield request
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if request.ends_process and number == signal.SIGTERM else handler)
 
 
 def stop_with_parent() -> None:

@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
@@ -105,6 +107,7 @@ def pretrain(
             if run.writes and until is None:
                 facts["parameters"] = learner.model.parameter_count()
                 write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
+            wait_for_other_ranks(device)
     return f"{summary}; {model_folder}"
 
 
@@ -190,6 +193,8 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if watch.must_stop:
                 require_wanted(watch, str(saved))
             if stops:
+                stop.ends_process = device.ranks > 1
+                wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:
                 device.synchronise()
@@ -213,6 +218,12 @@ def open_checkpoint_list(run: PhaseRun, learner: Learner) -> Iterator[RunLog | N
         return
     with closing(open_list(run.checkpoints, learner.meter.step, learner.logs.get(CHECKPOINTS))) as checkpoint_list:
         yield checkpoint_list
+
+
+def wait_for_other_ranks(device: Device) -> None:
+    """Wait until all ranks have come here: once one has ended, a launcher may kill another that still writes files."""
+    if device.ranks > 1:
+        device.sum_counts(np.zeros(1, dtype=np.int64))
 
 
 def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
