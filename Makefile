@@ -52,9 +52,10 @@ test-containers: environment   ## images built for real, and steps in them, by p
 	@$(BIN)/python tests/containers/when_changed.py $(if $(FORCE),--always) -- \
 	  $(BIN)/python -m pytest -q -p no:xdist -m "containers and not full" tests/containers
 
-images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE stands for the Dockerfile's base
+images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE replaces the Dockerfile's base, LOGGERS=1 adds the loggers
 	@set -e; for role in $(or $(ROLES),cpu); do \
-	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)); \
+	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)) \
+	    $(if $(LOGGERS),--loggers); \
 	done
 
 # Ranks of torchrun are tested in the environment that trains with them: one process drives all devices of a TPU.
@@ -94,15 +95,20 @@ workflow:
 check-full: environment harness   ## the heavy matrices too: stages, seconds
 	@bash tests/check-full
 
+# The options by which uv leaves out of a lock what another lock has.
+list_locked = sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' $(1)
+
 lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
-	cd envs && for set in cpu test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
-	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 $$set.in --output-file $$set.txt; done
+	cd envs && for set in cpu loggers test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  $$([ $$set != loggers ] || $(call list_locked,cpu.txt)) $$set.in --output-file $$set.txt; done
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 torch-cuda.in --output-file torch-cuda.txt
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --excludes <(echo torch) \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' cpu.txt test.txt) harness.in --output-file harness.txt
-	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt --constraint test.txt \
+	  $$($(call list_locked,cpu.txt loggers.txt test.txt)) harness.in --output-file harness.txt
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --constraint cpu.txt --constraint loggers.txt --constraint test.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 torch-tpu.in --output-file torch-tpu.txt
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.8 --python-platform x86_64-manylinux_2_28 $$(printf -- '--no-emit-package %s ' triton cmake lit) \

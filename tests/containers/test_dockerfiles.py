@@ -73,11 +73,13 @@ def test_compilers_are_where_torch_compile_needs_them_alone(dockerfile: Path) ->
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
-    """The packages left out are those that Snakemake and the docker package alone need."""
+    """The packages left out are those that Snakemake and the docker package alone need; with loggers, not what these need."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
-    roots = {name.strip() for name in text.splitlines() if name.strip()}
-    locked = {name for name, _ in read_entries(CHECKOUT / "envs/cpu.txt")}
-    assert read_left_out(CHECKOUT / "envs/cpu.txt") == locked - list_required(roots - {"snakemake", "docker"})
+    roots = {name.strip() for name in text.splitlines() if name.strip()} - {"snakemake", "docker"}
+    lock, loggers = CHECKOUT / "envs/cpu.txt", {"tensorboard", "wandb"}
+    locked = {name for name, _ in read_entries(lock)}
+    assert read_left_out(lock) == locked - list_required(roots)
+    assert read_left_out(lock, loggers=True) == locked - list_required(roots | loggers)
 
 
 def test_the_tpu_image_lacks_parts_of_cuda_and_nothing_else() -> None:

@@ -27,13 +27,14 @@ _STEP = re.compile(
 )
 
 
-def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> str:
+def build(role: Role, bases: dict[str, str] | None, folder: Path = Path(), loggers: bool = False) -> str:
     """Build a role's image, record its id in the override file, and return a sentence that says so.
 
     Args:
         role: whose image.
         bases: build argument -> image, instead of the lock's bases.
         folder: the checkout.
+        loggers: the image gets TensorBoard and Weights & Biases as well.
 
     Raises:
         RelmError: there is no engine, the context cannot be made, or the build fails; nothing is recorded then.
@@ -41,7 +42,7 @@ def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> st
     image, started = find_image(role, folder), time.monotonic()
     with connect() as client, tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as scratch:
         log.info("laying out the build context of %s", role)
-        context = lay_out(role, Path(scratch) / "context", folder, bases)
+        context = lay_out(role, Path(scratch) / "context", folder, bases, loggers)
         identifier, size = build_context(client, context, image, role)
     commit = context.arguments["COMMIT"]
     built = Built(
@@ -49,6 +50,7 @@ def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> st
         bases={name: value for name, value in context.arguments.items() if name in image.bases},
         built=datetime.datetime.now(datetime.UTC).date(),
         commit=None if commit == "unknown" else commit,
+        loggers=loggers,
     )
     record_built(role, built, folder)
     seconds = time.monotonic() - started

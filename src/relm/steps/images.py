@@ -15,6 +15,7 @@ BELONGS = {
     "write": ("resolve", "--write"),
     "update": ("resolve", "--update"),
     "base": ("build", "--base"),
+    "loggers": ("build", "--loggers"),
     "inner": ("run", "a step"),
 }
 
@@ -42,7 +43,7 @@ def _build(a: Arguments) -> Callable[[], str]:
     from relm.containers.build import build
 
     role, bases = _require_role(a), dict(_parse_base(word) for word in a.base)
-    return lambda: build(role, bases or None)
+    return lambda: build(role, bases or None, loggers=a.loggers)
 
 
 def _parse_base(word: str) -> tuple[str, str]:
@@ -82,6 +83,7 @@ STEPS: dict[str, Step] = {
             argument(
                 "--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"
             ),
+            argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
             argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
             argument("--update", action="store_true", help="resolve: replace the lock's digest if the registry's differs"),
         ],
