@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: language test-py38 licences compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -113,6 +113,9 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.8 --python-platform x86_64-manylinux_2_28 $$(printf -- '--no-emit-package %s ' triton cmake lit) \
 	  python38.in --output-file python38.txt
+
+licences: environment   ## write envs/licences.csv anew, the licence of each locked package (needs the package registries)
+	@$(BIN)/python envs/write_licences.py
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs
