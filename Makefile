@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: language test-py38 licences compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: language test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -55,7 +55,7 @@ test-containers: environment   ## images built for real, and steps in them, by p
 images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE replaces the Dockerfile's base, LOGGERS=1 adds the loggers
 	@set -e; for role in $(or $(ROLES),cpu); do \
 	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)) \
-	    $(if $(LOGGERS),--loggers); \
+	    $(if $(LOGGERS),--loggers) $(if $(SNAPSHOT),--snapshot $(SNAPSHOT)); \
 	done
 
 # Ranks of torchrun are tested in the environment that trains with them: one process drives all devices of a TPU.
@@ -116,6 +116,13 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 
 licences: environment   ## write envs/licences.csv anew, the licence of each locked package (needs the package registries)
 	@$(BIN)/python envs/write_licences.py
+
+bom: environment   ## work/bom/LOCK.cdx.json, a bill of materials of each lock in CycloneDX
+	@$(BIN)/python -m relm.containers.bill_of_materials
+
+wheel: environment   ## dist/relm-VERSION-py3-none-any.whl; two builds give the same bytes
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
+	@sha256sum dist/*.whl
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

@@ -111,6 +111,43 @@ def test_the_ipu_images_worker_gets_graphcores_python_with_the_modules_of_its_sd
     assert text.index("mkdir /opt/ipu") < text.index("PATH=/opt/relm/bin:$PATH")  # afterwards python3 is relm's
 
 
+@pytest.mark.parametrize("moment", ["20261120T000000Z", ""])
+def test_debians_packages_come_from_a_snapshot_unless_none_is_wanted(moment: str, tmp_path: Path) -> None:
+    """The instruction is carried out by a shell, on another folder."""
+    text = (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " ")
+    assert re.search(r"^ARG SNAPSHOT=\d{8}T\d{6}Z$", text, re.M)
+    made = str(re.search(r"^RUN (if .* fi)$", text, re.M)[1]).replace("/etc", str(tmp_path))
+    (tmp_path / "apt/sources.list.d").mkdir(parents=True)
+    (tmp_path / "apt/sources.list.d/debian.sources").write_text("Types: deb\n")
+    (tmp_path / "os-release").write_text('VERSION_CODENAME=bookworm\nNAME="Debian GNU/Linux"\n')
+    subprocess.run(["sh", "-euc", made], env={"PATH": "/usr/bin:/bin", "SNAPSHOT": moment}, check=True)
+    sources = tmp_path / "apt/sources.list"
+    assert (tmp_path / "apt/sources.list.d/debian.sources").exists() == (not moment)
+    assert sources.exists() == bool(moment)
+    if moment:
+        line = "deb [check-valid-until=no] http://snapshot.debian.org/archive/{}/20261120T000000Z bookworm{} main"
+        suites = [("debian", ""), ("debian", "-updates"), ("debian-security", "-security")]
+        assert sources.read_text().splitlines() == [line.format(*suite) for suite in suites]
+
+
+def test_what_apt_writes_with_the_time_in_it_is_removed() -> None:
+    (line,) = re.findall(r"^RUN apt-get .*$", (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " "), re.M)
+    removed = line.partition("rm -rf ")[2].split()
+    assert {"/var/lib/apt/lists/*", "/var/log/apt", "/var/log/dpkg.log", "/var/cache/ldconfig/aux-cache"} <= set(removed)
+
+
+def test_nothing_compiled_depends_on_the_time_of_its_source(dockerfile: Path) -> None:
+    lines = dockerfile.read_text().replace("\\\n", " ").splitlines()
+    installs = [line for line in lines if " pip " in line and " install " in line]
+    assert all("--no-compile" in line for line in installs)
+    compiled = [line for line in lines if "compileall" in line]
+    assert len(compiled) == 2
+    assert all(
+        "PYTHONHASHSEED=0 /opt/relm/bin/python -m compileall -q --invalidation-mode unchecked-hash" in line for line in compiled
+    )
+    assert all("python -B" in line for line in lines if "import " in line and line.startswith("RUN"))
+
+
 def list_required(roots: set[str]) -> set[str]:
     """Return packages and all that they require."""
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""The build context of an image: wheels that the lock files hash, the locks, relm itself, and the Dockerfile, in one folder.
+"""The build context of an image: wheels that the lock files hash, the locks, relm's wheel, and the Dockerfile, in one folder.
 
 Wheels are fetched by pip from wherever pip is configured to look, and kept beside the cached environments, one folder for each
 content of the locks.
@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relm.containers.lock import Role, find_bases
+from relm.containers.wheel import build_wheel
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 from relm.recipes.devices import DEVICES
 
 PACKAGES = "cpu.txt"
 LOGGERS = "loggers.txt"
-# The files of the checkout that pip installs relm from.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,7 @@ def lay_out(
     checkout: Path = Path(),
     given_bases: dict[str, str] | None = None,
     loggers: bool = False,
+    snapshot: str | None = None,
 ) -> Context:
     """Lay out the build context of a role.
 
@@ -124,10 +124,16 @@ def lay_out(
         folder: the context's folder, which must not exist yet.
         given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
         loggers: the image gets TensorBoard and Weights & Biases as well.
+        snapshot: the moment of Debian's packages, such as 20261120T000000Z; "none": those of the base's own sources; None: the
+            Dockerfile's.
 
     Raises:
-        RelmError: a base's digest is not verified and none is given instead, or wheels cannot be fetched.
+        RelmError: a base's digest is not verified and none is given instead, wheels cannot be fetched, or the snapshot is no
+            moment, or the image's Dockerfile installs no packages of Debian.
     """
+    moment = (
+        {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, checkout / "containers" / role / "Dockerfile")}
+    )
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
@@ -141,23 +147,25 @@ def lay_out(
         (folder / "wheels" / name).mkdir(parents=True, exist_ok=True)
         for wheel in fetch_wheels(lock, wanted).glob("*.whl"):
             _link(wheel, folder / "wheels" / name / wheel.name)
-    for source in SOURCES:
-        _copy(checkout / source, folder / "relm" / source)
+    build_wheel(checkout, folder / "relm")
     code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **bases})
+    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **moment, **bases})
+
+
+def _require_snapshot(snapshot: str, dockerfile: Path) -> str:
+    """Return the value of the build argument SNAPSHOT."""
+    if not re.search("^ARG SNAPSHOT=", dockerfile.read_text(), re.MULTILINE):
+        raise RelmError(f"--snapshot: {dockerfile} installs no packages of Debian; leave it out")
+    if snapshot == "none":
+        return ""
+    if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", snapshot):
+        raise RelmError(f"--snapshot: is {snapshot}, expected a moment such as 20261120T000000Z, or none")
+    return snapshot
 
 
 def _link(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)
     except OSError:
-        shutil.copyfile(source, destination)
-
-
-def _copy(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
         shutil.copyfile(source, destination)

@@ -16,6 +16,7 @@ BELONGS = {
     "update": ("resolve", "--update"),
     "base": ("build", "--base"),
     "loggers": ("build", "--loggers"),
+    "snapshot": ("build", "--snapshot"),
     "inner": ("run", "a step"),
 }
 
@@ -43,7 +44,7 @@ def _build(a: Arguments) -> Callable[[], str]:
     from relm.containers.build import build
 
     role, bases = _require_role(a), dict(_parse_base(word) for word in a.base)
-    return lambda: build(role, bases or None, loggers=a.loggers)
+    return lambda: build(role, bases or None, loggers=a.loggers, snapshot=a.snapshot)
 
 
 def _parse_base(word: str) -> tuple[str, str]:
@@ -84,6 +85,11 @@ STEPS: dict[str, Step] = {
                 "--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"
             ),
             argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
+            argument(
+                "--snapshot",
+                metavar="MOMENT",
+                help="build: Debian's packages as of 20261120T000000Z; none: of the base's sources",
+            ),
             argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
             argument("--update", action="store_true", help="resolve: replace the lock's digest if the registry's differs"),
         ],
