@@ -98,7 +98,7 @@ check-full: environment harness   ## the heavy matrices too: stages, seconds
 # The options by which uv leaves out of a lock what another lock has.
 list_locked = sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' $(1)
 
-lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
+lock:   ## write envs/*.txt anew from envs/*.in (needs uv); make licences afterwards
 	cd envs && for set in cpu loggers test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  $$([ $$set != loggers ] || $(call list_locked,cpu.txt)) $$set.in --output-file $$set.txt; done
