@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: chaos soak language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: chaos soak language test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -52,9 +52,10 @@ test-containers: environment   ## images built for real, and steps in them, by p
 	@$(BIN)/python tests/containers/when_changed.py $(if $(FORCE),--always) -- \
 	  $(BIN)/python -m pytest -q -p no:xdist -m "containers and not full" tests/containers
 
-images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE stands for the Dockerfile's base
+images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE replaces the Dockerfile's base, LOGGERS=1 adds the loggers
 	@set -e; for role in $(or $(ROLES),cpu); do \
-	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)); \
+	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)) \
+	    $(if $(LOGGERS),--loggers) $(if $(SNAPSHOT),--snapshot $(SNAPSHOT)); \
 	done
 
 # SEED=N: the faults of an earlier run, in its order. What failed commands printed lies in work/chaos.
@@ -101,19 +102,34 @@ workflow:
 check-full: environment harness   ## the heavy matrices too: stages, seconds
 	@bash tests/check-full
 
-lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
-	cd envs && for set in cpu test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
-	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 $$set.in --output-file $$set.txt; done
+# The options by which uv leaves out of a lock what another lock has.
+list_locked = sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' $(1)
+
+lock:   ## write envs/*.txt anew from envs/*.in (needs uv); make licences afterwards
+	cd envs && for set in cpu loggers test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  $$([ $$set != loggers ] || $(call list_locked,cpu.txt)) $$set.in --output-file $$set.txt; done
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 torch-cuda.in --output-file torch-cuda.txt
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --excludes <(echo torch) \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' cpu.txt test.txt) harness.in --output-file harness.txt
-	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt --constraint test.txt \
+	  $$($(call list_locked,cpu.txt loggers.txt test.txt)) harness.in --output-file harness.txt
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --constraint cpu.txt --constraint loggers.txt --constraint test.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 torch-tpu.in --output-file torch-tpu.txt
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.8 --python-platform x86_64-manylinux_2_28 $$(printf -- '--no-emit-package %s ' triton cmake lit) \
 	  python38.in --output-file python38.txt
+
+licences: environment   ## write envs/licences.csv anew, the licence of each locked package (needs the package registries)
+	@$(BIN)/python envs/write_licences.py
+
+bom: environment   ## work/bom/LOCK.cdx.json, a bill of materials of each lock in CycloneDX
+	@$(BIN)/python -m relm.containers.bill_of_materials
+
+wheel: environment   ## dist/relm-VERSION-py3-none-any.whl; two builds give the same bytes
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
+	@sha256sum dist/*.whl
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

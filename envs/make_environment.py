@@ -22,7 +22,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # A device has an environment if there is a lock of its torch, torch-DEVICE.txt; all have these packages beside it.
-PACKAGES = ("cpu.txt", "test.txt")
+PACKAGES = ("cpu.txt", "loggers.txt", "test.txt")
 HARNESS_LOCK = CHECKOUT / "envs" / "harness.txt"
 
 

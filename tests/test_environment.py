@@ -54,7 +54,8 @@ def test_make_environment_makes_another_one_only_for_another_device(
 
 
 @pytest.mark.parametrize(
-    "lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt", "python38.txt"]
+    "lock",
+    ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "loggers.txt", "test.txt", "harness.txt", "python38.txt"],
 )
 def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Path) -> None:
     text = (checkout / "envs" / lock).read_text().replace("\\\n", " ")
@@ -64,7 +65,7 @@ def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Pa
 
 
 def test_the_cpu_environment_holds_no_cuda_and_torch_stands_alone(checkout: Path) -> None:
-    locked = (checkout / "envs" / "cpu.txt").read_text() + (checkout / "envs" / "test.txt").read_text()
+    locked = "".join((checkout / "envs" / name).read_text() for name in ("cpu.txt", "loggers.txt", "test.txt"))
     assert not re.search(r"^(torch|nvidia|triton|cuda)[\w-]*==", locked, re.M)
     torch = [line for line in (checkout / "envs" / "torch-cpu.txt").read_text().splitlines() if line[0] not in "#-"]
     assert len(torch) == 1
@@ -74,20 +75,21 @@ def test_the_cpu_environment_holds_no_cuda_and_torch_stands_alone(checkout: Path
 def test_the_tpu_environment_differs_from_the_cpu_one_in_torch_and_its_company_alone(checkout: Path) -> None:
     versions = {
         lock: dict(re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / lock).read_text(), re.M))
-        for lock in ("torch-tpu.txt", "cpu.txt", "test.txt")
+        for lock in ("torch-tpu.txt", "cpu.txt", "loggers.txt", "test.txt")
     }
     assert (versions["torch-tpu.txt"]["torch"], versions["torch-tpu.txt"]["torch-xla"]) == ("2.9.0", "2.9.0")
-    for lock in ("cpu.txt", "test.txt"):
+    for lock in ("cpu.txt", "loggers.txt", "test.txt"):
         both = versions["torch-tpu.txt"].keys() & versions[lock].keys()
         assert {name: versions["torch-tpu.txt"][name] for name in both} == {name: versions[lock][name] for name in both}
 
 
 def test_this_environment_is_the_locked_one(checkout: Path) -> None:
-    """Every version in the lock is the version that is imported here."""
+    """Every version in the locks is the version that is imported here."""
     from importlib.metadata import version
 
-    for name, wanted in re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / "cpu.txt").read_text(), re.M):
-        assert version(name) == wanted, name
+    for lock in ("cpu.txt", "loggers.txt"):
+        for name, wanted in re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / lock).read_text(), re.M):
+            assert version(name) == wanted, name
 
 
 def names(lock: Path) -> set[str]:
@@ -95,7 +97,13 @@ def names(lock: Path) -> set[str]:
     return {re.sub(r"[-_.]+", "-", name).lower() for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.M)}
 
 
-@pytest.mark.parametrize("below", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt"])
+def test_loggers_are_locked_apart_from_what_every_step_needs(checkout: Path) -> None:
+    locks = checkout / "envs"
+    assert {"tensorboard", "wandb", "sentry-sdk"} <= names(locks / "loggers.txt")
+    assert names(locks / "loggers.txt") & names(locks / "cpu.txt") == set()
+
+
+@pytest.mark.parametrize("below", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "loggers.txt", "test.txt"])
 def test_the_harness_has_nothing_twice(below: str, checkout: Path) -> None:
     """It uses the packages of the environment below it in any version: one torch, one transformers."""
     locks = checkout / "envs"

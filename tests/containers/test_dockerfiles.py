@@ -73,11 +73,13 @@ def test_compilers_are_where_torch_compile_needs_them_alone(dockerfile: Path) ->
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
-    """The packages left out are those that Snakemake and the docker package alone need."""
+    """The packages left out are those that Snakemake and the docker package alone need; with loggers, not what these need."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
-    roots = {name.strip() for name in text.splitlines() if name.strip()}
-    locked = {name for name, _ in read_entries(CHECKOUT / "envs/cpu.txt")}
-    assert read_left_out(CHECKOUT / "envs/cpu.txt") == locked - list_required(roots - {"snakemake", "docker"})
+    roots = {name.strip() for name in text.splitlines() if name.strip()} - {"snakemake", "docker"}
+    lock, loggers = CHECKOUT / "envs/cpu.txt", {"tensorboard", "wandb"}
+    locked = {name for name, _ in read_entries(lock)}
+    assert read_left_out(lock) == locked - list_required(roots)
+    assert read_left_out(lock, loggers=True) == locked - list_required(roots | loggers)
 
 
 def test_the_tpu_image_lacks_parts_of_cuda_and_nothing_else() -> None:
@@ -107,6 +109,43 @@ def test_the_ipu_images_worker_gets_graphcores_python_with_the_modules_of_its_sd
     assert done.stdout == f"{sys.prefix}|/opt/poplar/python:/opt/popart python|two words\n"
     assert "PYTHONPATH= RELM_IPU_PYTHON=/opt/ipu/python3" in text
     assert text.index("mkdir /opt/ipu") < text.index("PATH=/opt/relm/bin:$PATH")  # afterwards python3 is relm's
+
+
+@pytest.mark.parametrize("moment", ["20261120T000000Z", ""])
+def test_debians_packages_come_from_a_snapshot_unless_none_is_wanted(moment: str, tmp_path: Path) -> None:
+    """The instruction is carried out by a shell, on another folder."""
+    text = (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " ")
+    assert re.search(r"^ARG SNAPSHOT=\d{8}T\d{6}Z$", text, re.M)
+    made = str(re.search(r"^RUN (if .* fi)$", text, re.M)[1]).replace("/etc", str(tmp_path))
+    (tmp_path / "apt/sources.list.d").mkdir(parents=True)
+    (tmp_path / "apt/sources.list.d/debian.sources").write_text("Types: deb\n")
+    (tmp_path / "os-release").write_text('VERSION_CODENAME=bookworm\nNAME="Debian GNU/Linux"\n')
+    subprocess.run(["sh", "-euc", made], env={"PATH": "/usr/bin:/bin", "SNAPSHOT": moment}, check=True)
+    sources = tmp_path / "apt/sources.list"
+    assert (tmp_path / "apt/sources.list.d/debian.sources").exists() == (not moment)
+    assert sources.exists() == bool(moment)
+    if moment:
+        line = "deb [check-valid-until=no] http://snapshot.debian.org/archive/{}/20261120T000000Z bookworm{} main"
+        suites = [("debian", ""), ("debian", "-updates"), ("debian-security", "-security")]
+        assert sources.read_text().splitlines() == [line.format(*suite) for suite in suites]
+
+
+def test_what_apt_writes_with_the_time_in_it_is_removed() -> None:
+    (line,) = re.findall(r"^RUN apt-get .*$", (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " "), re.M)
+    removed = line.partition("rm -rf ")[2].split()
+    assert {"/var/lib/apt/lists/*", "/var/log/apt", "/var/log/dpkg.log", "/var/cache/ldconfig/aux-cache"} <= set(removed)
+
+
+def test_nothing_compiled_depends_on_the_time_of_its_source(dockerfile: Path) -> None:
+    lines = dockerfile.read_text().replace("\\\n", " ").splitlines()
+    installs = [line for line in lines if " pip " in line and " install " in line]
+    assert all("--no-compile" in line for line in installs)
+    compiled = [line for line in lines if "compileall" in line]
+    assert len(compiled) == 2
+    assert all(
+        "PYTHONHASHSEED=0 /opt/relm/bin/python -m compileall -q --invalidation-mode unchecked-hash" in line for line in compiled
+    )
+    assert all("python -B" in line for line in lines if "import " in line and line.startswith("RUN"))
 
 
 def list_required(roots: set[str]) -> set[str]:

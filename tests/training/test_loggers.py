@@ -5,15 +5,18 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import psutil
 import pytest
+from packaging.requirements import Requirement
 from small_wandb import small_wandb
 
 from relm.errors import RelmError
+from relm.recipes.run import Run
 from relm.training.loggers import open_loggers
 from relm.training.run_log import RunLog
 
@@ -315,8 +318,21 @@ def test_a_run_that_fails_waits_briefly_for_wandb(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_an_absent_package_is_named_with_what_installs_it(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(RelmError, match=rf"run.loggers: {name} is not installed here; run `make environment`"):
+    with pytest.raises(RelmError, match=rf"run.loggers: {name} is not installed here; install relm's extra `loggers`"):
         take_steps(folder, [name], 0, 1)
+    assert figures(folder)["loss"] == []
+    monkeypatch.setenv("RELM_IMAGE_ROLE", "tpu")
+    with pytest.raises(
+        RelmError, match=rf"{name} is not installed here; build the image with them: make images ROLES=tpu LOGGERS"
+    ):
+        take_steps(folder, [name], 0, 1)
+
+
+def test_the_extra_names_the_loggers_that_a_recipe_can_request_as_they_are_locked(checkout: Path) -> None:
+    extra = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["optional-dependencies"]["loggers"]
+    assert [line for line in (checkout / "envs/loggers.in").read_text().splitlines() if line[0] not in "#-"] == extra
+    (requestable,) = get_args(Run.model_fields["loggers"].annotation)
+    assert {Requirement(line).name for line in extra} == set(get_args(requestable))
 
 
 def test_a_tensorboard_that_fails_is_dropped_with_one_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,6 +27,7 @@ RECIPES = {
     "crowd": f"pretrain: {{main: {{global_batch_size: {32 * usable_cores()}}}}}\nrun: {{processes: {8 * usable_cores()}}}",
     "vocabulary": "model: {vocabulary_size: 300}",
     "gpu": "run: {device: cuda, threads: null}",
+    "logged": "run: {loggers: [tensorboard, wandb]}",
     "broken": "seed: '4'\nevaluate: [held_oot]\ndata: {dataset: smaple}\nrun: {device: ipu, thrads: 1}",
 }
 WARNED = "This is a dry-run; a run would be refused."
@@ -97,6 +98,16 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_everywh
         "recipes/vocabulary.yaml: model.vocabulary_size is 300, but the tokenizer has 400 tokens; raise it, or leave it out"
     )
     assert faults_of("vocabulary", HERE) == faults_of("vocabulary", ELSEWHERE) == [expected]
+
+
+def test_a_logger_that_is_not_installed_is_refused_where_this_environment_trains(
+    project: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert faults_of("logged", HERE) == []
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    (fault,) = faults_of("logged", HERE)
+    assert fault.startswith("recipes/logged.yaml: run.loggers: wandb is not installed here; install relm's extra `loggers`")
+    assert faults_of("logged", HERE._replace(uses_environment=False)) == []
 
 
 def test_more_processes_than_the_cores_can_run_are_refused_here(project: Commands) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from relm.containers.bill_of_materials import describe_image, read_debian_packages, write_bill
 from relm.containers.context import Context, lay_out
 from relm.containers.engine import connect, name_engine, report_engine_errors
 from relm.containers.lock import OVERRIDE, Built, Image, Role, find_image, record_built
@@ -20,6 +21,9 @@ from relm.recipes.devices import DEVICES
 log = logging.getLogger(__name__)
 TIMEOUT = 6 * 3600.0  # seconds between two messages of the engine; installing torch prints nothing for minutes
 LAST_LINES = 15
+# The time of all files of our layers, and of the image: the same content gives the same bytes, in any build. Podman sets it,
+# Docker's builder without BuildKit does not. 1980 is the first year that a zip archive can state.
+TIMESTAMP = 315532800
 NO_NETWORK: dict[Engine, str] = {"docker": "none", "podman": "NetworkDisabled"}  # podman 4 passes over "none"
 # As Docker and podman print it: "Step 3/25 : COPY ..." and "[1/4] STEP 3/9: COPY ...".
 _STEP = re.compile(
@@ -27,13 +31,21 @@ _STEP = re.compile(
 )
 
 
-def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> str:
+def build(
+    role: Role,
+    bases: dict[str, str] | None,
+    folder: Path = Path(),
+    loggers: bool = False,
+    snapshot: str | None = None,
+) -> str:
     """Build a role's image, record its id in the override file, and return a sentence that says so.
 
     Args:
         role: whose image.
         bases: build argument -> image, instead of the lock's bases.
         folder: the checkout.
+        loggers: the image gets TensorBoard and Weights & Biases as well.
+        snapshot: the moment of Debian's packages, or "none": those of the base's own sources; None: the Dockerfile's.
 
     Raises:
         RelmError: there is no engine, the context cannot be made, or the build fails; nothing is recorded then.
@@ -41,23 +53,30 @@ def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> st
     image, started = find_image(role, folder), time.monotonic()
     with connect() as client, tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as scratch:
         log.info("laying out the build context of %s", role)
-        context = lay_out(role, Path(scratch) / "context", folder, bases)
+        context = lay_out(role, Path(scratch) / "context", folder, bases, loggers, snapshot)
         identifier, size = build_context(client, context, image, role)
+        debian = read_debian_packages(client, identifier)
+        bill = describe_image(image, identifier, context, checkout=folder, debian=debian)
+    bill_file = Path("containers") / f"{role}.cdx.json"
+    write_bill(bill, folder / bill_file)
     commit = context.arguments["COMMIT"]
     built = Built(
         id=identifier,
         bases={name: value for name, value in context.arguments.items() if name in image.bases},
         built=datetime.datetime.now(datetime.UTC).date(),
         commit=None if commit == "unknown" else commit,
+        loggers=loggers,
     )
     record_built(role, built, folder)
     seconds = time.monotonic() - started
-    return f"built {image.image}:{image.tag} in {seconds:.0f} s, {size / 1e9:.2f} GB, {identifier}; noted in {OVERRIDE}"
+    made = f"built {image.image}:{image.tag} in {seconds:.0f} s, {size / 1e9:.2f} GB, {identifier}"
+    return f"{made}; noted in {OVERRIDE}, its bill of materials in {bill_file}"
 
 
 def build_context(client: Any, context: Context, image: Image, role: Role) -> tuple[str, int]:
     """Let the engine build a context; return the image's id, ``sha256:...``, and its size in bytes."""
     tag = f"{image.image}:{image.tag}"
+    client.api.params = {"timestamp": str(TIMESTAMP)}  # of each request: the package has no argument for it
     with report_engine_errors(f"building {tag}"):
         answers = client.api.build(
             path=str(context.folder),

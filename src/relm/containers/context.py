@@ -1,4 +1,4 @@
-"""The build context of an image: wheels that the lock files hash, the locks, relm itself, and the Dockerfile, in one folder.
+"""The build context of an image: wheels that the lock files hash, the locks, relm's wheel, and the Dockerfile, in one folder.
 
 Wheels are fetched by pip from wherever pip is configured to look, and kept beside the cached environments, one folder for each
 content of the locks.
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relm.containers.lock import Role, find_bases
+from relm.containers.wheel import build_wheel
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 from relm.recipes.devices import DEVICES
 
 PACKAGES = "cpu.txt"
-# The files of the checkout that pip installs relm from.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
+LOGGERS = "loggers.txt"
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
 
 
-def list_locks(role: Role, checkout: Path = Path()) -> list[Path]:
-    """Return the lock files whose packages an image has, torch's first."""
-    return [checkout / "envs" / name for name in (DEVICES[role].lock, PACKAGES)]
+def list_locks(role: Role, checkout: Path = Path(), loggers: bool = False) -> list[Path]:
+    """Return the lock files whose packages an image has: torch's first, that of TensorBoard and Weights & Biases last."""
+    return [checkout / "envs" / name for name in (DEVICES[role].lock, PACKAGES, *([LOGGERS] if loggers else []))]
 
 
 def hash_locks(locks: list[Path]) -> str:
@@ -62,13 +62,19 @@ def select_requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> s
     return "".join(entry for name, entry in read_entries(lock) if name not in left_out)
 
 
-def read_left_out(lock: Path) -> frozenset[str]:
+def read_left_out(lock: Path, loggers: bool = False) -> frozenset[str]:
     """Return the packages of a checkout's lock file that no step in its image imports.
 
-    They stand in `containers/left-out.txt`, those of torch-NAME.txt in `containers/NAME/left-out.txt`.
+    They stand in `containers/left-out.txt`, those of torch-NAME.txt in `containers/NAME/left-out.txt`. With loggers, the image
+    keeps those of `containers/loggers.txt`.
     """
-    folder = lock.parents[1] / "containers" / ("" if lock.name == PACKAGES else lock.stem.removeprefix("torch-"))
-    path = folder / "left-out.txt"
+    folder = lock.parents[1] / "containers"
+    left_out = _read_names(folder / ("" if lock.name == PACKAGES else lock.stem.removeprefix("torch-")) / "left-out.txt")
+    return left_out - _read_names(folder / "loggers.txt") if loggers else left_out
+
+
+def _read_names(path: Path) -> frozenset[str]:
+    """Return the names that a file lists, one a line; none where there is no file."""
     lines = path.read_text().splitlines() if path.exists() else []
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -104,44 +110,62 @@ def fetch_wheels(lock: Path, wanted: str) -> Path:
     return folder
 
 
-def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict[str, str] | None = None) -> Context:
+def lay_out(
+    role: Role,
+    folder: Path,
+    checkout: Path = Path(),
+    given_bases: dict[str, str] | None = None,
+    loggers: bool = False,
+    snapshot: str | None = None,
+) -> Context:
     """Lay out the build context of a role.
 
     Args:
         folder: the context's folder, which must not exist yet.
         given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
+        loggers: the image gets TensorBoard and Weights & Biases as well.
+        snapshot: the moment of Debian's packages, such as 20261120T000000Z; "none": those of the base's own sources; None: the
+            Dockerfile's.
 
     Raises:
-        RelmError: a base's digest is not verified and none is given instead, or wheels cannot be fetched.
+        RelmError: a base's digest is not verified and none is given instead, wheels cannot be fetched, or the snapshot is no
+            moment, or the image's Dockerfile installs no packages of Debian.
     """
+    moment = (
+        {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, checkout / "containers" / role / "Dockerfile")}
+    )
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
     shutil.copyfile(checkout / "containers" / role / "Dockerfile", folder / "Dockerfile")
-    locks = list_locks(role, checkout)
-    for name, lock in zip(("torch", "packages"), locks, strict=True):
-        wanted = select_requirements(lock, read_left_out(lock))
-        (folder / "locks" / f"{name}.txt").write_text(wanted)
-        (folder / "wheels" / name).mkdir(parents=True)
+    locks = list_locks(role, checkout, loggers)
+    for lock in locks:
+        name = "torch" if lock is locks[0] else "packages"
+        wanted = select_requirements(lock, read_left_out(lock, loggers))
+        with open(folder / "locks" / f"{name}.txt", "a") as file:
+            file.write(wanted)
+        (folder / "wheels" / name).mkdir(parents=True, exist_ok=True)
         for wheel in fetch_wheels(lock, wanted).glob("*.whl"):
             _link(wheel, folder / "wheels" / name / wheel.name)
-    for source in SOURCES:
-        _copy(checkout / source, folder / "relm" / source)
+    build_wheel(checkout, folder / "relm")
     code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **bases})
+    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **moment, **bases})
+
+
+def _require_snapshot(snapshot: str, dockerfile: Path) -> str:
+    """Return the value of the build argument SNAPSHOT."""
+    if not re.search("^ARG SNAPSHOT=", dockerfile.read_text(), re.MULTILINE):
+        raise RelmError(f"--snapshot: {dockerfile} installs no packages of Debian; leave it out")
+    if snapshot == "none":
+        return ""
+    if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", snapshot):
+        raise RelmError(f"--snapshot: is {snapshot}, expected a moment such as 20261120T000000Z, or none")
+    return snapshot
 
 
 def _link(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)
     except OSError:
-        shutil.copyfile(source, destination)
-
-
-def _copy(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
         shutil.copyfile(source, destination)

@@ -124,6 +124,8 @@ class Built(Section):
     built: datetime.date
     commit: str | None = None
     """The commit of the checkout it was built from, with `+changes` where that had some; none: no checkout."""
+    loggers: bool = False
+    """True if it has TensorBoard and Weights & Biases."""
     apptainer: Path | None = None
     """The same image as Apptainer runs it: a .sif file or a folder."""
 
@@ -198,7 +200,7 @@ def find_bases(role: Role, folder: Path = Path()) -> dict[str, Base]:
 def record_built(role: Role, built: Built, folder: Path = Path()) -> None:
     """Record in the override that a role's image was built here."""
     known = read_override(folder).images | {role: built}
-    content = {"images": {name: entry.model_dump(mode="json", exclude_none=True) for name, entry in known.items()}}
+    content = {"images": {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in known.items()}}
     comment = "# Written by `make images`: images that were built here and replace the lock's. Delete it to be rid of them.\n"
     with atomic_file(folder / OVERRIDE, "w") as file:
         file.write(comment + yaml.safe_dump(content, sort_keys=False))

@@ -15,6 +15,8 @@ BELONGS = {
     "write": ("resolve", "--write"),
     "update": ("resolve", "--update"),
     "base": ("build", "--base"),
+    "loggers": ("build", "--loggers"),
+    "snapshot": ("build", "--snapshot"),
     "inner": ("run", "a step"),
 }
 
@@ -42,7 +44,7 @@ def _build(a: Arguments) -> Callable[[], str]:
     from relm.containers.build import build
 
     role, bases = _require_role(a), dict(_parse_base(word) for word in a.base)
-    return lambda: build(role, bases or None)
+    return lambda: build(role, bases or None, loggers=a.loggers, snapshot=a.snapshot)
 
 
 def _parse_base(word: str) -> tuple[str, str]:
@@ -81,6 +83,12 @@ STEPS: dict[str, Step] = {
             argument("inner", nargs="*", metavar="STEP ...", help="run: the step and its arguments, after --"),
             argument(
                 "--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"
+            ),
+            argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
+            argument(
+                "--snapshot",
+                metavar="MOMENT",
+                help="build: Debian's packages as of 20261120T000000Z; none: of the base's sources",
             ),
             argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
             argument("--update", action="store_true", help="resolve: replace the lock's digest if the registry's differs"),

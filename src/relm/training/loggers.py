@@ -28,6 +28,7 @@ CLOSE_SECONDS = 60.0
 """The time that the end of training waits for Weights & Biases to take the remaining lines."""
 STOP_SECONDS = 5.0
 """The same for a run that was stopped or failed; a resumed one gives everything again."""
+INSTALL_LOGGERS = "install relm's extra `loggers` (pip install 'relm[loggers]'; in a checkout: make environment)"
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +50,8 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
     Raises:
         RelmError: a package is not installed, or Weights & Biases lacks its key.
     """
-    for each in names:
-        if importlib.util.find_spec(each) is None:
-            raise RelmError(
-                f"run.loggers: {each} is not installed here; run `make environment`, or take {each} out of run.loggers"
-            )
+    if fault := find_missing_logger(names):
+        raise RelmError(fault)
     with contextlib.ExitStack() as stack:
         if "wandb" in names and (mode := _wandb_mode()) != "disabled":
             try:
@@ -62,6 +60,16 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
             except OSError as error:
                 _warn("wandb", error)
         yield stack.enter_context(_tensorboard(folder, step)) if "tensorboard" in names else lambda line: None
+
+
+def find_missing_logger(names: Sequence[str]) -> str | None:
+    """Return a sentence on the first logger that is not installed here and how to install it, or None."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            role = os.environ.get("RELM_IMAGE_ROLE")
+            how = f"build the image with them: make images ROLES={role} LOGGERS=1" if role else INSTALL_LOGGERS
+            return f"run.loggers: {name} is not installed here; {how}; or take {name} out of run.loggers"
+    return None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,60 @@
+"""The build context of an image: its locks, the wheels that they name, and relm's sources."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.containers import context
+from relm.containers.context import hash_locks, lay_out, list_locks
+from relm.errors import RelmError
+
+
+@pytest.fixture
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wheel for each lock, instead of what pip would fetch, and none built of relm."""
+
+    def fetch(lock: Path, wanted: str) -> Path:
+        folder = tmp_path / "fetched" / lock.stem
+        folder.mkdir(parents=True)
+        (folder / f"{lock.stem}.whl").write_text(wanted)
+        return folder
+
+    monkeypatch.setattr(context, "fetch_wheels", fetch)
+    monkeypatch.setattr(context, "build_wheel", lambda checkout, folder: folder.mkdir())
+
+
+@pytest.mark.parametrize("loggers", [False, True])
+def test_an_image_has_loggers_with_what_they_need_where_they_are_requested_alone(
+    loggers: bool, fetched: None, checkout: Path, tmp_path: Path
+) -> None:
+    made = lay_out("cpu", tmp_path / "context", checkout, {"BASE": "python"}, loggers=loggers)
+    lines = (made.folder / "locks/packages.txt").read_text().splitlines()
+    packages = {line.partition("==")[0] for line in lines if "==" in line}
+    assert ({"tensorboard", "wandb", "gitpython"} & packages == {"tensorboard", "wandb", "gitpython"}) == loggers
+    assert {"transformers", "pydantic"} < packages
+    assert "snakemake" not in packages
+    wheels = sorted(path.name for path in (made.folder / "wheels/packages").iterdir())
+    assert wheels == (["cpu.whl", "loggers.whl"] if loggers else ["cpu.whl"])
+    assert [path.name for path in (made.folder / "wheels/torch").iterdir()] == ["torch-cpu.whl"]
+    assert made.arguments["LOCK"] == hash_locks(list_locks("cpu", checkout, loggers))
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, None), ("none", ""), ("20250102T030405Z", "20250102T030405Z")])
+def test_packages_of_debian_come_from_the_moment_that_is_given(
+    given: str | None, expected: str | None, fetched: None, checkout: Path, tmp_path: Path
+) -> None:
+    made = lay_out("cuda", tmp_path / "context", checkout, {"BASE": "python"}, snapshot=given)
+    assert made.arguments.get("SNAPSHOT") == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "message"),
+    [
+        ("cuda", "2025-01-02", "--snapshot: is 2025-01-02, expected a moment such as 20261120T000000Z, or none"),
+        ("cpu", "none", "--snapshot: .*cpu/Dockerfile installs no packages of Debian; leave it out"),
+    ],
+)
+def test_a_moment_that_means_nothing_is_refused(role: str, given: str, message: str, checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=message):
+        lay_out(role, tmp_path / "context", checkout, {"BASE": "python"}, snapshot=given)
+    assert not (tmp_path / "context").exists()

@@ -1,0 +1,50 @@
+"""Two builds of the cpu image: podman gives our layers the same bytes."""
+
+import functools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import STAND_IN, Engine
+
+from relm.containers.build import build_context
+from relm.containers.context import lay_out
+from relm.containers.engine import connect
+from relm.containers.lock import find_image
+
+pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
+
+
+def list_layers(engine: Engine, image: str) -> list[str]:
+    """Return the digests of an image's layers, the base's first."""
+    layers: list[str] = json.loads(engine.run("image", "inspect", image).stdout)[0]["RootFS"]["Layers"]
+    return layers
+
+
+def build_anew(engine: Engine, folder: Path, checkout: Path) -> list[str]:
+    """Build the cpu image without what the engine kept of an earlier build, and return the layers that are ours."""
+    context = lay_out("cpu", folder, checkout, {"BASE": STAND_IN})
+    for number, path in enumerate(sorted(folder.rglob("*"), reverse=True)):
+        if path.parent.name == "relm":  # links to the cache of wheels keep their times
+            os.utime(path, (time.time() - 1000 * number,) * 2)
+    with connect(os.environ | engine.environment) as client:
+        api: Any = client.api
+        api.build = functools.partial(api.build, nocache=True)
+        identifier, _ = build_context(client, context, find_image("cpu", checkout), "cpu")
+    base = list_layers(engine, STAND_IN)
+    layers = list_layers(engine, identifier)
+    assert layers[: len(base)] == base
+    return layers[len(base) :]
+
+
+def test_our_layers_of_the_cpu_image_have_the_same_bytes_at_each_build(
+    podman_engine: Engine, checkout: Path, tmp_path: Path
+) -> None:
+    first = build_anew(podman_engine, tmp_path / "first", checkout)
+    time.sleep(2)
+    second = build_anew(podman_engine, tmp_path / "second", checkout)
+    assert first
+    assert second == first
