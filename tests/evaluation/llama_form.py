@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 import transformers as hf
-from harness_tasks import PROSE
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from harness_tasks import PROSE
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 BOS, EOS = 1, 2

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from llama_form import BOS, EOS, POSITIONS, llama_folder
 
+from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from relm.artifact import read_json
 from relm.cli import main
 from relm.errors import RelmError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness_tasks import PROSE, small_model, small_tokenizer
 from masked_cases import bert
 
+from harness_tasks import PROSE, small_model, small_tokenizer
 from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
 from relm.cli import main
 from relm.errors import RelmError

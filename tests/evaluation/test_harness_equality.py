@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness_tasks import ask_harness, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from published_texts import gpt2_tokenizer, unpacked
 from tokenizer_forms import legacy_sentencepiece
 
+from harness_tasks import ask_harness, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
 from relm.evaluation.models import load_causal

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_tasks import passages as prose
 from published_texts import gpt2_tokenizer, unpacked
 from tokenizer_forms import byte_level, legacy_sentencepiece
 from tokenizers import Tokenizer, pre_tokenizers
 
+from harness_tasks import passages as prose
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import lambada

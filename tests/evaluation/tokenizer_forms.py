@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
-from harness_tasks import PROSE
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from harness_tasks import PROSE
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 
