@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.artifact import read_json, sha256_of, sidecar_of, write_json
+from relm.artifact import SEAL, read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.training_speed import LoggedPhase, evaluate_training
 from relm.training.model_files import NOTICED, checked_model, checked_weights
@@ -31,7 +31,7 @@ def made_by_an_earlier_version(folder: Path) -> Path:
     """Remove the keys that earlier versions did not write, and return the sidecar."""
     sidecar = sidecar_of(folder / "model.safetensors")
     content = read_json(sidecar)
-    del content["files"]
+    del content["files"], content[SEAL]
     write_json(sidecar, content)
     return sidecar
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_json, sha256_of, sidecar_of, write_json
+from relm.artifact import checked_sidecar, read_json, read_sealed, seal, sha256_of, sidecar_of, write_json
 from relm.cluster.supervision import is_locked
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -231,7 +231,8 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     """Copy a file with its times, so that no input is newer than its output; the records name the new run folder."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith(".record.json"):
-        write_json(copy, _moved_record(read_json(path), source, target))
+        moved = _moved_record(read_sealed(path, "bring it back, or delete it"), source, target)
+        write_json(copy, seal(moved))
     elif path.name == "state.json" and MACHINES not in (state := read_json(path)):
         write_json(copy, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
     else:
