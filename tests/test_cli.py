@@ -158,7 +158,7 @@ def test_doctor_and_list_answer_on_any_machine(project: Commands) -> None:
     assert doctor.returncode == 0, doctor.stderr
     assert re.search(r"^cuda\s+(yes|no): ", doctor.stdout, re.M)
     assert re.search(r"^HF_TOKEN +set$", doctor.stdout, re.M)
-    assert re.search(r"^ipu_simulator yes: pipelines .* on the CPU", doctor.stdout, re.M)
+    assert re.search(r"^ipu_simulator +yes: pipelines .* on the CPU", doctor.stdout, re.M)
     assert "hf_secret" not in doctor.stdout + doctor.stderr
     assert re.search(r"^tiny .*As small as can be$", project.relm("list").stdout, re.M)
 

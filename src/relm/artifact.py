@@ -36,7 +36,7 @@ def sidecar_of(path: Path) -> Path:
 
 def record_of(output: Path) -> Path:
     """Return ``FILE.record.json`` for the first output of a step."""
-    return output.with_name(output.name + ".record.json")
+    return Path(f"{output}.record.json")  # as above
 
 
 def require_regular_file(path: Path) -> None:

@@ -21,6 +21,7 @@ from local_server import (
     status,
 )
 
+from relm.artifact import read_sidecar
 from relm.corpus.download import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
@@ -34,7 +35,7 @@ def test_the_right_bytes_arrive_with_a_sidecar_and_nothing_else(server: LocalSer
     server.answers["/thing.bin"] = Served(BODY)
     sentence = download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert json.loads(destination.with_name("thing.bin.json").read_text()) == {
+    assert read_sidecar(destination) == {
         "file": "thing.bin",
         "sha256": hashlib.sha256(BODY).hexdigest(),
         "size": len(BODY),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from relm.artifact import read_json, sha256_of, sidecar_of, write_sidecar
+from relm.artifact import read_sidecar, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples import masked as module
 from relm.examples.contract import IGNORED
@@ -69,7 +69,7 @@ def objective(**masked: Any) -> Objective:
 
 def built(documents: Path, tokenizer: Path, output: Path, workers: int = 1, **masked: Any) -> ExampleTable:
     pregenerate_masked(documents, tokenizer, output, objective(**masked), "en", workers)
-    return ExampleTable(output, read_json(sidecar_of(output))["sha256"])
+    return ExampleTable(output, read_sidecar(output)["sha256"])
 
 
 def column(table: ExampleTable, name: str) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_pairs_have_two_segments_and_a_label(tmp_path: Path, tokenizer: Path, do
 def test_the_sidecar_describes_the_table(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     options = {"packing": "sentence_pairs", "duplication_factor": 2, "short_sequence_probability": 0.1}
     message = pregenerate_masked(documents, tokenizer, tmp_path / "a.arrow", objective(**options), "en", 1)
-    facts, table = read_json(sidecar_of(tmp_path / "a.arrow")), ExampleTable(tmp_path / "a.arrow")
+    facts, table = read_sidecar(tmp_path / "a.arrow"), ExampleTable(tmp_path / "a.arrow")
     length, label = column(table, "length").astype(int), column(table, "next_sentence_label")
     texts = [json.loads(line)["text"] for line in documents.read_text().splitlines()]
     words = sum(len(text.split()) for text in texts)
@@ -181,7 +181,7 @@ def test_any_number_of_workers_and_any_blocks_write_the_same_bytes(
 
 
 def read_bytes(table: ExampleTable) -> bytes:
-    facts = read_json(sidecar_of(table.path))
+    facts = read_sidecar(table.path)
     return table.path.read_bytes() + str({**facts, "file": ""}).encode()
 
 
@@ -322,7 +322,7 @@ def test_a_file_without_text_is_refused_unless_its_sidecar_records_no_documents(
     assert not (tmp_path / "a.arrow").exists()
     empty = write_texts(tmp_path / "empty.jsonl", [])
     assert len(built(empty, tokenizer, tmp_path / "a.arrow")) == 0
-    assert read_json(sidecar_of(tmp_path / "a.arrow"))["utilisation"] == 0
+    assert read_sidecar(tmp_path / "a.arrow")["utilisation"] == 0
 
 
 def test_a_tokenizer_that_lacks_special_tokens_is_refused(tmp_path: Path, documents: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relm.artifact import read_json, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
@@ -41,7 +41,7 @@ def test_without_an_end_of_text_a_shard_is_its_documents_one_after_the_other(tmp
     train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json", special_tokens=False)
     pregenerate(documents, tmp_path / "t.json", tmp_path / "a.train.bin")
     assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == [0, 1, 2, 0]
-    sidecar = read_json(sidecar_of(tmp_path / "a.train.bin"))
+    sidecar = read_sidecar(tmp_path / "a.train.bin")
     assert (sidecar["tokens"], sidecar["documents"], sidecar["special"]["end_of_text"]) == (4, 3, None)
 
 
@@ -59,7 +59,7 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
     bounds = [2**power for power in range(12)]
     counts = [sum(bound // 2 < length <= bound for length in lengths) for bound in bounds]
     histogram = [[bound, count] for bound, count in zip(bounds, counts, strict=True) if count]
-    assert read_json(sidecar_of(tmp_path / "a.train.bin")) == {
+    assert read_sidecar(tmp_path / "a.train.bin") == {
         "file": "a.train.bin",
         "sha256": sha256_of(tmp_path / "a.train.bin"),
         "size": 2 * len(expected),
@@ -145,7 +145,7 @@ def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, pro
 def test_no_documents_are_an_error_unless_the_sidecar_records_none(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", [])
     pregenerate(documents, tokenizer, tmp_path / "a.bin")
-    assert read_json(sidecar_of(tmp_path / "a.bin"))["tokens"] == 0
+    assert read_sidecar(tmp_path / "a.bin")["tokens"] == 0
     assert len((tmp_path / "a.idx").read_bytes()) == 34 + 8
     sidecar_of(documents).unlink()
     with pytest.raises(RelmError, match=r"a\.jsonl: holds no documents"):
@@ -250,7 +250,7 @@ def test_very_long_documents_are_encoded_in_parts_with_the_same_bytes(
     for workers in (1, 2):
         pregenerate(documents, tokenizer, tmp_path / "parts.bin", workers)
         assert files_of(tmp_path / "parts.bin") == files_of(tmp_path / "whole.bin")
-        facts = [read_json(sidecar_of(tmp_path / name)) for name in ("parts.bin", "whole.bin")]
+        facts = [read_sidecar(tmp_path / name) for name in ("parts.bin", "whole.bin")]
         assert facts[0]["words"] == facts[1]["words"]
         assert facts[0]["length_histogram"] == facts[1]["length_histogram"]
 
@@ -263,7 +263,7 @@ def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
     documents = tmp_path / "a.jsonl"
     documents.write_text('{"text": "' + "some words " * 400 + '", "id": "1", "title": ""}\n')
     pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-    assert read_json(sidecar_of(tmp_path / "a.bin"))["words"] == 800
+    assert read_sidecar(tmp_path / "a.bin")["words"] == 800
     monkeypatch.setattr(documents_module, "LONGEST_PART", 4000)
     endless = write_documents("b.jsonl", ["fine", "ab" * 4000])
     with pytest.raises(RelmError, match=r"b\.jsonl, line 2: 4,000 bytes of one document without a split point"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relm.artifact import read_json, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.corpus.documents import Document, encode_document
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
@@ -81,7 +81,7 @@ def test_the_sidecar_has_the_facts_of_the_manifest(tmp_path, words, write_docume
     documents = write_documents("a.jsonl", ["să ții\nîn casă și si", "şi"])
     output = tmp_path / "a.arrow"
     pregenerate_seq2seq(documents, words, output, objective(target_length=5), "ro", workers=1)
-    sidecar = read_json(sidecar_of(output))
+    sidecar = read_sidecar(output)
     assert sidecar == {
         "objective": "seq2seq",
         "layout": "table",
@@ -110,7 +110,7 @@ def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_doc
     monkeypatch.setattr("relm.examples.seq2seq.CHUNK", 5000)
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "two.arrow", objective(), "ro", workers=2)
     assert (tmp_path / "one.arrow").read_bytes() == (tmp_path / "two.arrow").read_bytes()
-    facts = [read_json(sidecar_of(tmp_path / name)) for name in ("one.arrow", "two.arrow")]
+    facts = [read_sidecar(tmp_path / name) for name in ("one.arrow", "two.arrow")]
     assert {**facts[0], "file": ""} == {**facts[1], "file": ""}
 
 
@@ -125,7 +125,7 @@ def test_a_very_long_document_is_taken_in_parts_and_gives_the_same_pairs(tmp_pat
         assert sum(not chunk.begins for chunk in chunks_of(file, AFTER_NEWLINE)) > 10
     pregenerate_seq2seq(documents, words, tmp_path / "parts.arrow", objective(), "ro", workers=1)
     assert (tmp_path / "parts.arrow").read_bytes() == (tmp_path / "whole.arrow").read_bytes()
-    whole, parts = (read_json(sidecar_of(tmp_path / f"{name}.arrow")) for name in ("whole", "parts"))
+    whole, parts = (read_sidecar(tmp_path / f"{name}.arrow") for name in ("whole", "parts"))
     assert {**whole, "file": ""} == {**parts, "file": ""}
     assert whole["documents"] == 3
 
@@ -139,7 +139,7 @@ def test_decoded_pairs_are_the_texts(tmp_path, tokenizer, prose, write_documents
     assert len(pairs) == len(lines) > 200
     assert {np.sign(len(source) - len(target)) for source, target in pairs} == {-1, 0, 1}
     longer = np.array([max(map(len, pair)) for pair in pairs])
-    assert read_json(sidecar_of(tmp_path / "a.arrow"))["length_histogram"] == length_histogram(longer)
+    assert read_sidecar(tmp_path / "a.arrow")["length_histogram"] == length_histogram(longer)
     for (source, target), line in zip(pairs, lines, strict=True):
         assert [side.count(loaded.end_of_text_id) for side in (source, target)] == [1, 1]
         assert loaded.tokenizer.decode(target[:-1]) == line
@@ -152,7 +152,7 @@ def test_documents_that_give_no_pair_are_refused_unless_the_shard_is_empty(tmp_p
     assert not (tmp_path / "a.arrow").exists()
     pregenerate_seq2seq(write_documents("b.jsonl", []), words, tmp_path / "b.arrow", objective(), "ro", workers=1)
     assert len(ExampleTable(tmp_path / "b.arrow")) == 0
-    assert read_json(sidecar_of(tmp_path / "b.arrow"))["examples"] == 0
+    assert read_sidecar(tmp_path / "b.arrow")["examples"] == 0
 
 
 def test_a_faulty_line_is_named(tmp_path, words, write_documents) -> None:

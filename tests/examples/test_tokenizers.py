@@ -13,7 +13,7 @@ import sentencepiece
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import BertTokenizer
 
-from relm.artifact import read_json, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of
 from relm.errors import RelmError
 from relm.examples.documents import first_texts
 from relm.examples.encoder import TextEncoder, ids_by_library
@@ -63,7 +63,7 @@ def test_a_trained_tokenizer_has_every_byte_and_the_wanted_size(tokenizer: Path)
     assert {loaded.tokenizer.token_to_id(c) for c in pre_tokenizers.ByteLevel.alphabet()} == set(range(1, 257))
     for text in ("никогда 中文 \x00\x7f🙂", "  two  spaces\n"):
         assert loaded.tokenizer.decode(loaded.tokenizer.encode(text).ids) == text
-    assert read_json(sidecar_of(tokenizer)) == {
+    assert read_sidecar(tokenizer) == {
         "file": "tokenizer.json",
         "sha256": loaded.sha256,
         "size": tokenizer.stat().st_size,
@@ -140,7 +140,7 @@ def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
     vocabulary = json.loads(gpt2_files["vocab.json"].read_text())
     assert loaded.tokenizer.get_vocab() == vocabulary
     assert loaded.tokenizer.encode("low lower").ids == [257, 258, vocabulary["e"], vocabulary["r"]]
-    assert read_json(sidecar_of(tmp_path / "out" / "tokenizer.json"))["kind"] == "gpt2_bpe"
+    assert read_sidecar(tmp_path / "out" / "tokenizer.json")["kind"] == "gpt2_bpe"
 
 
 def test_gpt2_encodes_wikitext_2_to_the_published_count_of_tokens(published, shared_data) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from finished_runs import FIGURES, FinishedRun
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, record_of, write_json
 from relm.cli import main
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run, resolve
@@ -36,7 +36,8 @@ def two_runs(copied_run: FinishedRun) -> tuple[str, str]:
 
 
 def change_figures(path: Path, **figures: Any) -> None:
-    """Replace or add figures of an evaluation."""
+    """Replace or add figures of an evaluation, whose record would show that they were changed."""
+    record_of(path).unlink(missing_ok=True)
     content = read_json(path)
     write_json(path, {**content, "figures": content["figures"] | figures})
 

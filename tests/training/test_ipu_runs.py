@@ -342,5 +342,5 @@ def test_instances_sum_counts_and_take_updates_in_one_order(
     monkeypatch.setattr(IpuDevice, "take_updates", take_updates)
     run = dataclasses.replace(whole, folder=tmp_path / "run")
     run.train()
-    assert events == ["counts", "counts", "updates"] * 4
+    assert events == [*["counts", "counts", "updates"] * 4, "counts"]
     assert run.sha256() == whole.sha256()

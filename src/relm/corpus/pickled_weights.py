@@ -4,7 +4,6 @@ Such a file is a pickle, which can hold any program. torch's own reader with `we
 everything else, and runs no code of it.
 """
 
-import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -28,15 +27,13 @@ def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Pat
     Raises:
         RelmError: the file holds anything but tensors by name, or is damaged; or the disk is too small.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     weights = _drop_copies(_read_tensors(pickled), pickled)
     size = sum(tensor.nbytes for tensor in weights.values())
     require_disk(output.parent, size, output.name)
     with atomic_file(output) as file:
-        save_file(weights, file.name, metadata={"format": "pt"})
-        with open(file.name, "rb") as written:  # the library may have replaced the file
-            os.fsync(written.fileno())
+        file.write(save(weights, metadata={"format": "pt"}))
     write_sidecar(output)
     beside = output.with_name("config.json")
     write_json(beside, configuration)
