@@ -10,7 +10,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -124,17 +123,9 @@ def limit_memory(project: DisturbedProject, draw: random.Random) -> Iterator[Non
 @while_running
 def another_command(project: DisturbedProject, draw: random.Random) -> Iterator[None]:
     """The same command given a second time in the same folder."""
-    with open(project.out.with_name("second.out"), "wb") as out:
-        second = subprocess.Popen(
-            project.command(project.target),
-            cwd=project.folder,
-            env=project.environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        yield
-        second.wait()
+    second = project.launch(project.out.with_name("second.out"))
+    yield
+    second.wait()
 
 
 # --- the disk and the clock --------------------------------------------------------------------------------------------------

@@ -147,8 +147,12 @@ class DisturbedProject(Commands):
 
     def begin(self) -> None:
         """Start the command."""
-        with open(self.out, "wb") as out:
-            self.process = subprocess.Popen(
+        self.process = self.launch(self.out)
+
+    def launch(self, printed: Path) -> "subprocess.Popen[bytes]":
+        """Start the command in a session of its own, and write what it prints into a file."""
+        with open(printed, "wb") as out:
+            return subprocess.Popen(
                 self.command(self.target),
                 cwd=self.folder,
                 env=self.environment,
