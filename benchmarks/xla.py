@@ -77,6 +77,7 @@ def their_steps(given: argparse.Namespace, folder: Path, report: Any) -> None:
     """Run the Trainer's steps on the CPU client; `report` is called after each, when the device has finished it."""
     import loop
     import torch_xla
+    import torch_xla.core.xla_model as xm
     import transformers
 
     from models import their_model
@@ -90,7 +91,8 @@ def their_steps(given: argparse.Namespace, folder: Path, report: Any) -> None:
 
     class AfterEachStep(transformers.TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            torch_xla.sync(wait=True)
+            torch_xla.sync()
+            xm.wait_device_ops()
             report()
 
     transformers.utils.logging.set_verbosity_error()

@@ -198,9 +198,10 @@ class XlaDevice:
 
     def synchronise(self) -> None:
         """Wait for the devices."""
-        import torch_xla
+        import torch_xla.core.xla_model as xm
 
-        torch_xla.sync(wait=True)
+        self.launch()
+        xm.wait_device_ops()  # `sync(wait=True)` returns once the program is launched (torch_xla 2.9)
 
     def peak_memory(self) -> int | None:
         """Return the peak resident size of this process; None on a TPU, whose memory PyTorch/XLA does not report under SPMD."""

@@ -133,6 +133,19 @@ def test_reading_the_state_on_rank_0_alone_compiles_no_program(device: XlaDevice
     assert after["transfers_from_devices"] > before["transfers_from_devices"]
 
 
+def test_a_synchronised_device_has_finished_what_was_launched(device: XlaDevice) -> None:
+    """The count of executions grows at the end of each."""
+    products = device.place(nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))))
+    rows = device.feed(device.stage({"rows": np.ones((1024, 1024), dtype=np.float32)}))["rows"]
+    device.synchronise()
+    before = device.figures()["executions"]
+    results = [products(rows)]
+    device.launch()
+    results.append(products(results[0]))
+    device.synchronise()
+    assert device.figures()["executions"] == before + 2
+
+
 def test_the_compilers_error_of_full_memory_is_explained() -> None:
     code = f"""
 import numpy as np, torch, torch_xla
