@@ -123,6 +123,16 @@ def test_an_edited_record_is_refused_and_kept(edited: dict[str, object], tmp_pat
         pin(remote, tmp_path / "a")
 
 
+def test_a_record_with_another_hash_than_it_was_written_with_is_refused(server: LocalServer, destination: Path) -> None:
+    """Otherwise a second record of the same shape would vouch for whatever a source gives now."""
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", unpinned(server), destination)
+    record = record_of(destination)
+    record.write_text(record.read_text().replace(SHA256, hashlib.sha256(OTHER).hexdigest()))
+    with pytest.raises(RelmError, match=r"first_download\.json: changed since it was made: .*restore it from a copy"):
+        pin(unpinned(server), destination)
+
+
 def test_a_deleted_record_is_written_again_from_the_file_that_is_there(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", unpinned(server), destination)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_json, sha256_of, write_json
+from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, write_json
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile
 
@@ -59,7 +59,8 @@ def write_record(destination: Path, origin: str) -> str:
         origin: description of the source that gave it.
     """
     facts = {"file": destination.name, "sha256": sha256_of(destination), "size": destination.stat().st_size, "source": origin}
-    write_json(record_of(destination), {**facts, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    write_json(record_of(destination), seal({**facts, "date": date}))
     return (
         f"first download, recorded in {record_of(destination)}; to pin it for everybody, write into the dataset's file "
         f"`{destination.name}: {{sha256: {facts['sha256']}, size: {facts['size']}}}`, which gives the run another fingerprint"
@@ -79,7 +80,7 @@ def explain_record(remote: RemoteFile, destination: Path) -> str:
 
 
 def _read_record(record: Path) -> dict[str, Any]:
-    facts = read_json(record)
+    facts = read_sealed(record, "restore it from a copy, or delete it to record the next download as the first")
     wanted = {"sha256": str, "size": int, "source": str, "date": str}
     if not isinstance(facts, dict) or any(not isinstance(facts.get(key), kind) for key, kind in wanted.items()):
         raise RelmError(f"{record}: lacks one of {', '.join(wanted)}; delete it to record the next download as the first")
