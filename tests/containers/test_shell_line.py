@@ -91,6 +91,7 @@ def test_a_folder_of_ones_own_is_mounted_to_be_read_only(
     line = docker_line(["relm", "extract", "--dataset", "mine.yaml", "--source", "~/texts"], project).line
     assert line is not None
     assert '--volume "$HOME"/texts:"$HOME"/texts:ro' in line
+    assert '--env RELM_HOME="$HOME" ' in line
     assert str(texts) not in line
 
 

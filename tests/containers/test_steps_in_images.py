@@ -122,6 +122,16 @@ def test_what_a_step_writes_belongs_to_the_caller(project: ImageProject) -> None
     assert ((folder / "file").stat().st_uid, (folder / "file").stat().st_gid) == (1234, 1234)
 
 
+def test_a_tilde_in_a_dataset_is_the_callers_home_folder(project: ImageProject, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("a text")
+    tmp_path.chmod(0o755)
+    ask = "from relm.recipes.own_folders import resolve_own_folder as own; print(*own('~/texts', 'folder').iterdir())"
+    done = project.command(*in_image(project, "-c", ask, entry_point="python", read=[texts], home=tmp_path))
+    assert done.stdout.strip().splitlines()[-1] == str(texts / "a.txt")
+
+
 def test_a_step_without_need_has_no_network(project: ImageProject) -> None:
     ask = "import socket; print(sorted(name for _, name in socket.if_nameindex()))"
     done = project.command(*in_image(project, "-c", ask, entry_point="python"))

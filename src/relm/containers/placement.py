@@ -18,6 +18,7 @@ from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.home_folder import expand_home
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGING_STEP
 from relm.recipes.own_folders import require_consent, resolve_own_folder
@@ -160,12 +161,12 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
     given = [part.folder for part in parts if part is not None and part.folder is not None]
     typed = (_find_option(words, "--source") or "") if step == "extract" else ""
     for name in given:  # before an engine mounts it
-        if resolve_own_folder(name, "folder") != Path(typed).expanduser():
+        if resolve_own_folder(name, "folder") != expand_home(typed):
             require_consent(name, "folder")
     if step == "extract" and isinstance(_find_content(words), str):
         given.append(typed)
     if step == "download":
         given += [folder for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     inside = (Path.cwd(), work_folder().resolve())
-    folders = dict.fromkeys(Path(name).expanduser().resolve() for name in given)
+    folders = dict.fromkeys(expand_home(name).resolve() for name in given)
     return [folder for folder in folders if not any(folder.is_relative_to(mounted) for mounted in inside)]

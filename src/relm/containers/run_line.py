@@ -10,6 +10,7 @@ from relm.containers.extensions import find_extensions
 from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
 from relm.errors import RelmError
+from relm.recipes.home_folder import HOME, home_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGER_ADDRESSES, LOGGER_KEYS
 
@@ -44,6 +45,8 @@ class ContainerRun:
     """Folders mounted at their own path: the checkout and, where that lies elsewhere, the work folder."""
     read: Sequence[Path] = ()
     """Folders and files mounted at their own path, read-only."""
+    home: Path | None = None
+    """The folder that `~` names in datasets and models; None: no folder of it is mounted."""
     search_path: Sequence[Path] = ()
     """Folders in which Python finds modules beside its own."""
     working_folder: Path = field(default_factory=Path.cwd)
@@ -74,6 +77,7 @@ def prepare_run(
         command=command,
         writable=[checkout] if work.is_relative_to(checkout.resolve()) else [checkout, work],
         read=[*placed.reads, *extensions.files, *list_configuration(image, os.environ)],
+        home=home_folder() if placed.reads else None,
         search_path=extensions.search_path,
         working_folder=checkout,
         network=placed.network,
@@ -172,6 +176,8 @@ def _format_device(engine: Engine, run: ContainerRun) -> list[str]:
 def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
     """Return the flags of the step's variables; RELM_IMAGE names the image for the record."""
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
+    if run.home is not None:
+        fixed[HOME] = str(run.home)
     if run.search_path:
         fixed["PYTHONPATH"] = os.pathsep.join(map(str, run.search_path))
     names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *(PASSED_TO_LOGGERS if run.logs else ())]

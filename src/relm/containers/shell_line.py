@@ -24,6 +24,7 @@ from relm.containers.run_line import (
 )
 from relm.devices.ranks import words_of_step
 from relm.errors import RelmError
+from relm.recipes.home_folder import home_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.redaction import shorten_path
@@ -123,6 +124,7 @@ def _prepare_run(
             for word in _insert_variables([str(folder) if environment else shorten_path(folder) for folder in placed.reads], {})
         ]
         + list(extensions.files),
+        home=(home_folder() if environment else Path(HOME)) if placed.reads else None,
         search_path=extensions.search_path,
         working_folder=Path(CHECKOUT),
         network=placed.network,

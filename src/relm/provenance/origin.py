@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from relm.recipes.datasets import Dataset
+from relm.recipes.home_folder import expand_home
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.redaction import shorten_path
@@ -32,7 +32,7 @@ class Origin:
 def describe_origin(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
     """Return the origin of a dataset, model or test that a recipe names, with what it is used for."""
     folder = getattr(spec, "folder", None)
-    folder_name = None if folder is None else shorten_path(Path(folder).expanduser())
+    folder_name = None if folder is None else shorten_path(expand_home(folder))
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), folder_name)
 
 

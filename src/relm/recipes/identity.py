@@ -17,6 +17,7 @@ from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
+from relm.recipes.home_folder import expand_home
 from relm.recipes.objectives import Objective
 from relm.recipes.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.published_models import PretrainedModel
@@ -71,7 +72,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
 
 def folder_content(dataset: Dataset, cache: Path) -> list[list[str]]:
     """Return [[path inside the folder, sha256], ...] of the dataset's files; unchanged files are not hashed again."""
-    folder = Path(str(dataset.folder)).expanduser()
+    folder = expand_home(str(dataset.folder))
     files = {path.relative_to(folder).as_posix(): path for path in folder_files(dataset)}
     known_contents = cache / f"{folder.name}-{digest(str(folder.resolve()))}.json"
     return [[inside, sha256] for inside, sha256 in content_of(files, known_contents).items()]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.recipes.home_folder import expand_home, home_folder
 
 SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 CONSENT = "RELM_DATA_FOLDERS"
@@ -29,7 +30,7 @@ def resolve_own_folder(text: str, where: str) -> Path:
         RelmError: it is one that no recipe may read, itself or behind a link.
     """
     try:
-        folder = Path(text).expanduser()
+        folder = expand_home(text)
     except RuntimeError:
         raise RelmError(f"{where}: there is no home folder for {text}; give the whole path") from None
     _require_allowed(folder, where)
@@ -126,10 +127,10 @@ def _find_reason(resolved: Path) -> str | None:
         return "the root of all folders"
     if system := next((name for name in SYSTEM if resolved.is_relative_to(name)), None):
         return f"in {system}, a folder of the system"
-    try:
-        home = Path.home().resolve()
-    except RuntimeError:
+    home = home_folder()
+    if home is None:
         return None
+    home = home.resolve()
     if resolved == home:
         return "the whole home folder"
     inside = resolved.relative_to(home).parts if resolved.is_relative_to(home) else ()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from relm.recipes.home_folder import expand_home, home_folder
 from relm.recipes.identity import work_folder
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
@@ -18,7 +19,7 @@ _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\"]+")
 
 def _list_short_names() -> list[tuple[str, str]]:
     """Return absolute folders with their short names, the most specific first."""
-    folders = [(os.path.abspath(work_folder()), "work"), (os.getcwd(), "."), (os.path.expanduser("~"), "~")]
+    folders = [(os.path.abspath(work_folder()), "work"), (os.getcwd(), "."), (str(home_folder() or ""), "~")]
     return [(folder, name) for folder, name in folders if len(folder) > 1]
 
 
@@ -38,7 +39,7 @@ def expand_path(path: str) -> Path:
     first, _, rest = path.partition("/")
     if first == "work":
         return work_folder() / rest
-    return Path(path).expanduser()
+    return expand_home(path)
 
 
 def mask_secrets(text: str) -> str:

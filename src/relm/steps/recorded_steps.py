@@ -14,6 +14,7 @@ from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.home_folder import expand_home
 from relm.recipes.own_folders import require_consent
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_name import RUN_NAME
@@ -130,7 +131,7 @@ def _own_sources() -> dict[str, str | None]:
         with contextlib.suppress(RelmError):
             spec = load_dataset(path)
             if spec.folder is not None:
-                sources |= {shorten_path(Path(spec.folder).expanduser()): spec.folder, spec.folder: spec.folder}
+                sources |= {shorten_path(expand_home(spec.folder)): spec.folder, spec.folder: spec.folder}
             if spec.hub is not None:
                 sources[f"{spec.hub.name}@{spec.hub.revision}"] = None
     return sources
