@@ -1,16 +1,17 @@
 """Every file of a finished run, damaged between the steps: whoever reads it names it, or makes the same bytes without it."""
 
+import contextlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
 import pytest
 from finished_stages import ANOTHER, DETECTED, FAULTS, FLIPS, SAME, WRONG, Bench, list_stages, make_another_run
 
-from small_project import Commands
+from small_project import Commands, make_project
 
 SEED = 21
 HEADER = "| stage | files | tried | detected | same bytes | silently wrong |"
@@ -38,15 +39,54 @@ UNREAD = {
 }
 
 
+MASKED_RECIPE = """
+title: A BERT as small as can be
+data: {dataset: sample}
+tokenizer: {train: wordpiece, vocabulary_size: 400}
+model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32}
+pretrain:
+  main:
+    objective: masked
+    masked: {packing: sentence_pairs}
+    sequence_length: 32
+    global_batch_size: 4
+    steps: 40
+    optimizer: {name: lamb, learning_rate: 1e-3}
+    schedule: {name: linear, warmup_steps: 5}
+evaluate: [masked_lm]
+run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
+"""
+
+
 @pytest.fixture(scope="module")
 def bench(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The finished run in a folder of its own, which is the current folder."""
     folder = tmp_path_factory.mktemp("damaged")
     shutil.copytree(finished_project.folder, folder, symlinks=True, dirs_exist_ok=True)
+    with opened(folder) as bench:
+        yield bench
+
+
+@pytest.fixture
+def masked_bench(tmp_path: Path) -> Iterator[Bench]:
+    """A finished run of a masked model, in the current folder."""
+    folder = tmp_path / "masked"
+    folder.mkdir()
+    project = make_project(folder)
+    (folder / "recipes" / "tiny.yaml").write_text(MASKED_RECIPE)
+    done = project.snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    with opened(folder) as bench:
+        yield bench
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Bench]:
+    """Make the folder of a finished run the current one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("RELM_WORK", raising=False)
-        patch.setenv("RELM_MIRROR", str(finished_project.folder / "mirror"))
+        patch.setenv("RELM_MIRROR", str(folder / "mirror"))
         for stage in (stage for stage in list_stages() if stage.name in ("report", "publish")):
             assert stage.run()[0] == 0  # the page differs where another process of the machine wrote it
         yield Bench()
@@ -83,7 +123,28 @@ def test_some_damaged_files_are_named_or_healed(bench: Bench) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(3000)
 def test_every_damaged_file_is_named_or_healed(bench: Bench, checkout: Path, tmp_path: Path) -> None:
-    others = make_another_run(tmp_path / "another")
+    counts, wrong = damage_every_file(bench, make_another_run(tmp_path / "another"))
+    rows = [(stage, *(found[key] for key in ("files", DETECTED, SAME, WRONG))) for stage, found in counts.items()]
+    assert wrong == []
+    for found, stated in zip(format_table(rows), table_of(checkout), strict=True):
+        (*one, one_detected, _, _), (*other, other_detected, _, _) = split_row(found), split_row(stated)
+        assert one == other
+        # state.json has times in it, so that a flipped byte meets another key, and the checkpoint is refused or not used.
+        assert abs(int(one_detected) - int(other_detected)) <= len(FLIPS), (found, stated)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3000)
+def test_every_damaged_file_of_a_masked_run_is_named_or_healed(masked_bench: Bench, checkout: Path, tmp_path: Path) -> None:
+    counts, wrong = damage_every_file(masked_bench, make_another_run(tmp_path / "another"))
+    assert wrong == []
+    found = sum(counts.values(), Counter())
+    tried = found[DETECTED] + found[SAME]
+    assert f"of a masked run (a BERT), {found['files']} files, {tried} faults" in (checkout / "docs/trust.md").read_text()
+
+
+def damage_every_file(bench: Bench, others: Mapping[str, bytes]) -> tuple[dict[str, Counter[str]], list[str]]:
+    """Damage each file in each way, and return the counts of files and of outcomes by stage, and what was silently wrong."""
     counts: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
     wrong = []
     for name in (name for name in sorted(bench.files) if not is_unread(name)):
@@ -94,13 +155,7 @@ def test_every_damaged_file_is_named_or_healed(bench: Bench, checkout: Path, tmp
                 outcome = bench.damage(name, content)
                 counts[stage_of(name)][outcome] += 1
                 wrong += [f"{name}: {fault}"] if outcome == WRONG else []
-    rows = [(stage, *(found[key] for key in ("files", DETECTED, SAME, WRONG))) for stage, found in counts.items()]
-    assert wrong == []
-    for found, stated in zip(format_table(rows), table_of(checkout), strict=True):
-        (*one, one_detected, _, _), (*other, other_detected, _, _) = split_row(found), split_row(stated)
-        assert one == other
-        # state.json has times in it, so that a flipped byte meets another key, and the checkpoint is refused or not used.
-        assert abs(int(one_detected) - int(other_detected)) <= len(FLIPS), (found, stated)
+    return counts, wrong
 
 
 def format_table(rows: list[tuple[str, int, int, int, int]]) -> list[str]:

@@ -258,7 +258,7 @@ def test_an_emptied_log_is_refused_and_continued_once_it_is_back(
     log = tiny_run.folder / "main" / name
     whole = log.read_bytes()
     log.write_bytes(b"")
-    with pytest.raises(RelmError, match=rf"{name}: has 0 bytes, but the checkpoint of step 6 attests"):
+    with pytest.raises(RelmError, match=rf"{name}: has 0 bytes, but state.json of step 6 attests"):
         tiny_run.train()
     log.write_bytes(whole)
     tiny_run.train()

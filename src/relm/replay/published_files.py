@@ -195,6 +195,8 @@ def _compare(
         return None
     if found == in_crate:
         return FileDifference(CHECKSUMS, DAMAGED, f"its sha256 of {name} is neither the file's nor that in {METADATA}")
+    if name == METADATA:  # no third list shows which of the two was changed
+        return FileDifference(name, DAMAGED, f"sha256 is {found}, {CHECKSUMS} has {expected}")
     return FileDifference(name, DAMAGED, f"sha256 is {found}, published was {expected}")
 
 

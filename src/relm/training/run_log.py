@@ -104,7 +104,7 @@ def _is_attested(path: Path, step: int, attested: Mapping[str, Any]) -> bool:
     fault, accepted = find_log_fault(path, attested), acceptance_of(path)
     if fault is None:
         return True
-    attests = f"the checkpoint of step {step:,} attests {attested['bytes']:,} bytes with sha256 {attested['sha256']}"
+    attests = f"state.json of step {step:,} attests {attested['bytes']:,} bytes with sha256 {attested['sha256']}"
     if not accepted.exists():
         raise RelmError(
             f"{path}: {fault}, but {attests}: it was emptied, edited or truncated since. Bring the file back; or make an empty "
