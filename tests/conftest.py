@@ -11,9 +11,11 @@ from small_project import CHECKOUT, Commands, make_project
 
 
 def pytest_configure() -> None:
-    """Take SIGINT as always, here and in what is started: a shell's background commands would ignore it from birth."""
+    """Take SIGINT and SIGHUP as always, here and in what is started: in the background or under nohup they are ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

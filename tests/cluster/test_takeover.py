@@ -137,6 +137,7 @@ def test_another_machine_ends_with_the_bytes_of_an_uninterrupted_run(project: Co
     assert project.jobs("results/long@same") == {}
 
 
+@pytest.mark.full
 def test_another_micro_batch_sees_the_same_examples(project: Commands) -> None:
     interrupt(project, "undropped")
     assert project.relm("continue", "undropped@other", "--from", "undropped@cpu").returncode == 0

@@ -111,6 +111,7 @@ def test_figures_of_a_tokenizer_that_begins_each_text_with_a_prefix_are_the_harn
     assert figures["strict_accuracy"] > 0
 
 
+@pytest.mark.full
 def test_figures_on_the_published_tests_are_the_harness_s(tmp_path: Path, shared_data: Path) -> None:
     texts, document = published(shared_data, tmp_path, 40, 3, 3000)
     tokenizer = gpt2_tokenizer(shared_data, tmp_path)

@@ -23,6 +23,19 @@ def shipped_list() -> str:
     return describe_runs(Project(CHECKOUT))
 
 
+def copy_recipes(folder: Path, *runs: str) -> None:
+    """Copy the shipped machines, data and models, and of the runs those that are named and what they extend."""
+    shutil.copytree(
+        CHECKOUT / "recipes",
+        folder / "recipes",
+        ignore=lambda at, names: [
+            name
+            for name in names
+            if Path(at) == CHECKOUT / "recipes" and name.endswith(".yaml") and name.removesuffix(".yaml") not in runs
+        ],
+    )
+
+
 def cells(name: str, listed: str | None = None) -> dict[str, str]:
     """Return machine -> the text of its cell, of a run."""
     listed = listed or shipped_list()
@@ -82,20 +95,20 @@ def test_the_list_is_readable_in_120_columns() -> None:
 
 
 def test_a_run_that_does_not_fit_is_marked(tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "bert_large_wikitext103_v3-8_fp32")
     small = tmp_path / "recipes" / "machines" / "rtx4090.yaml"
     small.write_text(small.read_text().replace("memory_gib: 24", "memory_gib: 4"))
     assert cells("bert_large_wikitext103_v3-8_fp32", describe_runs(Project(tmp_path)))["rtx4090"] == "too large"
 
 
 def test_a_machine_with_faults_is_listed_with_the_first(tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "quickstart")
     (tmp_path / "recipes" / "machines" / "mine.yaml").write_text("title: Mine\n")
     assert re.search(r"^@mine +has faults: .*mine.yaml: 1 error: device: missing", describe_runs(Project(tmp_path)), re.M)
 
 
 def test_a_file_whose_name_cannot_be_a_machines_is_listed(tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "quickstart")
     for name in ("my box.yaml", ".#h100.yaml"):
         shutil.copy(CHECKOUT / "recipes/machines/h100.yaml", tmp_path / "recipes" / "machines" / name)
     listed = describe_runs(Project(tmp_path))
@@ -104,7 +117,7 @@ def test_a_file_whose_name_cannot_be_a_machines_is_listed(tmp_path: Path) -> Non
 
 
 def test_a_price_of_the_machine_is_in_its_cell(tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "roberta_base_v3-8")
     machine = tmp_path / "recipes" / "machines" / "h100.yaml"
     priced = re.sub(r"usd_per_hour: [\d.]+", "usd_per_hour: 600", machine.read_text())
     assert priced != machine.read_text()
@@ -141,7 +154,7 @@ def test_what_is_no_machine_is_refused(
 
 
 def test_a_run_with_results_is_marked_with_the_machine_that_made_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "quickstart", "shakespeare_char")
     (tmp_path / "results" / "quickstart@h100").mkdir(parents=True)
     (tmp_path / "results" / "shakespeare_char").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -167,6 +180,6 @@ def test_a_reader_that_ends_early_is_no_fault() -> None:
 
 
 def test_the_cpu_is_marked_where_a_recipe_names_no_machine(tmp_path: Path) -> None:
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    copy_recipes(tmp_path, "quickstart")
     (tmp_path / "recipes" / "mine.yaml").write_text("extends: quickstart\ntitle: Mine\nrun: {machine: null}\n")
     assert "cpu*" in cells("mine", describe_runs(Project(tmp_path)))

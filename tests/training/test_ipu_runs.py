@@ -174,7 +174,14 @@ def stopped_after(run: TinyRun, steps: int, monkeypatch: pytest.MonkeyPatch) -> 
             run.train()
 
 
-@pytest.mark.parametrize("kill", ["updates:1", "updates:3", "checkpoint-tensor:40", "checkpoint-listed:2", "model-written:1"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        "updates:3",
+        "checkpoint-listed:2",
+        *(pytest.param(kill, marks=pytest.mark.full) for kill in ("updates:1", "checkpoint-tensor:40", "model-written:1")),
+    ],
+)
 def test_a_killed_run_ends_with_the_same_bytes(kill: str, interrupted: TinyRun, whole: TinyRun) -> None:
     code, message = interrupted.attempt(kill)
     assert code == -signal.SIGKILL, message
@@ -183,7 +190,7 @@ def test_a_killed_run_ends_with_the_same_bytes(kill: str, interrupted: TinyRun, 
     assert_same(interrupted, whole)
 
 
-@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("call", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_a_killed_worker_loses_nothing(
     call: int, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +240,7 @@ def test_a_second_trainer_of_a_run_is_refused_and_disturbs_nothing(
     assert_same(interrupted, whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_a_call_is_finished_after_a_signal(
     number: signal.Signals, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
