@@ -44,7 +44,7 @@ from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
 from relm.recipes.objectives import Objective
 from relm.recipes.recipe import Recipe
-from relm.training import loop, step, updates
+from relm.training import loop, saves, step, updates
 from relm.training.phase_run import open_reader
 
 VOCABULARY, POSITIONS, WORDS, DOCUMENTS = 8192, 128, 400, 400
@@ -266,7 +266,7 @@ PLACES: list[tuple[Any, str, str]] = [
     (updates, "finish_gradients", "step"),
     (torch.optim.AdamW, "step", "step"),
     (torch.optim.AdamW, "zero_grad", "step"),
-    (loop, "save", "checkpoint"),
+    (saves.Saves, "save", "checkpoint"),
     (loop, "train", "train"),
 ]
 

@@ -45,6 +45,7 @@ ALONE = {
     "parsing": "parsing.py --runs 1",
     "resume": "resume.py --tokens 10000000 --layers 1 --hidden 32 --repeats 1",
     "sample_index": "sample_index.py --documents 1000 --runs 1",
+    "saves": "saves.py --layers 1 --hidden 32 --interval 2 --saves 2 --repeats 1",
 }
 # Benchmarks that other tests run, and scripts that a benchmark runs.
 ELSEWHERE = {

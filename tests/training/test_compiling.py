@@ -103,7 +103,7 @@ def test_a_compiled_run_takes_the_steps_of_an_uncompiled_one(
 def test_a_compiled_run_resumes_to_the_same_bits_whether_or_not_its_programs_are_kept(tmp_path: Path, examples: Path) -> None:
     changes = {"run": {"compile": True, "activation_checkpointing": True}}
     whole, killed = (SharedRun(tmp_path / name, examples, changes) for name in ("whole", "killed"))
-    dying = SharedRun(killed.folder, examples, changes, own={"0": {"RELM_KILL_AT": "gradient:5"}})
+    dying = SharedRun(killed.folder, examples, changes, own={"0": {"RELM_KILL_AT": "checkpoint-saved:1"}})
     caches = [{"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)} for name in ("one", "other")]
     assert finished(start_ranks([whole], 1, **caches[0]), timeout=900).returncode == 0
     assert finished(start_ranks([dying], 1, **caches[1]), timeout=900).returncode == 1

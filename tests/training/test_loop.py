@@ -21,7 +21,7 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
 from relm.recipes.run import Run
-from relm.training import loop, meter, updates
+from relm.training import meter, saves, updates
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import prefetch
 from relm.training.phase_run import derived_seed, open_reader
@@ -98,7 +98,7 @@ def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, mon
         return Path()
 
     monkeypatch.setattr(updates, "take_step", take_step)
-    monkeypatch.setattr(loop, "save", save)
+    monkeypatch.setattr(saves.Saves, "save", save)
     tiny_run.changes = {"run": {"log_interval": 10, "checkpoint_interval": 1000}}
     tiny_run.train()
     assert [line["step"] for line in tiny_run.lines()] == [1, 10, 20, 30]

@@ -86,6 +86,12 @@ class Device(Protocol):
             whole: scalars that are the same on all ranks; returned unchanged.
         """
 
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return contiguous copies in main memory, or None if it has no room for them; the host waits for the device once.
+
+        No step changes the copies, but the next call may, which comes once they are used no more.
+        """
+
     def launch(self) -> None:
         """Start all operations requested so far, without waiting; a device that traces compiles them into one program."""
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
 from relm.devices.first_calls import make_first_calls
+from relm.devices.host_copies import clone_tensors, fit_into_memory
 from relm.devices.overlapping import OverlappedSums
 from relm.devices.private_cache import keep_compiler_cache
 from relm.devices.processes import Processes, rank_of_this_process
@@ -68,6 +69,8 @@ class TorchDevice:
             torch.set_float32_matmul_precision(PRECISIONS[run.float32_matmul_precision])
         self._processes = Processes(self._device) if self.ranks > 1 else None
         self._overlapped: OverlappedSums | None = None
+        self._pinned: list[Tensor] = []
+        """The memory of all copies to the host: torch keeps pinned memory, so that releasing it would free none."""
 
     def place(self, model: Model) -> Model:
         """Return the same module, moved."""
@@ -140,6 +143,21 @@ class TorchDevice:
             values = torch.cat([values, torch.stack([value.float() for value in whole])])
         read: list[float] = values.tolist()
         return read
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return clones; of a GPU's tensors copies in pinned memory, to which all are sent before the host waits."""
+        if self._device.type == "cpu":
+            return clone_tensors(tensors)
+        wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        if wanted != [(tensor.shape, tensor.dtype) for tensor in self._pinned]:
+            self._pinned = []
+            if not fit_into_memory(tensors, times=2):  # torch rounds pinned memory up to a power of two
+                return None
+            self._pinned = [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in wanted]
+        for copy, tensor in zip(self._pinned, tensors, strict=True):
+            copy.copy_(tensor.detach(), non_blocking=True)
+        torch.cuda.synchronize()
+        return self._pinned
 
     def launch(self) -> None:
         """Do nothing: every operation has started already."""

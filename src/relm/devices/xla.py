@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
+from relm.devices.host_copies import fit_into_memory
 from relm.devices.processes import Processes
 from relm.devices.tpu_chips import chip_count, chips_here
 from relm.devices.tpu_options import set_options
@@ -189,6 +190,19 @@ class XlaDevice:
         import torch_xla
 
         return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return copies, fetched in one transfer; tensors that are in main memory already are cloned."""
+        import torch_xla
+
+        if not fit_into_memory(tensors, times=2):  # XLA holds what it fetches a second time until all is there
+            return None
+        there = [tensor.device.type == "xla" for tensor in tensors]
+        fetched = iter(
+            torch_xla._XLAC._xla_get_cpu_tensors([one.detach() for one, far in zip(tensors, there, strict=True) if far])
+        )
+        copies = (next(fetched) if far else one.detach().clone() for one, far in zip(tensors, there, strict=True))
+        return [copy.contiguous() for copy in copies]
 
     def launch(self) -> None:
         """Start everything traced so far as one program on the devices, without waiting."""

@@ -37,8 +37,11 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"lines": len(texts), "sha256": _sha256("".join(f"{text}\n" for text in texts))}
 
 
-def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
+def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
     """Return the lines of `train.jsonl` after `step`; the file is read backwards, only as far as needed.
+
+    Args:
+        size: the bytes from the beginning that are read; None: all.
 
     Raises:
         RelmError: a line is broken.
@@ -47,7 +50,7 @@ def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
     if not log.stat().st_size:
         return lines
     with open(log, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = len(text)
+        end = len(text) if size is None else min(size, len(text))
         while end:
             start = text.rfind(b"\n", 0, end - 1) + 1
             try:

@@ -109,7 +109,7 @@ def save_checkpoint(
         hashes = _write_tensors(partial, dict(zip(CHECKPOINT_FILES, (model, optimizer), strict=True)))
         content = {"format": FORMAT, **state, "sha256": hashes}
         with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
-            line = _line(checkpoints, content) if listed else None
+            line = _line(checkpoints, content, log) if listed else None
             logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
             _write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
             kill_point("checkpoint-written")
@@ -149,14 +149,15 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
     sync_path(folder)
 
 
-def _line(checkpoints: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+def _line(checkpoints: Path, state: Mapping[str, Any], attested: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a checkpoint's line of `checkpoints.jsonl`: its hashes and, where there is a log, that of its lines.
 
-    Those are the lines since the newest listed checkpoint.
+    Those are the lines since the newest listed checkpoint up to this one: training may have written more.
     """
     line = {"step": state["step"], "sha256": state["sha256"], "state_sha256": state_sha256(state)}
     log, before = checkpoints.with_name(LOG), max((step for step in _listed(checkpoints) if step < state["step"]), default=0)
-    lines = {"log": line_facts(lines_after(log, before))} if log.exists() else {}
+    size = attested["bytes"] if attested is not None else None
+    lines = {"log": line_facts(lines_after(log, before, size))} if log.exists() else {}
     return {**line, **lines, "made_on": state["made_on"]}
 
 

@@ -4,7 +4,7 @@ It has a line for each process that trained the phase, in order, since counters 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,16 +22,15 @@ def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
     try:
         yield
     finally:
-        note_device_figures(run, meter)
+        note_device_figures(run, meter.first_step, meter.step, run.device.figures())
 
 
-def note_device_figures(run: PhaseRun, meter: Meter) -> None:
+def note_device_figures(run: PhaseRun, first_step: int, step: int, figures: Mapping[str, float]) -> None:
     """Write `device.json` with this process as its last line: the step it resumed after, its steps, and its counters so far.
 
     This happens with every checkpoint, so that a killed process leaves a line of the steps that count. Lines of processes that
     began at the same step or later are removed: none of their steps was kept.
     """
-    figures = run.device.figures()
     if not (run.writes and figures):
         return
     path = run.folder / DEVICE_FIGURES
@@ -39,6 +38,6 @@ def note_device_figures(run: PhaseRun, meter: Meter) -> None:
     if path.exists():
         with contextlib.suppress(RelmError):  # a damaged file of counters must not end training
             known = read_shaped(path, DEVICE_SHAPE)["processes"]
-    others = [line for line in known if line["after_step"] < meter.first_step]
-    own = {"after_step": meter.first_step, "steps": meter.step - meter.first_step, **figures}
+    others = [line for line in known if line["after_step"] < first_step]
+    own = {"after_step": first_step, "steps": step - first_step, **figures}
     write_json(path, {"phase": run.phase, "processes": [*others, own]})

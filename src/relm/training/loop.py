@@ -4,8 +4,7 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never kept as state.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,21 @@ from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_folder import CHECKPOINTS, COMPILED, ORDER, checkpoint_folder
+from relm.recipes.run_folder import COMPILED, ORDER
 from relm.training.architecture import configuration
-from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
+from relm.training.checkpoints import newest_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
-from relm.training.device_figures import device_figures, note_device_figures
+from relm.training.device_figures import device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
-from relm.training.journal import Journal, open_journal
+from relm.training.journal import open_journal
 from relm.training.learner import Learner, begin
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
 from relm.training.resources import require_resources
-from relm.training.run_log import RunLog
+from relm.training.saves import open_saves
 from relm.training.shard_stamps import known_shards
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut, open_held_out
@@ -161,23 +160,24 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     learner.model.train()
     updates, programs = open_updates(run, learner), None
     compiles = device.traces or updates.forward != learner.model.terms
-    with open_checkpoint_list(run, learner) as checkpoint_list, open_journal(run, learner, last) as journal:
+    with open_journal(run, learner, last) as journal, open_saves(run, learner, journal) as saves:
         watch = open_watch(run, meter.step)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
             if held_out is not None and compiles and number == 1:
                 held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
+            saves.check()
 
             ends = given.last == run.settings.steps
             stops = (given.stops if device.ranks > 1 else bool(stop)) and given.last < last
             logs = given.first == 1 or given.reaches(every.log_interval) or ends
             validates = held_out is not None and (given.reaches(held_out.interval) or ends)
-            saves = given.reaches(every.checkpoint_interval) or given.last == last or stops
-            if saves or validates:
+            is_saved = given.reaches(every.checkpoint_interval) or given.last == last or stops
+            if is_saved or validates:
                 updates.fetch()
-            if logs or saves or validates:
-                read = meter.read(run.describe_failure, learner.readings())
+            if logs or is_saved or validates:
+                read = meter.read(saves.describe_failure, learner.readings())
             if logs or validates:
                 line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
@@ -185,11 +185,11 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 journal.write(
                     line | (held_out.figures(learner.model, updates.forward) if held_out is not None and validates else {})
                 )
-            if watch.must_stop and not saves:
+            if watch.must_stop and not is_saved:
                 updates.fetch()
-            if saves or watch.must_stop:
-                journal.sync()
-                saved = save(run, learner, journal, checkpoint_list, listed=given.reaches(every.checkpoint_interval) or ends)
+            if is_saved or watch.must_stop:
+                continues = given.last < last and not stops and not watch.must_stop
+                saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
             if watch.must_stop:
                 require_wanted(watch, str(saved))
             if stops:
@@ -204,20 +204,6 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
             programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
-
-
-@contextmanager
-def open_checkpoint_list(run: PhaseRun, learner: Learner) -> Iterator[RunLog | None]:
-    """Open `checkpoints.jsonl` in the process that writes; lines of later steps than the learner's are removed.
-
-    Raises:
-        RelmError: it is not the list that the checkpoint attests.
-    """
-    if not run.writes:
-        yield None
-        return
-    with closing(open_list(run.checkpoints, learner.meter.step, learner.logs.get(CHECKPOINTS))) as checkpoint_list:
-        yield checkpoint_list
 
 
 def wait_for_other_ranks(device: Device) -> None:
@@ -248,30 +234,6 @@ def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> s
     """
     who = stop.name if stop else "another process"
     return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
-
-
-def save(run: PhaseRun, learner: Learner, journal: Journal, checkpoint_list: RunLog | None, listed: bool) -> Path:
-    """Write a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
-
-    Args:
-        journal: the journal, whose lines up to the step are on the disk.
-        listed: the recipe requests it; otherwise an interruption caused it.
-
-    Raises:
-        RelmError: it cannot be written, or a weight is not finite.
-    """
-    # A norm is infinite wherever a gradient is. Without one only the next loss would show an overflow of the newest update.
-    if learner.meter.gradient_norm is None and (found := learner.find_infinite_weight()) is not None:
-        step = learner.meter.step
-        raise RelmError(f"step {step:,}: {found}, expected finite numbers; {run.describe_failure(step)}")
-    every, state = run.recipe.run, {**run.identity, **learner.meter.state(), "made_on": run.made_on}
-    forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
-    if run.writes:
-        tensors = learner.model.state_dict(), learner.tensors()
-        logs = journal.facts(), checkpoint_list
-        save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed, *logs)
-        note_device_figures(run, learner.meter)
-    return checkpoint_folder(run.checkpoints, learner.meter.step)
 
 
 def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:

@@ -85,7 +85,7 @@ def test_a_killed_run_resumes_as_on_a_tpu_to_the_figures_of_a_cpu(
     here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
     plain = runs("as a TPU", objective, changes=HELD_OUT)
     run = AsTpu(plain.folder, plain.examples, plain.changes, objective=objective, pci=pci_bus(tmp_path, *["v3"] * 4))
-    run.trained("gradient:5")
+    run.trained("checkpoint-saved:1")
     (kept,) = (run.folder / "main" / "compiled").iterdir()
     assert kept.name.startswith("TPU-v3-libtpu-0."), "another generation, or another libtpu, reads other programs"
     assert list(kept.iterdir()), "programs are not kept"

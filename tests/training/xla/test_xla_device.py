@@ -11,6 +11,7 @@ import torch
 from small_phases import CASES, cases, model_and_batch
 from torch import nn
 
+from relm import limits
 from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice, metrics_report
 from relm.errors import RelmError
@@ -149,6 +150,7 @@ def test_a_synchronised_device_has_finished_what_was_launched(device: XlaDevice)
 def test_the_compilers_error_of_full_memory_is_explained() -> None:
     code = f"""
 import numpy as np, torch, torch_xla
+from relm import limits
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.recipes.run import Run
@@ -208,6 +210,7 @@ def test_float16_is_refused(device: XlaDevice) -> None:
 def opened(**environment: str) -> str:
     """Return the output of a process that opens the TPU in this environment."""
     code = """
+from relm import limits
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.recipes.run import Run
@@ -232,3 +235,23 @@ def test_the_error_without_a_tpu_says_what_to_do(environment: dict[str, str]) ->
 def test_the_report_lists_compilations(device: XlaDevice) -> None:
     device.read([device.make_scalar(2.0) + 1])
     assert re.search(r"Metric: CompileTime\n +TotalSamples: [1-9]", metrics_report())
+
+
+def test_copies_to_the_host_are_one_transfer_and_share_nothing(device: XlaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = device.place(nn.Linear(3, 2))
+    step = torch.ones(1)
+    device.materialise(layer.parameters())
+    before = [tensor.tolist() for tensor in (layer.weight.cpu(), layer.bias.cpu(), step)]
+    transfers = device.figures()["transfers_from_devices"]
+    copies = device.copy_to_host([layer.weight, layer.bias, step])
+    assert copies is not None
+    assert device.figures()["transfers_from_devices"] == transfers + 1
+    with torch.no_grad():
+        for tensor in (layer.weight, layer.bias, step):
+            tensor.zero_()
+    device.launch()
+    assert layer.weight.abs().sum().item() == 0
+    assert [copy.tolist() for copy in copies] == before
+    assert {copy.device.type for copy in copies} == {"cpu"}
+    monkeypatch.setattr(limits, "available_memory", lambda: 4 * (2 * 3 + 2 + 1))
+    assert device.copy_to_host([layer.weight, layer.bias, step]) is None, "XLA needs twice the memory"

@@ -70,7 +70,7 @@ def whole(runs: Runs, objective: str) -> XlaRun:
 
 @pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=FULL), pytest.param("seq2seq", marks=FULL)])
 def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> None:
-    run = runs("killed", objective, dropout=True).trained("gradient:5")
+    run = runs("killed", objective, dropout=True).trained("checkpoint-saved:1")
     assert run.checkpoints == ["step-00000003"]
     assert_same_bytes(run.trained(), whole(runs, objective))
     assert (whole(runs, objective).programs, run.programs) == (2, 1), "the initial state, unless it is read; and the step"
@@ -99,7 +99,7 @@ def test_a_terminated_run_saves_and_resumes(runs: Runs) -> None:
 def test_a_checkpoint_is_resumed_on_another_device(objective: str, first: int, second: int, runs: Runs) -> None:
     here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
     name = f"from {first} to {second}"
-    runs(name, objective, devices=first, changes=HELD_OUT).trained("gradient:5")
+    runs(name, objective, devices=first, changes=HELD_OUT).trained("checkpoint-saved:1")
     moved = runs(name, objective, devices=second, changes=HELD_OUT).trained()
     assert moved.made_on() == ["tpu" if devices else "cpu" for devices in (first, second)]
     assert_same_figures(moved, here)

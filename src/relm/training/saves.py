@@ -1,0 +1,154 @@
+"""Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
+
+At most one is written at a time: the next save waits for the one before. An error of the thread is raised in the loop, at the
+latest by the next save or at the end. Where there is no memory for the copy, training waits for the disk instead; that changes
+no byte. Nor does a kill while the thread writes: a checkpoint gets its name last, and relies on no line of a later step.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from relm.errors import RelmError
+from relm.recipes.run_folder import CHECKPOINTS, checkpoint_folder
+from relm.training.checkpoints import open_list, save_checkpoint
+from relm.training.device_figures import note_device_figures
+from relm.training.journal import Journal
+from relm.training.kill_points import kill_point
+from relm.training.learner import Learner
+from relm.training.phase_run import PhaseRun
+from relm.training.run_log import RunLog
+
+logger = logging.getLogger(__name__)
+
+
+class Moment(NamedTuple):
+    """The facts of a checkpoint beside its tensors, as they are when it is saved; training changes them while it is written."""
+
+    state: Mapping[str, Any]
+    log: Mapping[str, Any]
+    """The `bytes` and `sha256` of `train.jsonl`."""
+    figures: Mapping[str, float]
+    """The device's counters."""
+    listed: bool
+
+
+class Saves:
+    """The saves of one process, in turn; only rank 0 writes."""
+
+    def __init__(
+        self, run: PhaseRun, learner: Learner, journal: Journal, checkpoint_list: RunLog | None, thread: ThreadPoolExecutor
+    ) -> None:
+        self._run, self._learner, self._journal = run, learner, journal
+        self._list, self._thread = checkpoint_list, thread
+        self._written: Future[None] | None = None
+
+    def save(self, listed: bool, background: bool) -> Path:
+        """Save a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
+
+        Args:
+            listed: the recipe requests it; otherwise an interruption caused it.
+            background: return once the tensors are copied, if there is memory for that; otherwise once it is written.
+
+        Raises:
+            RelmError: it, or the one before, cannot be written, or a weight is not finite.
+        """
+        self.wait()
+        self._require_finite_weights()
+        run, meter = self._run, self._learner.meter
+        if run.writes:
+            files = self._learner.model.state_dict(), self._learner.tensors()
+            copies = self._copy(*files) if background else None
+            state = {**run.identity, **meter.state(), "made_on": run.made_on}
+            moment = Moment(state, self._journal.facts(), run.device.figures(), listed)
+            if copies is None:
+                self._write(files, moment)
+            else:
+                self._written = self._thread.submit(self._write, copies, moment)
+        return checkpoint_folder(run.checkpoints, meter.step)
+
+    def check(self) -> None:
+        """Raise the error of a checkpoint that could not be written, without waiting for one that is being written."""
+        if self._written is not None and self._written.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is written.
+
+        Raises:
+            RelmError: it cannot be written.
+        """
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def wait_after_an_error(self) -> None:
+        """Wait until the newest checkpoint is written, and log an error of that, since another one ends training."""
+        try:
+            self.wait()
+        except RelmError as error:
+            logger.error("%s", error)
+
+    def describe_failure(self, step: int) -> str:
+        """Return sentences on a step with a number that is not finite, once the newest checkpoint is written."""
+        self.wait_after_an_error()
+        return self._run.describe_failure(step)
+
+    def _require_finite_weights(self) -> None:
+        # A norm is infinite wherever a gradient is. Without one only the next loss would show an overflow of the newest update.
+        meter = self._learner.meter
+        if meter.gradient_norm is None and (found := self._learner.find_infinite_weight()) is not None:
+            raise RelmError(f"step {meter.step:,}: {found}, expected finite numbers; {self._run.describe_failure(meter.step)}")
+
+    def _copy(self, *files: Mapping[str, Tensor]) -> list[Mapping[str, Tensor]] | None:
+        """Return copies of the tensors of all files, made in one transfer; None if there is no memory for them."""
+        copies = self._run.device.copy_to_host([tensor for tensors in files for tensor in tensors.values()])
+        if copies is None:
+            return None
+        each = iter(copies)
+        return [{name: next(each) for name in tensors} for tensors in files]
+
+    def _write(self, files: Iterable[Mapping[str, Tensor]], moment: Moment) -> None:
+        """Sync the log, on which the checkpoint relies, and write the checkpoint."""
+        run, every = self._run, self._run.recipe.run
+        model, optimizer = files
+        self._journal.sync()
+        save_checkpoint(
+            run.checkpoints,
+            moment.state,
+            model,
+            optimizer,
+            keep=every.keep_checkpoints,
+            forever=every.keep_every * every.checkpoint_interval if every.keep_every else None,
+            listed=moment.listed,
+            log=moment.log,
+            checkpoint_list=self._list,
+        )
+        note_device_figures(run, self._learner.meter.first_step, int(moment.state["step"]), moment.figures)
+        kill_point("checkpoint-saved")
+
+
+@contextmanager
+def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Saves]:
+    """Open the list of checkpoints after the learner's step, and the thread that writes them; wait for it in the end.
+
+    Raises:
+        RelmError: the list is not the one that the checkpoint attests, or the last checkpoint cannot be written.
+    """
+    with ThreadPoolExecutor(1, "checkpoint") as thread:
+        if not run.writes:
+            yield Saves(run, learner, journal, None, thread)
+            return
+        with closing(open_list(run.checkpoints, learner.meter.step, learner.logs.get(CHECKPOINTS))) as checkpoint_list:
+            saves = Saves(run, learner, journal, checkpoint_list, thread)
+            try:
+                yield saves
+            except BaseException:
+                saves.wait_after_an_error()
+                raise
+            saves.wait()
