@@ -12,10 +12,12 @@ import yaml
 from finished_runs import FIGURES, FinishedRun
 from relm.artifact import read_json, record_of, write_json
 from relm.cli import main
+from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run, resolve
 from relm.reporting.comparison import compare_sides, find_other_protocol, find_side
 from relm.reporting.comparison_text import describe_as_json, describe_comparison
+from relm.reporting.publish import publish
 
 
 @pytest.fixture
@@ -40,6 +42,14 @@ def change_figures(path: Path, **figures: Any) -> None:
     record_of(path).unlink(missing_ok=True)
     content = read_json(path)
     write_json(path, {**content, "figures": content["figures"] | figures})
+
+
+def publish_first(runs: tuple[str, str]) -> Path:
+    """Publish what `relm diff` reads of the first run, and return the folder."""
+    run, folder = Path("work/runs", runs[0]), Path("results/tiny")
+    evaluations = {f"eval/{task}.json": run / "eval" / f"{task}.json" for task in ("held_out", "samples")}
+    publish({"recipe.json": run / "resolved.json", "train.jsonl": run / "main/train.jsonl", **evaluations}, folder)
+    return folder
 
 
 def held_out(run: str) -> Path:
@@ -69,10 +79,7 @@ def test_keys_with_both_values_those_of_the_fingerprint_first(two_runs: tuple[st
 def test_recipes_runs_and_results_are_found_by_their_names_and_folders(two_runs: tuple[str, str]) -> None:
     plan = Project().plan("tiny")
     assert two_runs[1] == f"tiny/{plan.fingerprint}"
-    shutil.copytree(Path("work/runs", two_runs[0], "eval"), "results/tiny/eval")
-    resolved = json.loads(Path("work/runs", two_runs[0], "resolved.json").read_text())
-    write_json(Path("results/tiny/recipe.json"), resolved)
-    shutil.copy(Path("work/runs", two_runs[0], "main/train.jsonl"), "results/tiny")
+    publish_first(two_runs)
     work = Path("work")
     found = {
         given: find_side(Project(), work, given)
@@ -160,6 +167,17 @@ def test_a_damaged_evaluation_is_named_as_such(two_runs: tuple[str, str]) -> Non
     held_out(two_runs[1]).write_text("{")
     reasons = {row["not_comparable"] for row in compared(*two_runs)["figures"] if row["task"] == "held_out"}
     assert reasons == {"B's file is damaged"}
+
+
+def test_a_published_folder_that_was_changed_is_not_compared(two_runs: tuple[str, str]) -> None:
+    folder = publish_first(two_runs)
+    figures = folder / "eval/held_out.json"
+    figures.write_text(figures.read_text().replace("4.25", "3.25"))
+    reasons = {row["not_comparable"] for row in compared(str(folder), two_runs[1])["figures"] if row["task"] == "held_out"}
+    assert reasons == {"A's file is damaged"}
+    (folder / "recipe.json").write_text("{}")
+    with pytest.raises(RelmError, match=r"results/tiny/recipe\.json: damaged: sha256 is \w{64}, published was \w{64}"):
+        compared(str(folder), two_runs[1])
 
 
 def test_a_recipe_that_has_not_run_is_compared_by_its_keys_alone(two_runs: tuple[str, str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from finished_runs import recipe_content
-from relm.artifact import read_json
+from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.reporting.paper import FILES, MISSING, read_paper, write_paper
@@ -82,6 +82,39 @@ def test_a_result_of_another_version_of_the_recipe_is_missing(run: Any) -> None:
     (row,) = next(each for each in runs if each.name == "tiny").rows
     assert (row.ours, row.verdict) == (None, MISSING)
     assert "is of an earlier version of the recipe" in row.sentence
+
+
+def change(name: str, old: str, new: str) -> tuple[str, str]:
+    """Change a published file, and return its sha256 before and after."""
+    path = Path("results/tiny", name)
+    before, text = sha256_of(path), path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return before, sha256_of(path)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("verify.json", "4.375", "3.375"), ("seeds/1/train.jsonl", "120", "12")])
+def test_a_published_file_that_was_edited_is_not_quoted(run: Any, name: str, old: str, new: str) -> None:
+    published, found = change(name, old, new)
+    with pytest.raises(RelmError) as refused:
+        write_paper(Project(), "small", Path("results/papers/small"))
+    assert str(refused.value).startswith(
+        f"results/tiny/{name}: damaged: sha256 is {found}, published was {published}; made by "
+    )
+    assert str(refused.value).endswith(
+        "so nothing of it is quoted. To mend it, delete results/tiny, and `snakemake results/tiny` publishes it again from the "
+        "run's own files"
+    )
+    assert not Path("results/papers/small").exists()
+
+
+def test_a_verdict_that_was_edited_with_its_hash_is_not_quoted(run: Any) -> None:
+    change("SHA256SUMS", *change("verify.json", "4.375", "3.375"))
+    with pytest.raises(RelmError, match=r"verify\.json: damaged: SHA256SUMS has its sha256 as \w{64}, ro-crate-metadata\.json"):
+        read_paper(Project(), "small")
+    Path("results/tiny/ro-crate-metadata.json").unlink()
+    with pytest.raises(RelmError, match=r"ro-crate-metadata\.json: missing: was published"):
+        read_paper(Project(), "small")
 
 
 def test_an_unknown_paper_is_refused(run: Any) -> None:

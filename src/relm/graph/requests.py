@@ -1,7 +1,8 @@
 """Resources that a training or evaluation job requests from a cluster, from the recipe, its machine and the estimate.
 
-The names are those of Slurm's executor plugin for Snakemake. On a single computer Snakemake shows them and nothing else, unless
-`--resources` states how much there is. They decide no product, so nothing runs again when they change.
+The names are those of Slurm's executor plugin for Snakemake; `gpu` is for the profiles of other executors, and Slurm's plugin
+refuses it beside `gres`. On a single computer Snakemake shows them and nothing else, unless `--resources` states how much there
+is. They decide no product, so nothing runs again when they change.
 """
 
 import functools
@@ -196,10 +197,20 @@ def _processes(wildcards: Any) -> int:
     return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
+def _count_gpus(gres: str | None) -> int | None:
+    """Return the count in a request such as gpu:8; None without one.
+
+    >>> _count_gpus("gpu:8"), _count_gpus(None)
+    (8, None)
+    """
+    return int(gres.partition(":")[2]) if gres else None
+
+
 _OF_TRAINING: dict[str, Callable[[Any], Any]] = {
     "accelerator": _training_accelerators,
     "processes": _processes,
     "gres": _gres,
+    "gpu": lambda wildcards: _count_gpus(_gres(wildcards)),
     "nodes": _hosts,
     "cpus_per_task": _cores,
     "mem_mb": _memory,
@@ -209,6 +220,7 @@ _OF_TRAINING: dict[str, Callable[[Any], Any]] = {
 _OF_EVALUATION: dict[str, Callable[[Any], Any]] = {
     "accelerator": _evaluation_accelerators,
     "gres": _evaluation_gres,
+    "gpu": lambda wildcards: _count_gpus(_evaluation_gres(wildcards)),
     "cpus_per_task": _evaluation_cores,
     "mem_mb": _evaluation_memory,
     "runtime": _evaluation_runtime,

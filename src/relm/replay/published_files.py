@@ -6,7 +6,7 @@ file differs from its hash, or the two lists differ. Only the folder is read, so
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from relm.errors import RelmError
 from relm.recipes.run_folder import CHECKSUMS, METADATA
 
 DAMAGED, MISSING, UNEXPECTED = "damaged", "missing", "unexpected"
+LISTS = (CHECKSUMS, METADATA)
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f]+)")
 _OF_A_PHASE = r"(train|checkpoints)(\.(?P<lines>.+))?\.jsonl|(order|device)(\.(?P<record>.+))?\.json"
 _OF_A_MODEL = r".*\.safetensors(\.json)?|(generation_|tokenizer_)?config\.json|tokenizer\.json"
@@ -167,6 +168,19 @@ def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of
     names = list_names(folder)
     found |= {name: FileDifference(name, UNEXPECTED, "relm did not publish it") for name in names if name not in known}
     return list(found.values()), len(known.intersection(names))
+
+
+def find_changed(folder: Path, names: Collection[str]) -> list[FileDifference]:
+    """Return the differences of some files of a published folder, and those of its lists of hashes; no other file is read.
+
+    Raises:
+        RelmError: as for `compare_files`.
+    """
+    differences, _ = compare_files(
+        folder, lambda path: sha256_of(path) if path.relative_to(folder).as_posix() in {*names, METADATA} else None
+    )
+    # An earlier version wrote no list beside the crate.
+    return [one for one in differences if one.name in names or (one.name in LISTS and one[:2] != (CHECKSUMS, MISSING))]
 
 
 def _read(

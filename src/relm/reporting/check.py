@@ -1,14 +1,14 @@
 """`relm check`: the files of a published folder, or of a run's own, that are not as the steps made them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.recipes.run_folder import CHECKSUMS, METADATA
+from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
-from relm.replay.published_files import MISSING, UNEXPECTED, FileDifference, first_differing_step
+from relm.replay.published_files import LISTS, MISSING, UNEXPECTED, FileDifference, find_changed, first_differing_step
 from relm.replay.recorded_files import describe_checked_files, wrong_files
 from relm.reporting.known_hashes import find_differences
 
@@ -51,9 +51,19 @@ def require_whole(folder: Path) -> None:
         raise DamagedResult(f"nothing was sent. {describe_differences(folder, differences, count)}")
 
 
+def require_as_published(folder: Path, names: Collection[str]) -> None:
+    """Raise DamagedResult unless some files of a published folder are as they were published, before they are quoted.
+
+    Raises:
+        RelmError: the folder has no list of hashes.
+    """
+    for changed in find_changed(folder, names):
+        raise DamagedResult(f"{folder}/{changed}; so nothing of it is quoted. To mend it, {_describe_remedy(folder)}")
+
+
 def is_published(folder: Path) -> bool:
     """Return whether a folder has a list of hashes, so that relm published it."""
-    return any((folder / name).is_file() for name in (CHECKSUMS, METADATA))
+    return any((folder / name).is_file() for name in LISTS)
 
 
 def _check_run_folder(folder: Path) -> tuple[bool, str]:

@@ -15,6 +15,8 @@ from relm.recipes.resolved import KeyDifference, differing_keys, resolve
 from relm.recipes.run_folder import LOG, MACHINES
 from relm.recipes.run_name import RunName
 from relm.replay.attested_run import published_name
+from relm.replay.published_files import find_changed
+from relm.reporting.check import require_as_published
 from relm.reporting.equivalence import MeanDifference, Spread
 from relm.reporting.stored_runs import StoredRun, find_stored_runs, read_object
 
@@ -114,12 +116,20 @@ def _find_run(work: Path, given: str) -> StoredRun | None:
 
 
 def _read_published(folder: Path) -> Side:
+    """Return a published folder, in which an evaluation that was changed since is empty.
+
+    Raises:
+        RelmError: its recipe was changed since, or it is not what relm wrote.
+    """
+    require_as_published(folder, ["recipe.json"])
     resolved = read_object(folder / "recipe.json")
     if not isinstance(resolved.get("recipe"), dict):
         raise RelmError(f"{folder / 'recipe.json'}: not what `relm report` wrote; publish the run again")
     phases = list(resolved["recipe"].get("pretrain", {}))
     logs = {phase: folder / published_name(LOG, phase, phases) for phase in phases}
-    evaluations = {path.stem: read_object(path) for path in sorted((folder / "eval").glob("*.json"))}
+    files = {path.relative_to(folder).as_posix(): path for path in sorted((folder / "eval").glob("*.json"))}
+    changed = {found.name for found in find_changed(folder, files)}
+    evaluations = {path.stem: {} if name in changed else read_object(path) for name, path in files.items()}
     return Side(str(folder), resolved, evaluations, _existing(logs))
 
 

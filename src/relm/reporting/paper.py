@@ -14,6 +14,7 @@ from relm.recipes.project import Project, shorten_error
 from relm.recipes.recipe import Paper
 from relm.recipes.run_folder import LOG
 from relm.replay.attested_run import published_name
+from relm.reporting.check import require_as_published
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
 from relm.reporting.publish import publish
@@ -28,6 +29,7 @@ FILES = ("index.html", "README.md", "table.json")
 DIFFERENCES = "differences.md"
 """The table of recipes with a control, which a rule of its own makes; only where there are some."""
 MISSING = "missing"
+VERDICT = "verify.json"
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,13 @@ def _names_paper(project: Project, name: str, key: str) -> bool:
 
 
 def _read_run(plan: Plan) -> PaperRun:
-    """Return a run with its verdict, if it is published as its recipe is now."""
+    """Return a run with its verdict, if it is published as its recipe is now.
+
+    Raises:
+        RelmError: a published file that is quoted was changed since.
+    """
     state, machine = _find_state(plan), str(plan.recipe.run.machine or plan.recipe.run.device)
-    verdict = {} if state else read_verdict(plan.results / "verify.json")
+    verdict = {} if state else read_verdict(plan.results / VERDICT)
     judged = {(row["metric"], row["place"]): row for row in verdict.get("rows", [])}
     count = len(verdict.get("runs", [None]))
     rows = []
@@ -147,9 +153,11 @@ def _read_run(plan: Plan) -> PaperRun:
 
 def _find_state(plan: Plan) -> str:
     """Return why a run has no verdict; empty if it has one."""
-    if not (plan.results / "verify.json").is_file():
+    if not (plan.results / VERDICT).is_file():
         return f"not run yet: snakemake {plan.results}"
-    found = read_verdict(plan.results / "verify.json").get("fingerprint")
+    logs = (path for logs in _published_logs(plan) for path in logs.values())
+    require_as_published(plan.results, [VERDICT, *(path.relative_to(plan.results).as_posix() for path in logs)])
+    found = read_verdict(plan.results / VERDICT).get("fingerprint")
     if found != plan.fingerprint:
         return f"{plan.results} is of an earlier version of the recipe ({found}, now {plan.fingerprint})"
     return ""
@@ -158,14 +166,19 @@ def _find_state(plan: Plan) -> str:
 def find_training_seconds(plan: Plan) -> float | None:
     """Return the time of training of all seeds, from the published logs; None where one is absent."""
     total = 0.0
-    for run in plan.runs:
-        folder = plan.results / FOLDER / str(run.recipe.seed) if run.number else plan.results
-        logs = {phase: folder / published_name(LOG, phase, plan.phases) for phase in plan.phases}
+    for logs in _published_logs(plan):
         seconds = read_log(logs).total_seconds if all(path.is_file() for path in logs.values()) else None
         if seconds is None:
             return None
         total += seconds
     return total
+
+
+def _published_logs(plan: Plan) -> Iterator[dict[str, Path]]:
+    """Yield phase -> the published log of each seed, which need not exist."""
+    for run in plan.runs:
+        folder = plan.results / FOLDER / str(run.recipe.seed) if run.number else plan.results
+        yield {phase: folder / published_name(LOG, phase, plan.phases) for phase in plan.phases}
 
 
 def describe_paper(rows: list[PaperRow]) -> tuple[str, str, str]:
