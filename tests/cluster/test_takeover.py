@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from made_once import copy_of
-from relm.artifact import sha256_of
+from relm.artifact import seal, sha256_of
+from relm.training.checkpoint_state import read_state, write_state
 from relm.training.interruption import run_lock
 from small_project import Commands, make_project
 
@@ -233,7 +234,7 @@ def test_a_damaged_checkpoint_is_left_and_the_one_before_it_taken(project: Comma
 
 def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> None:
     path = run_of(project, "long") / "second" / "checkpoints" / "step-00000020" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": {}}))
+    path.write_text(json.dumps(seal({**read_state(path.parent), "sha256": {}})))
     done = project.relm("continue", "long@same", "--from", "long")
     assert "phase second resumes after step 10" in done.stdout, done.stderr
 
@@ -242,7 +243,7 @@ def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> No
 def test_a_checkpoint_of_another_run_is_refused_before_anything_is_copied(project: Commands, phase: str, step: int) -> None:
     run = run_of(project, "long")
     path = run / phase / "checkpoints" / f"step-{step:08d}" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "0123456789ab"}))
+    write_state(path.parent, {**read_state(path.parent), "fingerprint": "0123456789ab"})
     message = refusal(project, "long@same", "--from", "long")
     assert f"{phase}/checkpoints/step-{step:08d}/state.json: fingerprint: found 0123456789ab, expected {run.name}" in message
     assert not list((run.parents[1]).glob("long@same/.*"))
@@ -263,11 +264,11 @@ def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Comma
 
 def test_a_checkpoint_of_an_earlier_version_gets_its_machine(project: Commands) -> None:
     path = run_of(project, "long") / "second" / "checkpoints" / "step-00000020" / "state.json"
-    state = json.loads(path.read_text())
+    state = read_state(path.parent)
     del state["machines"]
     path.write_text(json.dumps(state))
     assert project.relm("continue", "long@same", "--from", "long").returncode == 0
-    copied = json.loads((run_of(project, "long@same") / path.relative_to(run_of(project, "long"))).read_text())
+    copied = read_state((run_of(project, "long@same") / path.relative_to(run_of(project, "long"))).parent)
     assert copied == {**state, "machines": [{"after_step": 0, "machine": "cpu"}]}
 
 

@@ -91,25 +91,29 @@ class Stage:
 
 
 def list_stages() -> list[Stage]:
-    """Return the steps of the finished run in the current folder, in order, and the commands that check what they made."""
-    run = next(RUN.iterdir())
+    """Return the steps of the finished run in the current folder, in order, and the commands that check what they made.
+
+    Each seed of a recipe has a folder of its own.
+    """
     recorded = list(read_json(Path("results/tiny/provenance.json"))["steps"])
-    recorded.append(read_json(run / "report/report.html.record.json"))
-    steps = []
+    recorded += [read_json(path) for path in RUN.glob("*/report/report.html.record.json")]
+    steps, resumes = [], []
     for record in recorded:
         words = record["argv"][record["argv"].index(record["step"]) :]
         makes = [Path(entry["path"]) for entry in record["outputs"]]
         if record["step"] == "pretrain":
-            steps.append(Stage("pretrain", words, [run / "main"]))
+            model = makes[0].parent
+            steps.append(Stage("pretrain", words, [model.parent]))
+            # The model is lost, and is made again from the last checkpoint.
+            resumes.append(Stage("resume", words, [model]))
         else:
             steps.append(Stage(record["step"], words, makes))
     return [
         *steps,
         Stage("publish", ["publish", "tiny"], [Path("results/tiny")]),
         Stage("check", ["check", "results/tiny"]),
-        Stage("check", ["check", str(run)]),
-        # The model is lost, and is made again from the last checkpoint.
-        Stage("resume", next(step.argv for step in steps if step.name == "pretrain"), [run / "main/model"]),
+        *(Stage("check", ["check", str(run)]) for run in sorted(RUN.iterdir())),
+        *resumes,
     ]
 
 

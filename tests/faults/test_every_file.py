@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from finished_stages import ANOTHER, DETECTED, FAULTS, FLIPS, SAME, WRONG, Bench, list_stages, make_another_run
 
-from small_project import Commands, make_project
+from small_project import TINY_RECIPE, Commands, make_project
 
 SEED = 21
 HEADER = "| stage | files | tried | detected | same bytes | silently wrong |"
@@ -39,7 +39,8 @@ UNREAD = {
 }
 
 
-MASKED_RECIPE = """
+OTHER_RECIPES = {
+    "masked run (a BERT)": """
 title: A BERT as small as can be
 data: {dataset: sample}
 tokenizer: {train: wordpiece, vocabulary_size: 400}
@@ -55,7 +56,26 @@ pretrain:
     schedule: {name: linear, warmup_steps: 5}
 evaluate: [masked_lm]
 run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
-"""
+""",
+    "seq2seq run (an mT5)": """
+title: Diacritics put back
+data: {dataset: sample}
+tokenizer: {train: byte_level_bpe, vocabulary_size: 400}
+model: {architecture: mt5, layers: 1, heads: 2, head_size: 8, hidden_size: 16, intermediate_size: 32}
+pretrain:
+  main:
+    objective: seq2seq
+    sequence_length: 24
+    global_batch_size: 4
+    steps: 40
+    optimizer: {learning_rate: 1e-3}
+    schedule: {name: constant}
+evaluate: [diacritics]
+diacritics: {examples: 12}
+run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
+""",
+    "run of two seeds": f"{TINY_RECIPE}seeds: 2\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +87,19 @@ def bench(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) 
         yield bench
 
 
+@pytest.fixture(params=OTHER_RECIPES)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of another run."""
+    return str(request.param)
+
+
 @pytest.fixture
-def masked_bench(tmp_path: Path) -> Iterator[Bench]:
-    """A finished run of a masked model, in the current folder."""
-    folder = tmp_path / "masked"
+def other_bench(kind: str, tmp_path: Path) -> Iterator[Bench]:
+    """A finished run of another kind, in the current folder."""
+    folder = tmp_path / "other"
     folder.mkdir()
     project = make_project(folder)
-    (folder / "recipes" / "tiny.yaml").write_text(MASKED_RECIPE)
+    (folder / "recipes" / "tiny.yaml").write_text(OTHER_RECIPES[kind])
     done = project.snakemake("results/tiny")
     assert done.returncode == 0, done.stdout
     with opened(folder) as bench:
@@ -135,12 +161,14 @@ def test_every_damaged_file_is_named_or_healed(bench: Bench, checkout: Path, tmp
 
 @pytest.mark.full
 @pytest.mark.timeout(3000)
-def test_every_damaged_file_of_a_masked_run_is_named_or_healed(masked_bench: Bench, checkout: Path, tmp_path: Path) -> None:
-    counts, wrong = damage_every_file(masked_bench, make_another_run(tmp_path / "another"))
+def test_every_damaged_file_of_another_kind_of_run_is_named_or_healed(
+    other_bench: Bench, kind: str, checkout: Path, tmp_path: Path
+) -> None:
+    counts, wrong = damage_every_file(other_bench, make_another_run(tmp_path / "another"))
     assert wrong == []
     found = sum(counts.values(), Counter())
-    tried = found[DETECTED] + found[SAME]
-    assert f"of a masked run (a BERT), {found['files']} files, {tried} faults" in (checkout / "docs/trust.md").read_text()
+    row = f"| {kind} | {found['files']} | {found[DETECTED] + found[SAME]} |"
+    assert row in (checkout / "docs/trust.md").read_text(), dict(found)
 
 
 def damage_every_file(bench: Bench, others: Mapping[str, bytes]) -> tuple[dict[str, Counter[str]], list[str]]:

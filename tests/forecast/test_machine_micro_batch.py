@@ -15,7 +15,9 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device, sizes_to_compile
 from relm.forecast.micro_batch_choice import GIB, needed_bytes
 from relm.recipes.project import Project
+from relm.recipes.run_folder import CHECKPOINT_FILES
 from relm.training.architecture import configuration
+from relm.training.checkpoint_state import write_state
 from small_project import CHECKOUT
 from tiny_runs import RECIPE, write_examples
 
@@ -131,5 +133,7 @@ def test_the_size_of_a_checkpoint_that_another_machine_made_is_not_kept(
     checkpoint = folder / "checkpoints" / "step-00000003"
     checkpoint.mkdir(parents=True)
     listed = {"machines": [{"after_step": 0, "machine": made_by}]} if made_by else {}
-    (checkpoint / "state.json").write_text(json.dumps({"made_on": {"micro_batch_size": 4}, **listed}))
+    hashes = dict.fromkeys(CHECKPOINT_FILES, "0" * 64)
+    state = {"step": 3, "fingerprint": "f", "phase": "main", "sha256": hashes, "made_on": {"micro_batch_size": 4}}
+    write_state(checkpoint, {**state, **listed})
     assert fitted(folder, "tiny@small", checkpoint.parent)[0] == expected

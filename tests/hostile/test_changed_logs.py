@@ -12,6 +12,7 @@ import torch
 
 from relm.errors import RelmError
 from relm.recipes.run_folder import CHECKPOINTS, LOG, acceptance_of
+from relm.training.checkpoint_state import read_state, write_state
 from relm.training.checkpoints import IDENTITY, load_checkpoint, open_list, save_checkpoint
 from relm.training.run_log import RunLog
 
@@ -142,10 +143,10 @@ def test_a_change_while_training_is_noticed_by_the_next_attempt(name: str, tmp_p
 
 
 def test_a_checkpoint_of_an_earlier_version_attests_no_logs(run: Run) -> None:
-    path = run.folder / "checkpoints/step-00000020/state.json"
-    state = json.loads(path.read_text())
+    checkpoint = run.folder / "checkpoints/step-00000020"
+    state = read_state(checkpoint)
     del state["logs"]
-    path.write_text(json.dumps(state))
+    write_state(checkpoint, state)
     found = load_checkpoint(run.folder / "checkpoints", IDENTITIES)
     assert found is not None
     with closing(RunLog(run.folder / LOG, found.step, found.state.get("logs"))) as log:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from relm.artifact import seal
 from relm.errors import RelmError
 from relm.recipes.run_folder import OPTIMIZER, WEIGHTS
+from relm.training.checkpoint_state import read_state
 from relm.training.checkpoints import IDENTITY, load_checkpoint, save_checkpoint
 from relm.training.run_log import RunLog
 from relm.training.starting import kept_optimizer
@@ -59,7 +61,7 @@ def checkpoints(tmp_path: Path) -> Path:
 
 def change(checkpoints: Path, keys: dict[str, Any]) -> None:
     path = checkpoints / "step-00000020" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+    path.write_text(json.dumps(seal({**read_state(path.parent), **keys})))
 
 
 def require_skipped(checkpoints: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,5 @@
 """Logs that are lost or changed come back from the published folder if they are provably those of the newest checkpoint."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,7 @@ from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, LOG, acceptance_of
 from relm.replay import lost_logs
+from relm.training.checkpoint_state import read_state, write_state
 from relm.training.checkpoints import IDENTITY, open_list, save_checkpoint
 from relm.training.run_log import RunLog
 
@@ -66,10 +66,10 @@ def test_the_published_one_replaces_it(name: str, change: str, run: FinishedRun)
 
 def test_a_published_one_that_the_checkpoint_does_not_attest_stays_where_it_is(run: FinishedRun) -> None:
     run.path(LOG).write_bytes(b"")
-    state = run.path("checkpoints/step-00000010/state.json")
-    other = json.loads(state.read_text())
+    checkpoint = run.path("checkpoints/step-00000010")
+    other = read_state(checkpoint)
     other["logs"][LOG]["sha256"] = "0" * 64
-    write_json(state, other)
+    write_state(checkpoint, other)
     run.bring_back()
     assert run.path(LOG).read_bytes() == b"", "the trainer refuses it"
 

@@ -12,6 +12,7 @@ from relm.errors import RelmError
 from relm.recipes import run_folder
 from relm.training import checkpoints, tensor_file
 from relm.training.attested_hashes import state_sha256
+from relm.training.checkpoint_state import read_state, write_state
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 
 IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "start_sha256": "cc"}
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def save(folder: Path, step: int, keep: int = 2, listed: bool = True) -> Path:
-    state = {**IDENTITY, "step": step, "loss": 1.5, "made_on": {"device": "abacus"}}
+    state = {**IDENTITY, "step": step, "loss": 1.5, "seconds": 2.0, "made_on": {"device": "abacus"}}
     tensors = {"w": torch.full((2,), step)}, {"w.exp_avg": torch.zeros(2), "w.exp_avg_sq": torch.ones(2)}
     return save_checkpoint(folder, state, *tensors, keep, listed=listed)
 
@@ -95,8 +96,8 @@ def test_a_missing_file_is_damage(folder: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_another_format_is_refused(folder: Path) -> None:
-    state = save(folder, 5) / "state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "format": 2}))
+    saved = save(folder, 5)
+    write_state(saved, {**read_state(saved), "format": 2})
     with pytest.raises(RelmError, match="has format 2, this version reads 1"):
         load_checkpoint(folder, IDENTITY)
 
@@ -124,7 +125,7 @@ def test_each_one_ever_written_has_a_line_with_the_hashes_of_its_files(folder: P
     assert listed(folder) == [5, 10, 15]
     line = json.loads((folder.parent / "checkpoints.jsonl").read_text().splitlines()[-1])
     files = {name: hashlib.sha256((saved / name).read_bytes()).hexdigest() for name in run_folder.CHECKPOINT_FILES}
-    state = json.loads((saved / "state.json").read_text())
+    state = read_state(saved)
     assert line == {"step": 15, "sha256": files, "state_sha256": state_sha256(state), "made_on": {"device": "abacus"}}
     assert state["sha256"] == files
 
@@ -142,7 +143,7 @@ def test_the_list_attests_each_line_of_the_log_once_and_no_times(folder: Path) -
 
 
 def test_the_hash_of_a_state_leaves_out_its_time_alone(folder: Path) -> None:
-    state = json.loads((save(folder, 5) / "state.json").read_text())
+    state = read_state(save(folder, 5))
     assert state_sha256({**state, "seconds": 7.0}) == state_sha256({**state, "seconds": 8.0}) == state_sha256(state)
     assert state_sha256({**state, "loss": 1.25}) != state_sha256(state)
 
@@ -194,10 +195,23 @@ def test_one_that_cannot_be_read_stops_the_run_since_an_older_one_would_replace_
     assert newest.exists()
 
 
-def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("change", [("2.0", "3.0"), ('"seconds"', '"sekonds"'), ("1.5", "1.25")])
+def test_a_state_that_was_changed_is_damage(change: tuple[str, str], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The time before a checkpoint becomes that of the run, which reports it."""
     save(folder, 5)
     state = save(folder, 10) / "state.json"
-    state.write_text(state.read_text().replace('"step": 10', '"step": 18'))
+    assert change[0] in state.read_text()
+    state.write_text(state.read_text().replace(*change))
+    checkpoint = load_checkpoint(folder, IDENTITY)
+    assert checkpoint is not None
+    assert checkpoint.step == 5
+    assert "step-00000010/state.json: changed since it was made" in caplog.text
+
+
+def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(folder, 5)
+    saved = save(folder, 10)
+    write_state(saved, {**read_state(saved), "step": 18})
     checkpoint = load_checkpoint(folder, IDENTITY)
     assert checkpoint is not None
     assert checkpoint.step == 5

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_json, read_sealed, seal, sha256_of, sidecar_of, write_json
+from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, sidecar_of, write_json
 from relm.cluster.supervision import is_locked
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -22,6 +22,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, MACHINES, WEIGHTS
 from relm.recipes.run_name import RunName
+from relm.training.checkpoint_state import STATE, read_state, write_state
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 from relm.training.shard_stamps import RECORD
@@ -190,7 +191,7 @@ def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
     """
     for checkpoint in sorted((source.run_folder / phase).glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
-            state = read_json(checkpoint / "state.json")
+            state = read_state(checkpoint)
             made_by = state["fingerprint"]
             intact = all(sha256_of(checkpoint / name) == state["sha256"][name] for name in CHECKPOINT_FILES)
         except (RelmError, OSError, KeyError, TypeError, AttributeError):
@@ -200,7 +201,7 @@ def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
             continue
         if made_by != source.fingerprint:
             raise RelmError(
-                f"{checkpoint / 'state.json'}: fingerprint: found {made_by}, expected {source.fingerprint}, that of "
+                f"{checkpoint / STATE}: fingerprint: found {made_by}, expected {source.fingerprint}, that of "
                 f"{source.name}: the checkpoint belongs to another run. Move it away, then give this command again"
             )
         yield int(checkpoint.name.removeprefix("step-"))
@@ -233,8 +234,8 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     if path.name.endswith(".record.json"):
         moved = _moved_record(read_sealed(path, "bring it back, or delete it"), source, target)
         write_json(copy, seal(moved))
-    elif path.name == "state.json" and MACHINES not in (state := read_json(path)):
-        write_json(copy, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
+    elif path.name == STATE and MACHINES not in (state := read_state(path.parent)):
+        write_state(copy.parent, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
     else:
         _copy_content(path, copy)
     status = path.stat()

@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compilation.compile_record import Compilation, read_compilation
@@ -16,6 +15,7 @@ from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import MACHINES
 from relm.training.architecture import configuration
+from relm.training.checkpoint_state import read_state
 
 
 def fill_in_micro_batch(
@@ -106,7 +106,7 @@ def _recorded(checkpoints: Path, machine: str | None) -> MicroBatch | None:
     if newest is None:
         return None
     try:
-        state = read_json(newest / "state.json")
+        state = read_state(newest)
         size, made_by = state["made_on"]["micro_batch_size"], state.get(MACHINES, [{"machine": machine}])[-1]["machine"]
     except (RelmError, KeyError, TypeError, IndexError):
         return None

@@ -18,6 +18,7 @@ from relm.recipes.project import Project
 from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 from relm.training.attested_hashes import line_facts, state_sha256
+from relm.training.checkpoint_state import STATE, read_state
 
 # The facts on how its files were made that a line of checkpoints.jsonl must have.
 MADE_ON = {"device", "micro_batch_size"}
@@ -100,7 +101,7 @@ class AttestedRun:
     def is_kept(self, checkpoint: AttestedCheckpoint) -> bool:
         """Return True if a checkpoint still exists."""
         folder = self.checkpoint(checkpoint.step)
-        return all((folder / name).is_file() for name in (*checkpoint.sha256, "state.json"))
+        return all((folder / name).is_file() for name in (*checkpoint.sha256, STATE))
 
     def can_be_replayed(self, segment: Segment) -> bool:
         """Return True if the checkpoint that a segment begins with exists."""
@@ -146,9 +147,9 @@ class AttestedRun:
 
     def _require_state(self, checkpoint: AttestedCheckpoint) -> None:
         """Compare `state.json` of a checkpoint with its attested facts."""
-        path = self.checkpoint(checkpoint.step) / "state.json"
-        state, way_out = read_json(path), "bring it back, or replay another segment"
-        if not isinstance(state, dict) or state.get("sha256") != dict(checkpoint.sha256):
+        path, way_out = self.checkpoint(checkpoint.step) / STATE, "bring it back, or replay another segment"
+        state = read_state(path.parent, way_out)
+        if state["sha256"] != dict(checkpoint.sha256):
             raise RelmError(f"{path}: belongs to other files than these; {way_out}")
         named = {"fingerprint": self.plan.fingerprint, "phase": self.phase}
         for key, value in {"step": checkpoint.step, **named, "made_on": dict(checkpoint.made_on)}.items():

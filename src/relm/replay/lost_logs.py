@@ -17,12 +17,12 @@ from relm.artifact import atomic_file, read_json, sha256_of
 from relm.devices.ranks import rank
 from relm.errors import RelmError
 from relm.formatting import format_duration
-from relm.json_shapes import read_shaped
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, STATE_SHAPE, acceptance_of
+from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, acceptance_of
 from relm.replay.attested_run import published_name, read_lines
 from relm.replay.published_files import recorded_sha256
 from relm.training.attested_hashes import find_log_fault
+from relm.training.checkpoint_state import read_state
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.interruption import run_lock
 
@@ -77,7 +77,7 @@ def _replace(plan: Plan, phase: str, aside: Path) -> None:
 def _attested_logs(checkpoint: Path) -> dict[str, Any]:
     """Return the logs that a checkpoint attests; none if its state is damaged, or an earlier version wrote it."""
     try:
-        return dict(read_shaped(checkpoint / "state.json", STATE_SHAPE).get(LOGS, {}))
+        return dict(read_state(checkpoint).get(LOGS, {}))
     except RelmError:
         return {}
 
@@ -85,7 +85,7 @@ def _attested_logs(checkpoint: Path) -> dict[str, Any]:
 def _trained_seconds(checkpoint: Path) -> float:
     """Return the seconds of training before a checkpoint; 0: its state is damaged, so it cannot be resumed."""
     try:
-        return float(read_json(checkpoint / "state.json")["seconds"])
+        return float(read_state(checkpoint)["seconds"])
     except (RelmError, KeyError, TypeError, ValueError):
         return 0.0
 
@@ -102,7 +102,7 @@ def _copy_back(plan: Plan, phase: str, lost: Sequence[str], newest: Path) -> boo
         if any(find_log_fault(published[name], facts) for name, facts in _attested_logs(newest).items()):
             return False
         attested = {line["step"]: line["sha256"] for line in read_lines(published[CHECKPOINTS])}
-        state = read_json(newest / "state.json")
+        state = read_state(newest)
         if attested.get(state["step"]) != state["sha256"]:
             return False
     except (RelmError, OSError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from safetensors import safe_open
 
-from relm.artifact import read_json, require_sha256, sha256_of, write_json
+from relm.artifact import require_sha256, sha256_of
 from relm.devices.ranks import rank, ranks
 from relm.errors import RelmError
 from relm.examples.attestation import check_attestation
@@ -40,6 +40,7 @@ from relm.replay.resemblance import (
     update_difference,
 )
 from relm.training.architecture import configuration, initial_model
+from relm.training.checkpoint_state import read_state, write_state
 from relm.training.interruption import Preempted
 from relm.training.loop import pretrain
 from relm.training.optimizers import weight_type
@@ -81,7 +82,7 @@ class Replay:
     @property
     def made_on(self) -> dict[str, Any]:
         """The device and options of the new training."""
-        return dict(read_json(self.end / "state.json")["made_on"])
+        return dict(read_state(self.end)["made_on"])
 
     @property
     def lines(self) -> dict[int, dict[str, Any]]:
@@ -97,8 +98,8 @@ class Replay:
     def seconds(self) -> float:
         """The duration of its steps."""
         start = self.segment.start
-        before = read_json(self.run.checkpoint(start.step) / "state.json")["seconds"] if start else 0.0
-        return float(read_json(self.end / "state.json")["seconds"] - before)
+        before = read_state(self.run.checkpoint(start.step))["seconds"] if start else 0.0
+        return float(read_state(self.end)["seconds"] - before)
 
     def update(self) -> UpdateDifference | None:
         """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept.
@@ -260,9 +261,8 @@ def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
             linked.mkdir(parents=True)
             for file in segment.start.sha256:
                 (linked / file).symlink_to((kept / file).resolve())
-            state = read_json(kept / "state.json")
             # A replay has no lines of the steps before.
-            write_json(linked / "state.json", {key: value for key, value in state.items() if key != LOGS})
+            write_state(linked, {key: value for key, value in read_state(kept).items() if key != LOGS})
         yield scratch
 
 

@@ -20,19 +20,18 @@ from typing import Any
 
 from torch import Tensor
 
-from relm.artifact import sync_path, write_json
+from relm.artifact import sync_path
 from relm.errors import RelmError
-from relm.json_shapes import read_shaped
 from relm.recipes.run_folder import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
     LOG,
     LOGS,
-    STATE_SHAPE,
     acceptance_of,
     checkpoint_folder,
 )
 from relm.training.attested_hashes import line_facts, lines_after, state_sha256
+from relm.training.checkpoint_state import STATE, read_state, write_state
 from relm.training.kill_points import kill_point
 from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
@@ -111,7 +110,8 @@ def save_checkpoint(
         with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
             line = _line(checkpoints, content, log) if listed else None
             logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
-            _write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
+            write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
+            sync_path(partial)
             kill_point("checkpoint-written")
             if line is not None:  # before the checkpoint can be resumed: a line too many is removed then
                 lines.write(line)
@@ -142,11 +142,6 @@ def _write_tensors(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> d
         hashes[name] = write_tensors(folder / name, tensors)
         kill_point(f"checkpoint-{name}")
     return hashes
-
-
-def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    write_json(folder / "state.json", state)
-    sync_path(folder)
 
 
 def _line(checkpoints: Path, state: Mapping[str, Any], attested: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -225,13 +220,13 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
 
 def _read_state(folder: Path) -> Mapping[str, Any]:
     try:
-        state: Mapping[str, Any] = read_shaped(folder / "state.json", STATE_SHAPE, "it is damaged")
+        state = read_state(folder)
     except RelmError as error:
         raise Damaged(str(error)) from None
-    if not {"format", *IDENTITY} <= set(state):
-        raise Damaged(f"{folder / 'state.json'}: damaged: keys are missing")
+    if not {"format", "loss", "seconds", *IDENTITY} <= set(state):
+        raise Damaged(f"{folder / STATE}: damaged: keys are missing")
     if folder != checkpoint_folder(folder.parent, state["step"]):
-        raise Damaged(f"{folder / 'state.json'}: damaged: its step is {state['step']}")
+        raise Damaged(f"{folder / STATE}: damaged: its step is {state['step']}")
     return state
 
 

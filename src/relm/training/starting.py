@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from relm.errors import RelmError
-from relm.json_shapes import read_shaped
 from relm.recipes.optimization import LossScaling
-from relm.recipes.run_folder import OPTIMIZER, STATE_SHAPE
+from relm.recipes.run_folder import OPTIMIZER
+from relm.training.checkpoint_state import STATE, read_state
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import convert_update_counts, restore_optimizer
 from relm.training.tensor_file import Damaged, read_tensors
@@ -70,11 +70,11 @@ def restore_kept_optimizer(
 
 
 def _state(folder: Path) -> Mapping[str, Any]:
-    path = folder / "state.json"
+    path = folder / STATE
     if not path.exists():
         raise RelmError(f"{folder}: no such checkpoint; optimizer_state: kept needs its optimizer state; {_remedy(folder)}")
     with contextlib.suppress(RelmError):
-        return dict(read_shaped(path, STATE_SHAPE))
+        return read_state(folder)
     raise RelmError(f"{path}: damaged; {_remedy(folder)}")
 
 
