@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -40,7 +39,7 @@ ON_CPU = {
 
 
 @pytest.fixture(scope="module", params=STORAGE)
-def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An executor and the folder with its plugin, which fits the installed Snakemake."""
     name, folder = str(request.param), tmp_path_factory.mktemp("plugins")
     pins = folder / "pins.txt"

@@ -1,6 +1,7 @@
 """A recipe on a real Slurm cluster of two nodes, started and stopped here: the same bytes, whatever happens to it."""
 
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from small_slurm import SmallSlurm, find_lacking, small_slurm, wait_until
 
 from relm.artifact import sha256_of
 from relm.recipes.project import Project
+from relm.terminal.handler import LOST_IN_GROUP
 from small_project import CHECKOUT, Commands
 
 pytestmark = pytest.mark.full
@@ -86,6 +88,54 @@ def test_a_recipe_gives_the_same_bytes(project: Commands, finished_project: Comm
     states = cluster.run("squeue", "--states=all", "--noheader", "--format=%T").split()
     assert set(states) == {"COMPLETED"}
     assert len(states) == 11, "each job of the graph ran on a node"
+
+
+def give_four_shards(project: Commands) -> Path:
+    """Give the dataset four shards with the same content, download them, and return the manifest of their examples."""
+    dataset, dump = project.folder / "recipes" / "data" / "sample.yaml", project.folder / "mirror" / "sample.xml"
+    head, entry = dataset.read_text().split("  sample.xml:\n")
+    names = [f"{letter}.xml" for letter in "abcd"]
+    dataset.write_text(head + "".join(f"  {name}:\n{entry.replace('sample.xml', name)}" for name in names))
+    for name in names:
+        shutil.copy(dump, dump.with_name(name))
+    plan = Project(project.folder).plan("tiny")
+    done = project.snakemake(*(str(plan.download(shard)) for shard in plan.shards))
+    assert done.returncode == 0, done.stdout
+    return plan.manifest("main")
+
+
+def hash_data(folder: Path) -> dict[str, str]:
+    """Return the hashes of documents and examples, without the records, which have times."""
+    files = (path for name in ("documents", "examples") for path in (folder / "work" / name).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files if not path.name.endswith(".record.json")}
+
+
+def test_short_shards_share_a_job_and_one_that_fails_is_named(
+    project: Commands, cluster: SmallSlurm, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    manifest = give_four_shards(project)
+    local = Commands(tmp_path_factory.mktemp("local") / "project")
+    subprocess.run(["cp", "-a", str(project.folder), str(local.folder)], check=True)
+    done = local.snakemake(str(manifest))
+    assert done.returncode == 0, done.stdout
+    (damaged,) = (project.folder / "work/downloads/data/sample").glob("*/c.xml")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + b"?")
+    on_slurm = OnSlurm(project.folder, cluster)
+    done = on_slurm.snakemake(str(manifest), "--restart-times", "0")
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"^extract c\.xml: .*c\.xml: sha256 is \w{64}, its sidecar says", done.stdout, re.M), done.stdout
+    lost = re.findall(rf"^extract (\S+): {LOST_IN_GROUP}; the group's log is (\S+)$", done.stdout, re.M)
+    assert {name for name, _ in lost} == {"a.xml", "b.xml", "d.xml"}, done.stdout
+    assert all((project.folder / log).is_file() for _, log in lost)
+    damaged.write_bytes(content)
+    done = on_slurm.snakemake(str(manifest))
+    assert done.returncode == 0, done.stdout
+    assert hash_data(project.folder) == hash_data(local.folder)
+    jobs = re.findall(r"rule_(?:extract|pregenerate)_", cluster.run("squeue", "--states=all", "--noheader", "--format=%k"))
+    assert sorted(jobs) == ["rule_extract_", "rule_extract_", "rule_pregenerate_"], "four shards a job; extraction ran twice"
+    assert "Nothing to be done" in local.snakemake(str(manifest)).stdout
+    assert "Nothing to be done" in project.snakemake(str(manifest)).stdout
 
 
 def test_a_lost_node_and_a_restarted_controller_change_nothing(

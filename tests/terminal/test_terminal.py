@@ -213,3 +213,21 @@ def test_the_bare_command_lists_recipes_and_starts_nothing(project: Commands) ->
     assert "tiny" in done.stdout
     assert "As small as can be" in done.stdout
     assert not [path for path in project.folder.glob("work/*") if path.name != "logs"], start
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-25T10:00:00+00:00 extract: 12 documents from a.xml\n", False),
+        ("2026-11-25T10:00:00+00:00 relm extract: a.xml: no such file\n", True),
+        ("Traceback (most recent call last):\n  File ...\nKeyError: 'x'\n", True),
+        ("", False),
+    ],
+)
+def test_a_job_of_a_failed_group_counts_as_failed_only_if_its_step_reports_an_error(
+    tmp_path: Path, text: str, expected: bool
+) -> None:
+    log = tmp_path / "step.log"
+    log.write_text(text)
+    assert JobLine("[1/1]", "extract a.xml", log).has_error() == expected
+    assert not JobLine("[1/1]", "extract b.xml", tmp_path / "absent.log").has_error()

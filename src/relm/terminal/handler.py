@@ -31,6 +31,9 @@ STILL_STOPPING = "relm: still stopping; a third Ctrl-C kills the steps, and what
 INTERRUPTED_BEFORE = "relm: interrupted; no step was running, and the same command resumes"
 NOTHING_TO_DO = "Nothing to be done: all that was requested is there and up to date."
 SILENT_END = "it ended without a word; was it killed, for example because memory ran out?"
+LOST_IN_GROUP = (
+    "a job of its group failed, and Snakemake keeps the files of a group only if all succeed; they are made again with it"
+)
 # Lines without an event that Snakemake prints before it plans; others, as those of --unlock or --lint, are answers.
 BEFORE_PLANNING = re.compile("Building DAG of jobs|Assuming unrestricted shared filesystem")
 # Errors that only say that a job has failed.
@@ -90,6 +93,7 @@ class LogHandler(LogHandlerBase):
         self.total, self.started, self.ended, self.recipes = 0, 0, 0, 1
         self.has_begun = self.is_complete = self.is_closed = False
         self.seen_interrupts = 0
+        self.group_log: str | None = None
         self.end = threading.Event()
         self.drawing = threading.Thread(target=self._draw_again, daemon=True)
 
@@ -132,6 +136,7 @@ class LogHandler(LogHandlerBase):
             LogEvent.JOB_INFO: self._begin_job,
             LogEvent.SHELLCMD: self._show_command,
             LogEvent.JOB_FINISHED: self._end_job,
+            LogEvent.GROUP_ERROR: self._note_group,
             LogEvent.JOB_ERROR: self._fail_job,
             LogEvent.ERROR: self._note_error,
             None: self._show_message,
@@ -178,11 +183,18 @@ class LogHandler(LogHandlerBase):
             line.forget_progress()
             self._write(line.describe_end(self.screen.width if self.screen.is_live else None))
 
+    def _note_group(self, record: logging.LogRecord) -> None:
+        """Remember the last log of a failed group of jobs; an event for each of its jobs follows."""
+        self.group_log = next(reversed(record.aux_logs), None)  # type: ignore[attr-defined]
+
     def _fail_job(self, record: logging.LogRecord) -> None:
         line = self.running.pop(record.jobid, None)  # type: ignore[attr-defined]
         if line is None:
             return
         line.forget_progress()
+        if getattr(record, "indent", False) and not line.has_error():
+            self._lose_job(line)
+            return
         words = line.last_words()
         is_stopped = Interrupts.count or words.startswith(STOPPED)
         if Interrupts.count:  # the signal that the step received is that of this process
@@ -191,6 +203,12 @@ class LogHandler(LogHandlerBase):
         words = words or explain_slurm_fault(message, record.log) or message or SILENT_END  # type: ignore[attr-defined]
         self.sentences.append(f"{line.name}: {words}")
         self._write(line.describe_stop() if is_stopped else line.describe_failure())
+
+    def _lose_job(self, line: JobLine) -> None:
+        """Report a job that did not fail itself: Snakemake deletes the files of all jobs of a group of which one fails."""
+        where = f"; the group's log is {self.group_log}" if self.group_log else ""
+        self.sentences.append(f"{line.name}: {LOST_IN_GROUP}{where}")
+        self._write(line.describe_stop())
 
     def _note_error(self, record: logging.LogRecord) -> None:
         text = str(record.msg)

@@ -63,6 +63,10 @@ class JobLine:
         step, colon, sentence = read_last_words(self.log).removeprefix("relm ").partition(": ")
         return sentence if colon and " " not in step else step + colon + sentence
 
+    def has_error(self) -> bool:
+        """Return whether the last line in the log of the job's step is an error."""
+        return self.log is not None and read_last_words(self.log).startswith(("relm ", "an unexpected error"))
+
     def forget_progress(self) -> None:
         """Delete the job's progress file."""
         if self.log is not None:
