@@ -28,6 +28,7 @@ RERUNS = graph.Reruns(workflow)
 REFUSALS = graph.Refusals(workflow, IMAGES)
 
 supervision.run_steps_with_this_environment()
+IMAGES.prepare()
 graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
     supervision.handle_interrupts()

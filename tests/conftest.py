@@ -2,12 +2,14 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from made_once import copy_of
 from small_project import CHECKOUT, Commands, make_project
+from small_slurm import SmallSlurm, find_lacking, small_slurm
 
 
 def pytest_configure() -> None:
@@ -57,3 +59,12 @@ def finished_copy(finished_project: Commands, tmp_path: Path) -> Commands:
     folder = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(finished_project.folder), str(folder)], check=True)
     return Commands(folder)
+
+
+@pytest.fixture
+def cluster() -> Iterator[SmallSlurm]:
+    """A Slurm cluster of two nodes on this machine."""
+    if lacking := find_lacking():
+        pytest.skip(f"no Slurm here: {', '.join(lacking)} (Debian's packages munge, slurmctld, slurmd, slurm-client)")
+    with small_slurm() as started:
+        yield started

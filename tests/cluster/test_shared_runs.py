@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 from shared_run import SharedRun, train_undisturbed
-from small_slurm import find_lacking, small_slurm
 
 from small_project import CHECKOUT, Commands
+from small_slurm import find_lacking, small_slurm
 
 pytestmark = pytest.mark.full
 RELM = [sys.executable, "-m", "relm", "pretrain", "shared"]

@@ -4,50 +4,18 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_slurm import SmallSlurm, find_lacking, small_slurm, wait_until
 
 from relm.artifact import sha256_of
 from relm.recipes.project import Project
 from relm.terminal.handler import LOST_IN_GROUP
-from small_project import CHECKOUT, Commands
+from small_project import Commands
+from small_slurm import OnSlurm, SmallSlurm, hash_data, wait_until
 
 pytestmark = pytest.mark.full
-OPTIONS = (
-    "--cores",
-    "2",
-    "--slurm-no-account",
-    "--slurm-status-command",
-    "squeue",
-    "--slurm-init-seconds-before-status-checks",
-    "2",
-)
 STEPS = 12_000
-
-
-@pytest.fixture
-def cluster() -> Iterator[SmallSlurm]:
-    if lacking := find_lacking():
-        pytest.skip(f"no Slurm here: {', '.join(lacking)} (Debian's packages munge, slurmctld, slurmd, slurm-client)")
-    with small_slurm() as started:
-        yield started
-
-
-class OnSlurm(Commands):
-    """A project whose jobs run on the cluster."""
-
-    def __init__(self, folder: Path, cluster: SmallSlurm) -> None:
-        super().__init__(folder)
-        self.environment["PATH"] = f"{cluster.folder / 'bin'}:{self.environment['PATH']}"
-
-    def command(self, *targets: str) -> list[str]:
-        """The command of docs/cluster.md, with the cores of this machine and fewer seconds between questions."""
-        page = (CHECKOUT / "docs" / "cluster.md").read_text()
-        (line,) = re.findall(r"^snakemake results/NAME@MACHINE (.*?) *#", page, re.M)
-        return ["snakemake", *targets, *line.split(), "--nocolor", *OPTIONS]
 
 
 def lengthen(project: Commands) -> Path:
@@ -104,12 +72,6 @@ def give_four_shards(project: Commands) -> Path:
     return plan.manifest("main")
 
 
-def hash_data(folder: Path) -> dict[str, str]:
-    """Return the hashes of documents and examples, without the records, which have times."""
-    files = (path for name in ("documents", "examples") for path in (folder / "work" / name).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files if not path.name.endswith(".record.json")}
-
-
 def test_short_shards_share_a_job_and_one_that_fails_is_named(
     project: Commands, cluster: SmallSlurm, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -131,7 +93,7 @@ def test_short_shards_share_a_job_and_one_that_fails_is_named(
     damaged.write_bytes(content)
     done = on_slurm.snakemake(str(manifest))
     assert done.returncode == 0, done.stdout
-    assert hash_data(project.folder) == hash_data(local.folder)
+    assert hash_data(project.folder / "work") == hash_data(local.folder / "work")
     jobs = re.findall(r"rule_(?:extract|pregenerate)_", cluster.run("squeue", "--states=all", "--noheader", "--format=%k"))
     assert sorted(jobs) == ["rule_extract_", "rule_extract_", "rule_pregenerate_"], "four shards a job; extraction ran twice"
     assert "Nothing to be done" in local.snakemake(str(manifest)).stdout

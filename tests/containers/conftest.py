@@ -1,5 +1,6 @@
 """Engines, the cpu image built for real, and a project whose steps run in it."""
 
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -8,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from engines import STAND_IN, Engine, base_archive, docker, import_stand_in, podman
-from image_project import ImageProject, build, make_image_project
+from engines import STAND_IN, Engine, base_archive, docker, import_stand_in, podman, real_apptainer
+from image_project import ApptainerImage, ImageProject, build, make_image_project, make_sandbox
 
 from relm.containers.context import fetch_wheels, list_locks, read_left_out, select_requirements
 
@@ -53,20 +54,43 @@ def docker_engine(checkout: Path, an_end_by_term_cleans_up: None) -> Iterator[En
 
 
 @pytest.fixture(scope="session")
-def in_podman(podman_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+def built_by_podman(podman_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+    """A project whose cpu image podman has built, in which nothing has run."""
+    return built_project(podman_engine, tmp_path_factory.mktemp("podman"))
+
+
+@pytest.fixture(scope="session")
+def in_podman(built_by_podman: ImageProject) -> ImageProject:
     """A finished smoke twin of the quickstart, each step of which ran in the cpu image by podman."""
-    return finished(podman_engine, tmp_path_factory.mktemp("podman"))
+    return finished(built_by_podman)
+
+
+@pytest.fixture(scope="session")
+def apptainer(built_by_podman: ImageProject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApptainerImage]:
+    """Real Apptainer, and the cpu image as a folder that it runs: a single file of it takes minutes to make."""
+    folder = tmp_path_factory.mktemp("apptainer")
+    folder.chmod(0o755)
+    try:
+        program = real_apptainer(folder / "apptainer")
+    except AssertionError as error:
+        pytest.skip(f"no Apptainer here, and Debian's package is out of reach: {error}")
+    yield make_sandbox(program, built_by_podman, folder)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def in_docker(docker_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
     """The same by Docker."""
-    return finished(docker_engine, tmp_path_factory.mktemp("docker"))
+    return finished(built_project(docker_engine, tmp_path_factory.mktemp("docker")))
 
 
-def finished(engine: Engine, folder: Path) -> ImageProject:
+def built_project(engine: Engine, folder: Path) -> ImageProject:
     project = make_image_project(folder, engine)
     build(project, "cpu", {"BASE": STAND_IN})
+    return project
+
+
+def finished(project: ImageProject) -> ImageProject:
     done = project.snakemake("results/smoke/quickstart", "--sdm", "apptainer")
     assert done.returncode == 0, done.stdout
     return project

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engines import Engine
 
-from relm.containers.lock import Built, Role, read_override
+from relm.containers.lock import Built, Role, read_override, record_built
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COPIED = ("containers", "envs", "recipes", "profiles", "src", "Snakefile", "pyproject.toml", "README.md", "LICENSE")
@@ -80,3 +80,34 @@ def build(project: ImageProject, role: Role, bases: dict[str, str]) -> None:
     words = [f"--base={name}={image}" for name, image in bases.items()]
     done = project.command(sys.executable, "-m", "relm", "images", "build", role, *words)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+@dataclass(frozen=True)
+class ApptainerImage:
+    """Apptainer's program, and an image that it runs."""
+
+    program: Path
+    path: Path
+    built: Built
+    """The image's entry in the override, with its path."""
+
+    @property
+    def search_path(self) -> str:
+        """Return PATH with the program first."""
+        return f"{self.program.parent}{os.pathsep}{os.environ['PATH']}"
+
+    def record(self, folder: Path) -> None:
+        """Record the image in a project's override."""
+        record_built("cpu", self.built, folder)
+
+
+def make_sandbox(program: Path, project: ImageProject, folder: Path) -> ApptainerImage:
+    """Make a folder that Apptainer runs of a project's cpu image."""
+    archive, sandbox = folder / "cpu.tar", folder / "cpu"
+    project.engine.run("save", "--format", "docker-archive", "--output", str(archive), project.built("cpu").id)
+    scratch = {"APPTAINER_TMPDIR": str(folder), "APPTAINER_CACHEDIR": str(folder / "cache")}
+    command = [program, "build", "--sandbox", sandbox, f"docker-archive:{archive}"]
+    made = subprocess.run(command, env=os.environ | scratch, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    archive.unlink()
+    return ApptainerImage(program, sandbox, project.built("cpu").model_copy(update={"apptainer": sandbox}))

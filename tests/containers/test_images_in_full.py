@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from engines import STAND_IN, Engine, install, real_apptainer
-from image_project import ImageProject, build, make_image_project
+from engines import STAND_IN, Engine, install
+from image_project import ApptainerImage, ImageProject, build, make_image_project
 from local_registry import docker_registry
 from test_steps_in_images import in_image
 
@@ -122,34 +122,17 @@ def test_relm_images_trains_in_the_image_to_the_published_bytes(in_docker: Image
     assert sha256_of(copy.folder / model) == sha256_of(published)
 
 
-def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> None:
-    """From a folder: a single file of it takes minutes to make."""
-    binary = real_apptainer(tmp_path / "apptainer")
-    archive, sandbox = tmp_path / "cpu.tar", tmp_path / "cpu"
-    in_podman.engine.run("save", "--format", "docker-archive", "--output", str(archive), in_podman.built("cpu").id)
-    scratch = {"APPTAINER_TMPDIR": str(tmp_path), "APPTAINER_CACHEDIR": str(tmp_path / "cache")}
-    made = subprocess.run(
-        [binary, "build", "--sandbox", sandbox, f"docker-archive:{archive}"],
-        env=os.environ | scratch,
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    archive.unlink()
+def test_real_apptainer_runs_a_rule(in_podman: ImageProject, apptainer: ApptainerImage) -> None:
     override = in_podman.folder / OVERRIDE
     kept = override.read_text()
-    content = yaml.safe_load(kept)
-    content["images"]["cpu"]["apptainer"] = str(sandbox)
-    override.write_text(yaml.safe_dump(content))
-    real = ImageProject(in_podman.folder, in_podman.engine, in_podman.variables)
-    environment = real.environment | {"PATH": f"{binary.parent}{os.pathsep}{real.environment['PATH']}"}
+    apptainer.record(in_podman.folder)
+    environment = in_podman.environment | {"PATH": f"{apptainer.program.parent}{os.pathsep}{in_podman.environment['PATH']}"}
     try:
         rule = sorted((in_podman.folder / "work" / "examples").glob("*/manifest.json"))[0].relative_to(in_podman.folder)
         command = ["snakemake", str(rule), "--force", "--cores", "1", "--nocolor", "--sdm", "apptainer", FRAMES]
         done = subprocess.run(command, cwd=in_podman.folder, env=environment, text=True, capture_output=True)
     finally:
         override.write_text(kept)
-        shutil.rmtree(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Activating singularity image" in done.stdout + done.stderr
     assert "podman run" not in done.stdout + done.stderr

@@ -274,8 +274,8 @@ def test_a_read_only_checkout_is_refused_in_a_sentence(project: Commands, mount:
     assert "Traceback" not in done.stdout
 
 
-@pytest.mark.full
-def test_an_image_that_is_not_there_is_among_the_faults(project: Commands) -> None:
+def record_image(project: Commands, **recorded: str) -> None:
+    """Record an image in the project's own override."""
     containers = project.folder / "containers"
     shipped = containers.resolve()
     containers.unlink()
@@ -283,14 +283,36 @@ def test_an_image_that_is_not_there_is_among_the_faults(project: Commands) -> No
     for path in shipped.iterdir():
         (containers / path.name).symlink_to(path)
     (containers / "lock.local.yaml").unlink(missing_ok=True)
-    gone = {"id": f"sha256:{'1' * 64}", "bases": {}, "built": "2026-01-01", "apptainer": str(project.folder / "cpu.sif")}
-    (containers / "lock.local.yaml").write_text(f"images: {{cpu: {gone}}}\n")
-    path = f"{containers / 'bin'}{os.pathsep}{project.environment['PATH']}"
-    planned = project.snakemake("results/vocabulary", "-n", "--sdm", "apptainer", PATH=path)
+    image = {"id": f"sha256:{'1' * 64}", "bases": {}, "built": "2026-01-01", **recorded}
+    (containers / "lock.local.yaml").write_text(f"images: {{cpu: {image}}}\n")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [(), ("--profile", "profiles/slurm")])
+def test_an_image_that_is_not_there_is_among_the_faults(project: Commands, options: tuple[str, ...]) -> None:
+    record_image(project, apptainer=str(project.folder / "cpu.sif"))
+    path = f"{project.folder / 'containers' / 'bin'}{os.pathsep}{project.environment['PATH']}"
+    planned = project.snakemake("results/vocabulary", "-n", "--sdm", "apptainer", *options, PATH=path)
     assert (
         f"images.cpu.apptainer: {project.folder}/cpu.sif is not there; build it again: make images ROLES=cpu" in planned.stdout
     )
     assert "but the tokenizer has 400 tokens" in planned.stdout
+
+
+@pytest.mark.full
+def test_an_image_of_podmans_store_is_refused_where_apptainer_is_real(project: Commands) -> None:
+    record_image(project)
+    program = project.folder / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{project.environment['PATH']}"
+    done = project.snakemake("results/tiny", "--sdm", "apptainer", PATH=path)
+    assert done.returncode == 1
+    assert (
+        f"images.cpu: sha256:{'1' * 64} is an image of Docker or podman, which Apptainer ({program}) cannot run" in done.stdout
+    )
+    assert "pull" not in done.stdout
 
 
 @pytest.mark.full

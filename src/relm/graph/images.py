@@ -1,17 +1,25 @@
 """The image of each rule with `--sdm apptainer`. Without that option no image is looked up, and the lock may be absent."""
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from relm.cluster.supervision import is_main_process
+from relm.containers.apptainer import describe_surroundings
 from relm.containers.engine import choose_engine, require_image
 from relm.containers.lock import OVERRIDE, Role, find_reference, read_override
 from relm.containers.placement import evaluation_role, step_role, training_role
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults
 from relm.recipes.devices import HOST
+
+SHIM = ("containers", "bin", "apptainer")
+NO_FILE = (  # Apptainer would look for a registry of this name
+    "{id} is an image of Docker or podman, which Apptainer ({found}) cannot run; make a file of it and write its path beside "
+    "the id, as `apptainer:` (docs/containers.md), or put containers/bin first in PATH"
+)
 
 
 class Images:
@@ -25,6 +33,16 @@ class Images:
         self.faults: dict[Role, str] = {}
         """Role -> why it has no image. The user's own command reports them with all other faults before the first job."""
         self._collects_faults = is_main_process(workflow)
+
+    @stop_at_faults
+    def prepare(self) -> None:
+        """Set the variables by which real Apptainer mounts the folders of steps, in the user's command and in each job.
+
+        Raises:
+            SystemExit: a folder cannot be mounted, or an extension is not found.
+        """
+        if self.requested:
+            os.environ.update(describe_surroundings(Path.cwd()))
 
     @report_faults
     def of_step(self, wildcards: Any) -> str | None:
@@ -66,7 +84,7 @@ class Images:
 
         Args:
             jobs: the jobs that are to be done.
-            here: the images run on this machine, so that those that were built on it are looked for.
+            here: the images run on this machine or on one with its files, so that those that were built on it are looked for.
             asks_engine: Docker or podman may be started for that.
         """
         if not self.requested:
@@ -84,9 +102,14 @@ def find_lost_image(role: Role, asks_engine: bool, checkout: Path = Path()) -> s
     again = f"build it again: make images ROLES={role}"
     if built.apptainer is not None and not built.apptainer.exists():
         return f"{OVERRIDE}: images.{role}.apptainer: {built.apptainer} is not there; {again}"
-    found = shutil.which("apptainer") if asks_engine else None
-    if found is None or Path(found).resolve().parent != (checkout / "containers" / "bin").resolve():
-        return None  # real Apptainer runs the file
+    found = shutil.which("apptainer")
+    if found is None:
+        return None
+    program = Path(found).resolve()
+    if program.parts[-3:] != SHIM:
+        return None if built.apptainer is not None else f"{OVERRIDE}: images.{role}: {NO_FILE.format(id=built.id, found=found)}"
+    if not asks_engine or program != checkout.joinpath(*SHIM).resolve():
+        return None
     try:
         require_image(choose_engine(), built.id)
     except RelmError as error:

@@ -109,7 +109,8 @@ class Refusals:
         if not jobs:
             return
         yield from self._find_folder_faults()
-        yield from self.images.find_faults(jobs, self._place.is_here, asks_engine=not self.workflow.dryrun)
+        asks_engine = not self.workflow.dryrun and not self._is_on_cluster
+        yield from self.images.find_faults(jobs, here=not self._is_served, asks_engine=asks_engine)
         for name, phases in _phases_to_train(jobs).items():
             plan = PROJECT.plan(name)
             yield from filter(None, [find_fault(plan, self._place)])
@@ -124,16 +125,22 @@ class Refusals:
 
     @property
     def _place(self) -> TrainingPlace:
-        """The place of training: in images, which a service may run elsewhere; on a cluster; or here in this environment.
-
-        A dry-run has an executor of its own, and shows a cluster's by its count of jobs.
-        """
-        settings = self.workflow.resource_settings
-        on_cluster = not self.workflow.local_exec or (self.workflow.dryrun and settings.nodes is not None)
-        served = self.images.requested and (bool(os.environ.get("DOCKER_HOST")) or container() is not None)
+        """The place of training: in images, which a service may run elsewhere; on a cluster; or here in this environment."""
+        on_cluster = self._is_on_cluster
         return TrainingPlace(
-            uses_environment=not on_cluster and not self.images.requested, is_here=not on_cluster and not served
+            uses_environment=not on_cluster and not self.images.requested, is_here=not on_cluster and not self._is_served
         )
+
+    @property
+    def _is_on_cluster(self) -> bool:
+        """A dry-run has an executor of its own, and shows a cluster's by its count of jobs."""
+        settings = self.workflow.resource_settings
+        return bool(not self.workflow.local_exec or (self.workflow.dryrun and settings.nodes is not None))
+
+    @property
+    def _is_served(self) -> bool:
+        """A service, which may be on another machine, runs the images."""
+        return bool(self.images.requested and (os.environ.get("DOCKER_HOST") or container() is not None))
 
 
 def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:

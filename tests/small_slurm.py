@@ -7,7 +7,9 @@ stopped at the end. All nodes are this machine, so a shared file system is its o
 import contextlib
 import getpass
 import os
+import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -17,6 +19,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from relm.artifact import sha256_of
+from small_project import CHECKOUT, Commands
+
+OPTIONS = (
+    "--cores",
+    "2",
+    "--slurm-no-account",
+    "--slurm-status-command",
+    "squeue",
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+)
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch")
 SEARCHED = os.pathsep.join(["/usr/sbin", "/usr/local/sbin", os.environ.get("PATH", "")])
 CONFIGURATION = """
@@ -165,6 +179,28 @@ def small_slurm(nodes: int = 2) -> Iterator[SmallSlurm]:
             yield cluster
         finally:
             cluster.stop()
+
+
+class OnSlurm(Commands):
+    """A project whose jobs run on the cluster."""
+
+    line = r"^snakemake results/NAME@MACHINE (--workflow-profile profiles/slurm) *#"
+    """Pattern of the command's line."""
+
+    def __init__(self, folder: Path, cluster: SmallSlurm) -> None:
+        super().__init__(folder)
+        self.environment["PATH"] = f"{cluster.folder / 'bin'}:{self.environment['PATH']}"
+
+    def command(self, *targets: str) -> list[str]:
+        """The command of docs/cluster.md, with the cores of this machine and fewer seconds between questions."""
+        (line,) = re.findall(self.line, (CHECKOUT / "docs" / "cluster.md").read_text(), re.M)
+        return ["snakemake", *targets, *shlex.split(line), "--nocolor", *OPTIONS]
+
+
+def hash_data(work: Path) -> dict[str, str]:
+    """Return the hashes of documents and examples in a work folder, without the records, which have times."""
+    files = (path for name in ("documents", "examples") for path in (work / name).rglob("*") if path.is_file())
+    return {str(path.relative_to(work)): sha256_of(path) for path in files if not path.name.endswith(".record.json")}
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
