@@ -70,6 +70,8 @@ def test_each_normalisation_divides_by_its_own_length() -> None:
     )  # 1.5, 1.55, 1.467: the last by length
     assert (found["lm_eval_accuracy"], found["lm_eval_accuracy_per_character"]) == (1, 0)
     assert (found["lm_eval_accuracy_per_byte"], found["llm_c_accuracy"], found["llm_c_accuracy_per_token"]) == (0, 0, 0)
+    found = figures([question], {"lm_eval": scores_of(-3.0, -3.1, -4.8)})  # by character 1.5, 1.55, 1.6; by byte 1.5, .775, 1.6
+    assert (found["lm_eval_accuracy_per_character"], found["lm_eval_accuracy_per_byte"]) == (1, 0)
     last = Question("f, line 1", question.prompts, 2)
     assert figures([last], {"lm_eval": lm_eval, "llm_c": llm_c})["llm_c_accuracy_per_token"] == 1
 
