@@ -60,10 +60,11 @@ class ChoiceEncoder:
             )
         return EncodedChoices(rows, scored)
 
-    def rows(self, texts: Sequence[str]) -> list[Row]:
-        """Return the tokens of each text, without special ones."""
-        encoded = encode_texts(self.tokenizer, texts)
-        return np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1])
+    def rows(self, *groups: Sequence[str]) -> list[list[Row]]:
+        """Return the tokens of each text of each group, without special ones; an encoder is built once for all of them."""
+        encoded = encode_texts(self.tokenizer, [text for texts in groups for text in texts])
+        rows = iter(np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1]))
+        return [[next(rows) for _ in texts] for texts in groups]
 
     def begun(self, row: Row) -> Row:
         """Return a row after what the tokenizer puts before a text."""
@@ -72,11 +73,10 @@ class ChoiceEncoder:
 
 def _as_lm_eval(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
     kept = [prompt.context.rstrip() for prompt in prompts]  # white space at a context's end goes to the choice
-    texts = [f"{prompt.context} {choice}" for prompt in prompts for choice in prompt.choices]
-    contexts = [row for row, prompt in zip(encoder.rows(kept), prompts, strict=True) for _ in prompt.choices]
+    contexts, texts = encoder.rows(kept, [f"{prompt.context} {choice}" for prompt in prompts for choice in prompt.choices])
     empty = [not prompt.context for prompt in prompts for _ in prompt.choices]
     rows, scored = [], []
-    for context, whole, alone in zip(contexts, encoder.rows(texts), empty, strict=True):
+    for context, whole, alone in zip(_for_each_choice(contexts, prompts), texts, empty, strict=True):
         if alone:
             before = [] if len(whole) and whole[0] == encoder.prefix else [encoder.prefix]
             rows.append(np.concatenate([np.array(before, dtype=whole.dtype), whole]))
@@ -87,17 +87,20 @@ def _as_lm_eval(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tupl
     return rows, np.array(scored, dtype=np.int64)
 
 
+def _for_each_choice(contexts: Sequence[Row], prompts: Sequence[ChoicePrompt]) -> list[Row]:
+    return [context for context, prompt in zip(contexts, prompts, strict=True) for _ in prompt.choices]
+
+
 def _as_llm_c(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
-    contexts = [
-        row for row, prompt in zip(encoder.rows([p.context for p in prompts]), prompts, strict=True) for _ in prompt.choices
-    ]
-    choices = encoder.rows([f" {choice}" for prompt in prompts for choice in prompt.choices])
-    rows = [encoder.begun(np.concatenate([context, choice])) for context, choice in zip(contexts, choices, strict=True)]
+    texts = [f" {choice}" for prompt in prompts for choice in prompt.choices]
+    contexts, choices = encoder.rows([prompt.context for prompt in prompts], texts)
+    given = _for_each_choice(contexts, prompts)
+    rows = [encoder.begun(np.concatenate([context, choice])) for context, choice in zip(given, choices, strict=True)]
     return rows, np.fromiter(map(len, choices), dtype=np.int64)
 
 
 def _as_babylm(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
-    sentences = encoder.rows([choice for prompt in prompts for choice in prompt.choices])
+    (sentences,) = encoder.rows([choice for prompt in prompts for choice in prompt.choices])
     sizes = np.fromiter(map(len, sentences), dtype=np.int64)
     return [encoder.begun(row) for row in sentences], sizes - (0 if encoder.added else 1)
 
