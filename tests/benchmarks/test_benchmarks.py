@@ -57,7 +57,7 @@ ELSEWHERE = {
 }
 OF_OTHER_TESTS = (
     "compiled.py", "curve_detection.py", "defects.py", "evaluation.py", "leave_one_out.py", "llama2_c_curves.py",
-    "llm_c_curve.py", "loop.py", "nanogpt_curves.py", "replay.py", "tokenisation.py",
+    "llm_c_curve.py", "loop.py", "multiple_choice.py", "nanogpt_curves.py", "replay.py", "tokenisation.py",
 )  # fmt: skip
 pytestmark = pytest.mark.timeout(900)
 
@@ -133,6 +133,15 @@ def test_evaluation_stands_beside_lm_eval(
     printed = run(["evaluation.py", *texts, "--harness-python", harness_python, *sizes])
     assert "another figure" not in printed
     assert printed.count("the same figure") == 6
+
+
+@pytest.mark.full
+def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_python: str) -> None:
+    (tokenizer,) = finished_project.folder.glob("work/tokenizers/*/tokenizer.json")
+    sizes = ["--layers", "1", "--width", "64", "--examples", "6", "--pairs", "1", "--batch-sizes", "2"]
+    file = CHECKOUT / "tests" / "data" / "blimp-sample.jsonl"
+    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, "--file", file, "--harness-python", harness_python, *sizes])
+    assert printed.count("the same log-likelihoods") == 2
 
 
 @pytest.mark.full

@@ -55,7 +55,9 @@ run: {threads: 1, checkpoint_interval: 40, micro_batch_size: 2, log_interval: 5}
 DISK = 96 << 20
 """Bytes of the disk on which a project lies, where this user may mount one."""
 LONGEST = 240
-"""Seconds after which a command counts as one that waits for ever."""
+"""Seconds without work after which a command counts as one that waits for ever; four times as many, with work."""
+WORK = 0.5
+"""Seconds of processor time that are work."""
 
 
 class Server(ThreadingHTTPServer):
@@ -114,7 +116,7 @@ class Ended:
     """A command that ended, with what it printed."""
 
     code: int | None
-    """None: it did not end within `LONGEST` seconds and was killed."""
+    """None: it did not end within the time of `LONGEST` and was killed."""
     printed: str
     seconds: float
 
@@ -168,13 +170,22 @@ class DisturbedProject(Commands):
     def end(self) -> Ended:
         """Wait for the end of the command."""
         assert self.process is not None
-        start, code = time.monotonic(), None
-        try:
-            code = self.process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        start = worked = time.monotonic()
+        used = 0.0
+        while (code := self.process.poll()) is None:
+            if abs((now_used := self.processor_time()) - used) > WORK:  # it falls when a process ends
+                used, worked = now_used, time.monotonic()
+            if time.monotonic() > min(worked + LONGEST, start + 4 * LONGEST):
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+                break
+            time.sleep(0.1)
         return Ended(code, self.out.read_text(errors="replace"), time.monotonic() - start)
+
+    def processor_time(self) -> float:
+        """Return the seconds of processor time of the command and of all that it started and that still runs."""
+        assert self.process is not None
+        return sum(map(processor_time, [self.process.pid, *(each.pid for each in self.descendants())]))
 
     def descendants(self) -> list[psutil.Process]:
         """Return all processes that the command started and that still run."""
@@ -208,6 +219,15 @@ def command_line(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+def processor_time(pid: int) -> float:
+    """Return the seconds of processor time of a process; 0 when it has just ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
 
 
 def working_folder(process: psutil.Process) -> Path | None:

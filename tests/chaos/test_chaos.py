@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import disturbed_project
 import pytest
 from disturbed_calls import DisturbedCalls, find_lacking
-from disturbed_project import Ended
+from disturbed_project import DisturbedProject, Ended, Server
 from soak import Use, find_leaks
 
 from chaos import find_other, judge
@@ -96,6 +97,23 @@ def test_changed_products_and_absent_published_ones_are_lost(found: dict[str, st
 )
 def test_the_outcome_of_a_command(code: int | None, printed: str, outcome: str) -> None:
     assert judge(Ended(code, printed, 1.0)) == outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"), [("time.sleep(99)", (1, 3)), ("while True: pass", (4, 8)), ("time.sleep(0.5)", (0, 2))]
+)
+def test_a_command_that_does_nothing_is_killed_sooner_than_one_that_works(
+    code: str, ends: tuple[float, float], calls: DisturbedCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disturbed_project, "LONGEST", 1)
+    monkeypatch.setattr(disturbed_project, "WORK", 0.2)
+    project = DisturbedProject(tmp_path, "causal", calls, Server())
+    monkeypatch.setattr(project, "command", lambda *targets: [sys.executable, "-c", f"import time\n{code}"])
+    project.begin()
+    ended = project.end()
+    assert (ended.code is None) == (ends[0] > 0)
+    assert ends[0] <= ended.seconds < ends[1]
+    assert not project.is_running()
 
 
 FLAT = [Use(descriptors=6, threads=8, processes=0, temporary_files=0, memory=500 << 20)] * 40

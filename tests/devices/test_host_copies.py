@@ -40,6 +40,29 @@ def test_copies_take_four_fifths_of_the_available_memory_at_most(monkeypatch: py
     assert clone_tensors(tensors) is None
 
 
+def test_the_code_for_a_gpu_copies_into_the_same_memory_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensors of the CPU, with a stand-in for CUDA's pinned memory."""
+    empty, waits = torch.empty, list[str]()
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory, **kind: empty(*shape, **kind))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("wait"))
+    device = open_device(Run(threads=1))
+    assert isinstance(device, TorchDevice)
+    monkeypatch.setattr(device, "_device", torch.device("cuda"))
+    tensors = tensors_of_each_kind()
+    values = [tensor.tolist() for tensor in tensors]
+    first = device.copy_to_host(tensors)
+    assert first is not None
+    assert ([copy.tolist() for copy in first], waits) == (values, ["wait"])
+    tensors[2] += 1
+    again = device.copy_to_host(tensors)
+    assert again is not None
+    assert [copy.data_ptr() for copy in again] == [copy.data_ptr() for copy in first]
+    assert again[2].item() == 4
+    monkeypatch.setattr(limits, "available_memory", lambda: 1)
+    assert device.copy_to_host(tensors) is not None, "the memory is there already"
+    assert device.copy_to_host(tensors[:2]) is None
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpus_tensors_are_copied_into_the_same_pinned_memory_each_time() -> None:
     device = open_device(Run(device="cuda"))

@@ -22,12 +22,15 @@ from small_project import CHECKOUT
 
 TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))
 # Not among the real data.
-ABSENT = {"wikitext2": "../shared/data lacks WikiText-2's processed test file"}
+ABSENT = {
+    "wikitext2": "../shared/data lacks WikiText-2's processed test file",
+    "blimp": "../shared/data lacks BLiMP's archive",
+}
 
 
 def test_there_are_tests_of_each_protocol() -> None:
     assert {path.stem for path in TESTS} >= {"lambada", "wikitext103", "wikitext2", "wikitext2_raw", "wikitext_lm_eval"}
-    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada"}
+    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice"}
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)

@@ -32,6 +32,8 @@ class Device(Protocol):
     """The index, from 0, of the part of each global batch that this process reads."""
     parts: int
     """The count of parts: as many as ranks, or 1 where every rank reads the whole batch and the device takes its own share."""
+    asynchronous: bool
+    """True if it computes while the host goes on, so that a line of the log is read while the next step is computed."""
     traces: bool
     """True if every operation is traced and compiled: the first run of a shape is slow, and models and optimizers compute some
     operations in another form."""
@@ -85,6 +87,9 @@ class Device(Protocol):
             partial: scalars to sum over all ranks.
             whole: scalars that are the same on all ranks; returned unchanged.
         """
+
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Return a function that waits for the values that `read` returns; steps may be taken before it is called."""
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return contiguous copies in main memory, or None if it has no room for them; the host waits for the device once.

@@ -1,7 +1,7 @@
 """CPU and CUDA, the devices that torch itself drives."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -51,6 +51,7 @@ class TorchDevice:
             require_gpus(process.local_ranks)
             torch.cuda.set_device(process.local_rank)
         self._device = torch.device(run.device, process.local_rank) if run.device == "cuda" else torch.device("cpu")
+        self.asynchronous = run.device == "cuda"
         self.elements_per_operation = 1 << 18 if run.device == "cpu" else 1 << 26
         self._run = run
         self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
@@ -136,13 +137,29 @@ class TorchDevice:
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
         """Return all values by one copy to the host."""
+        return self.begin_read(partial, whole)()
+
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Read the values at once; those of a GPU are copied in its order of operations, before those of the next step."""
         values = torch.stack([value.float() for value in partial])
         if self._processes is not None:
             values = self._processes.sum_scalars(values)
         if whole:
             values = torch.cat([values, torch.stack([value.float() for value in whole])])
-        read: list[float] = values.tolist()
-        return read
+        if not self.asynchronous:
+            read: list[float] = values.tolist()
+            return lambda: read
+        copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        copy.copy_(values, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+
+        def wait() -> list[float]:
+            copied.synchronize()
+            read: list[float] = copy.tolist()
+            return read
+
+        return wait
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return clones; of a GPU's tensors copies in pinned memory, to which all are sent before the host waits."""

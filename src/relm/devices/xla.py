@@ -11,7 +11,7 @@ sends each device its shard, by the mesh. Hosts compare counts with each other o
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class XlaDevice:
     """All devices of a TPU, of which this host may have some, as `relm.devices.contract.Device`."""
 
     part, parts = 0, 1
+    asynchronous = True
     traces = True
     updates_per_call = 1
     elements_per_operation = 1 << 26
@@ -190,6 +191,10 @@ class XlaDevice:
         import torch_xla
 
         return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
+
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Return a function that fetches the values: the buffers of tensors that no later step changes are kept until then."""
+        return lambda: self.read(partial, whole)
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return copies, fetched in one transfer; tensors that are in main memory already are cloned."""

@@ -18,6 +18,24 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
     Raises:
         RelmError: the file is absent, has another sha256, is empty, or is not UTF-8.
     """
+    content, found = read_content(path, sha256)
+    if not content.strip():
+        raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
+    try:
+        return content.decode(), found
+    except UnicodeDecodeError as error:
+        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
+    """Return the content of a file, and its sha256.
+
+    Args:
+        sha256: the expected sha256; None: any.
+
+    Raises:
+        RelmError: the file is absent, or has another sha256.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -28,12 +46,7 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
             f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; delete it and "
             "download it again"
         )
-    if not content.strip():
-        raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
-    try:
-        return content.decode(), found
-    except UnicodeDecodeError as error:
-        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    return content, found
 
 
 def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:

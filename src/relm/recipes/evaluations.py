@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from relm.recipes.declaration import Registry, register_with_options
-from relm.recipes.protocol_options import Lambada, TextPerplexity
+from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.section import Section
 
 Input = Literal["manifest", "tokenizer", "file", "task_folder", "log"]
@@ -291,6 +291,16 @@ _declare(
         run="relm.evaluation.lambada:evaluate_lambada",
         inputs=("file", "tokenizer"),
         options=Lambada,
+        takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="multiple_choice",
+        summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval, llm.c and BabyLM score them",
+        run="relm.evaluation.multiple_choice:evaluate_multiple_choice",
+        inputs=("file", "tokenizer"),
+        options=MultipleChoice,
         takes_limit=True,
     )
 )

@@ -64,3 +64,12 @@ class Lambada(Section):
     begin: Begin = "tokenizer"
     """Tokens that are prepended to a passage. none: no tokens; tokenizer: those that the tokenizer adds before a text that it
     encodes, its bos or nothing, which a truncated passage loses; every_window: bos, which a truncated passage keeps."""
+
+
+class MultipleChoice(Section):
+    """Questions with several choices, of which the likeliest is taken, by all published ways of scoring them at once."""
+
+    format: Literal["hellaswag", "blimp", "arc", "piqa"] = "hellaswag"
+    """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; blimp: sentence_good,
+    sentence_bad and, optionally, UID, the paradigm; arc: question and answerKey, and choices as in the original's file or in
+    lm_eval's data set; piqa: goal, sol1, sol2, label."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
-from relm.recipes.protocol_options import Lambada, TextPerplexity
+from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 from relm.recipes.web_address import WebAddress
@@ -24,13 +24,16 @@ class PublishedTest(Section):
     homepage: WebAddress | None = None
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
-    """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line."""
+    """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line;
+    multiple_choice: questions, one JSON object per line, in one file or in several in a zip archive."""
     files: dict[Slug, PinnedFile] = Field(min_length=1, max_length=1)
     """Name of the one file -> its content and sources."""
     perplexity: TextPerplexity = TextPerplexity()
     """Options of the protocol perplexity."""
     lambada: Lambada = Lambada()
     """Options of the protocol lambada."""
+    multiple_choice: MultipleChoice = MultipleChoice()
+    """Options of the protocol multiple_choice."""
 
     @property
     def file(self) -> str:

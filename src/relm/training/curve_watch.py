@@ -66,9 +66,14 @@ class CurveWatch:
         return {CURVE: {**figures, "verdict": self.verdict}}
 
     @property
+    def may_stop(self) -> bool:
+        """True if the recipe wants a run to stop that leaves the band."""
+        return self.expected.on_deviation == "stop"
+
+    @property
     def must_stop(self) -> bool:
         """True if the run has left the band and the recipe wants it to stop then."""
-        return self.left_at is not None and self.expected.on_deviation == "stop"
+        return self.left_at is not None and self.may_stop
 
     def _take(self, line: Mapping[str, Any]) -> int:
         """Add a line and return its index; the band is computed once for the lines to come."""
@@ -145,7 +150,7 @@ class CurveWatch:
 class Unwatched:
     """The watch of a run without a published curve."""
 
-    must_stop = False
+    may_stop = must_stop = False
     verdict = WITHIN
 
     def judge(self, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ random numbers are computed from s, never kept as state.
 """
 
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.journal import open_journal
 from relm.training.learner import Learner, begin
+from relm.training.log_lines import LogLines
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
@@ -162,12 +164,14 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, learner, last) as journal, open_saves(run, learner, journal) as saves:
         watch = open_watch(run, meter.step)
+        lines = LogLines(run, learner, journal, watch, saves.describe_failure)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
             if held_out is not None and compiles and number == 1:
                 held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
             saves.check()
+            lines.finish()
 
             ends = given.last == run.settings.steps
             stops = (given.stops if device.ranks > 1 else bool(stop)) and given.last < last
@@ -177,14 +181,11 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if is_saved or validates:
                 updates.fetch()
             if logs or is_saved or validates:
-                read = meter.read(saves.describe_failure, learner.readings())
-            if logs or validates:
-                line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
-                line |= meter.line() | learner.line(read)
-                line |= watch.judge(line)
-                journal.write(
-                    line | (held_out.figures(learner.model, updates.forward) if held_out is not None and validates else {})
-                )
+                lines.begin(given, learning_rate, is_written=logs or validates)
+            if held_out is not None and validates:
+                lines.finish(partial(held_out.figures, learner.model, updates.forward))
+            elif is_saved or not lines.can_wait:
+                lines.finish()
             if watch.must_stop and not is_saved:
                 updates.fetch()
             if is_saved or watch.must_stop:

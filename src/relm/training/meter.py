@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -29,6 +29,19 @@ class StepWork(NamedTuple):
     """Peak operations per second of all devices together, where that is known."""
 
 
+class Readings(NamedTuple):
+    """Scalars that are on their way from the device: those of the steps since the last ones, up to a step."""
+
+    step: int
+    losses: int
+    """The count of losses, and of steps."""
+    norms: int
+    terms: list[str]
+    also: list[str]
+    values: Callable[[], list[float]]
+    """Waits for them: the losses, then for each term its nats, its count and its correct predictions, the norms, the others."""
+
+
 class Meter:
     """Counter of steps with loss, gradient norm and time of the newest."""
 
@@ -44,6 +57,7 @@ class Meter:
         self.terms: dict[str, float] = {}
         """TERM_loss in nats and TERM_accuracy of the newest step."""
         self.tokens_per_second = 0.0
+        self._read_step = self.step
         self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
         self._started = self._line_time = time.monotonic()
@@ -82,50 +96,64 @@ class Meter:
         self._terms = accumulated.terms
 
     def read(self, describe_failure: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
-        """Read the newest step's loss, terms and norm from the device, waiting for it once.
+        """Read the newest step's loss, terms and norm from the device, waiting for it once; see `finish_read`."""
+        return self.finish_read(self.begin_read(also), describe_failure)
+
+    def begin_read(self, also: Mapping[str, Tensor] | None = None) -> Readings:
+        """Request the loss and the norm of each step since the last request, and the newest step's terms, without waiting.
+
+        Args:
+            also: other scalars on the device, of which the values before the next step count.
+        """
+        also = also or {}
+        parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
+        values = self._device.begin_read([*self._losses, *parts], [*self._norms, *also.values()])
+        readings = Readings(self.step, len(self._losses), len(self._norms), list(self._terms), list(also), values)
+        self._losses, self._norms = [], []
+        return readings
+
+    def finish_read(self, readings: Readings, describe_failure: Callable[[int], str]) -> dict[str, float]:
+        """Wait for what was requested, and set loss, terms and norm to those of its newest step.
 
         Args:
             describe_failure: step -> its examples, the last checkpoint and what to do, for the message.
-            also: other scalars on the device.
 
         Returns:
             The values of `also`.
 
         Raises:
-            RelmError: a loss or a norm since the last call is not a finite number; names the step.
+            RelmError: a loss or a norm is not a finite number; names the step.
         """
-        also, steps, norms = also or {}, len(self._losses), len(self._norms)
-        parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
-        values = self._device.read([*self._losses, *parts], [*self._norms, *also.values()])
-        losses, values = values[:steps], values[steps:]
-        parts_read, values = values[: len(parts)], values[len(parts) :]
-        self._check(losses, values[:norms], describe_failure)
+        values = iter(readings.values())
+        losses, parts, norms = (
+            list(islice(values, count)) for count in (readings.losses, 3 * len(readings.terms), readings.norms)
+        )
+        self._check(readings.step, losses, norms, describe_failure)
         self.loss = losses[-1]
-        self.gradient_norm = values[norms - 1] if norms else None
-        self.terms = term_figures(list(self._terms), parts_read)
-        self._losses.clear()
-        self._norms.clear()
-        return dict(zip(also, values[norms:], strict=True))
+        self.gradient_norm = norms[-1] if norms else None
+        self.terms = term_figures(readings.terms, parts)
+        self._read_step = readings.step
+        return dict(zip(readings.also, values, strict=True))
 
-    def _check(self, losses: list[float], norms: list[float], describe_failure: Callable[[int], str]) -> None:
-        first = self.step - len(losses) + 1
+    def _check(self, last: int, losses: list[float], norms: list[float], describe_failure: Callable[[int], str]) -> None:
+        first = last - len(losses) + 1
         for step, figures in enumerate(zip_longest(losses, norms), start=first):
             for name, value in zip(("loss", "norm of the gradient"), figures, strict=True):
                 if value is not None and not math.isfinite(value):
                     raise RelmError(f"step {step:,}: the {name} is {value}, expected a finite number; {describe_failure(step)}")
 
     def line(self) -> dict[str, float]:
-        """Return the measured columns of a line of `train.jsonl`, after `read`.
+        """Return the measured columns of a line of `train.jsonl`, of the newest step that was read.
 
         `gradient_norm`, `mfu` and `memory_bytes` are there where they are known.
 
         `mfu` is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: recomputation does not count.
         """
         now = time.monotonic()
-        rate = (self.step - self._line_step) / (now - self._line_time)
+        rate = (self._read_step - self._line_step) / (now - self._line_time)
         memory = self._device.peak_memory()
         self.tokens_per_second = rate * self._work.tokens
-        self._line_step, self._line_time = self.step, now
+        self._line_step, self._line_time = self._read_step, now
         return {
             "loss": self.loss,
             **self.terms,

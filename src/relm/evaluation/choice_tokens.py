@@ -1,0 +1,113 @@
+"""The tokens of multiple-choice prompts: each choice after its context, as each published way of scoring encodes them.
+
+- lm_eval encodes context and choice together, and scores the tokens beyond the count of those of the context alone. After an
+  empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
+- llm_c encodes context and choice apart, the choice with a space before it. Its script has GPT-2's tokenizer, which adds
+  nothing; here what the tokenizer puts before a text begins the context.
+- babylm encodes the sentence as the tokenizer does, and scores its tokens but the first of the sequence, which nothing
+  precedes: with GPT-2's tokenizer the sentence's own first token.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.evaluation.choice_formats import ChoicePrompt, Question
+from relm.evaluation.evaluated_text import encode_texts
+from relm.examples.tokenizers import LoadedTokenizer
+
+Integers = npt.NDArray[np.int64]
+Row = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class EncodedChoices:
+    """The choices of all questions as tokens, in their order."""
+
+    rows: list[Row]
+    """Tokens of each choice with those before it."""
+    scored: Integers
+    """(choices,) count of last tokens that are scored."""
+
+
+@dataclass(frozen=True)
+class ChoiceEncoder:
+    """A tokenizer with the tokens that begin a text."""
+
+    tokenizer: LoadedTokenizer
+    added: tuple[int, ...]
+    """Ids that the tokenizer puts before a text."""
+    prefix: int
+    """The id before a choice without a context, in lm_eval."""
+
+    def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
+        """Return the choices of questions for one way of scoring.
+
+        Raises:
+            RelmError: the tokenizer leaves no token of a choice to score, or none before it.
+        """
+        prompts = [question.prompts[way] for question in questions]
+        rows, scored = WAYS[way](self, prompts)
+        lines = np.repeat(np.arange(len(prompts)), [len(prompt.choices) for prompt in prompts])
+        lengths = np.fromiter(map(len, rows), dtype=np.int64)
+        if len(wrong := np.flatnonzero((scored < 1) | (scored >= lengths))):
+            raise RelmError(
+                f"{questions[lines[wrong[0]]].where}: {self.tokenizer.path} leaves {way} no token of a choice to score, or "
+                "none before it; expected one of each: correct the line, or use another tokenizer"
+            )
+        return EncodedChoices(rows, scored)
+
+    def rows(self, *groups: Sequence[str]) -> list[list[Row]]:
+        """Return the tokens of each text of each group, without special ones; an encoder is built once for all of them."""
+        encoded = encode_texts(self.tokenizer, [text for texts in groups for text in texts])
+        rows = iter(np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1]))
+        return [[next(rows) for _ in texts] for texts in groups]
+
+    def begun(self, row: Row) -> Row:
+        """Return a row after what the tokenizer puts before a text."""
+        return np.concatenate([np.array(self.added, dtype=row.dtype), row])
+
+
+def _as_lm_eval(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
+    kept = [prompt.context.rstrip() for prompt in prompts]  # white space at a context's end goes to the choice
+    contexts, texts = encoder.rows(kept, [f"{prompt.context} {choice}" for prompt in prompts for choice in prompt.choices])
+    empty = [not prompt.context for prompt in prompts for _ in prompt.choices]
+    rows, scored = [], []
+    for context, whole, alone in zip(_for_each_choice(contexts, prompts), texts, empty, strict=True):
+        if alone:
+            before = [] if len(whole) and whole[0] == encoder.prefix else [encoder.prefix]
+            rows.append(np.concatenate([np.array(before, dtype=whole.dtype), whole]))
+            scored.append(len(rows[-1]) - 1)
+        else:
+            rows.append(encoder.begun(np.concatenate([context, whole[len(context) :]])))
+            scored.append(len(whole) - len(context))
+    return rows, np.array(scored, dtype=np.int64)
+
+
+def _for_each_choice(contexts: Sequence[Row], prompts: Sequence[ChoicePrompt]) -> list[Row]:
+    return [context for context, prompt in zip(contexts, prompts, strict=True) for _ in prompt.choices]
+
+
+def _as_llm_c(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
+    texts = [f" {choice}" for prompt in prompts for choice in prompt.choices]
+    contexts, choices = encoder.rows([prompt.context for prompt in prompts], texts)
+    given = _for_each_choice(contexts, prompts)
+    rows = [encoder.begun(np.concatenate([context, choice])) for context, choice in zip(given, choices, strict=True)]
+    return rows, np.fromiter(map(len, choices), dtype=np.int64)
+
+
+def _as_babylm(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
+    (sentences,) = encoder.rows([choice for prompt in prompts for choice in prompt.choices])
+    sizes = np.fromiter(map(len, sentences), dtype=np.int64)
+    return [encoder.begun(row) for row in sentences], sizes - (0 if encoder.added else 1)
+
+
+WAYS: dict[str, Callable[[ChoiceEncoder, Sequence[ChoicePrompt]], tuple[list[Row], Integers]]] = {
+    "lm_eval": _as_lm_eval,
+    "llm_c": _as_llm_c,
+    "babylm": _as_babylm,
+}
+"""Way of scoring -> function that returns the tokens of each choice, and the count of its scored ones."""

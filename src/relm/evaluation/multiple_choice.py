@@ -1,0 +1,221 @@
+"""Multiple choice by likelihood: HellaSwag (Zellers et al. 2019), BLiMP (Warstadt et al. 2020), ARC and PIQA.
+
+A model chooses the likeliest of several texts. Publications differ in the prompt, in the tokens that are scored, and in the
+divisor of a choice's log-likelihood; all of a format's published ways are scored at once, and each figure names its own:
+
+- `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
+- `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag;
+- `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.choice_formats import Question, read_questions
+from relm.evaluation.choice_tokens import ChoiceEncoder, EncodedChoices
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.result import Result
+from relm.evaluation.scoring import ScoredSequences, score
+from relm.examples.tokenizers import load_tokenizer
+from relm.recipes.protocol_options import MultipleChoice
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+DESCRIPTION = (
+    "The likeliest of the choices is taken, the first of equal ones, without solved examples before the question; a name such "
+    "as lm_eval_accuracy_per_character names the publication and the divisor of a choice's log-likelihood. A context longer "
+    "than the model's positions loses its beginning."
+)
+
+
+def evaluate_multiple_choice(
+    model_folder: Path,
+    tokenizer: Path,
+    file: Path,
+    output: Path,
+    task: str,
+    options: MultipleChoice,
+    file_sha256: str | None = None,
+    limit: int | None = None,
+    execution: Execution | None = None,
+) -> str:
+    """Score the choices of questions and write `eval/TASK.json`.
+
+    Args:
+        model_folder: any causal language model that `load_causal` reads.
+        tokenizer: its `tokenizer.json`.
+        file: a JSON object on each line, or a zip archive of such files.
+        output: the JSON file.
+        task: the name of the evaluation in it.
+        options: the format of the file.
+        file_sha256: the expected sha256 of the file; None: any.
+        limit: score only the first `limit` questions; None: all.
+
+    Raises:
+        RelmError: the file has another sha256, or a line is no question of the format; tokenizer and model do not belong
+            together; the loss is not finite.
+    """
+    started = perf_counter()
+    execution = execution or Execution()
+    questions, sha256 = read_questions(file, file_sha256, options.format, limit)
+    loaded = load_tokenizer(tokenizer)
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model_folder))
+    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
+    model = load_causal(model_folder, loaded.vocabulary_size, execution)
+    scores = choice_scores(model, questions, encoded, execution.batch_tokens)
+    found = figures(questions, scores)
+    protocol = {
+        "in_words": DESCRIPTION,
+        "tokenizer_sha256": loaded.sha256,
+        "file": file.name,
+        "file_sha256": sha256,
+        **options.model_dump(),
+        **beginning_of("tokenizer", loaded, model_folder).record(),
+        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
+        "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
+        "precision": execution.precision,
+        **({} if limit is None else {"limit": limit}),
+    }
+    Result(task=task, protocol=protocol, figures=found, model_sha256=model.sha256).write(output)
+    accuracies = [
+        f"{name} {value:.4f}" for name, value in found.items() if name.startswith(tuple(encoded)) and "stderr" not in name
+    ]
+    return (
+        f"chose among {found['choices']:,} texts of {found['examples']:,} questions: {', '.join(accuracies)}; "
+        f"{found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
+    )
+
+
+# --- scores ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChoiceScores:
+    """Scores of all choices of all questions, in their order, by one way of scoring."""
+
+    log_likelihoods: Floats
+    """(choices,) sum of ln P of the scored tokens."""
+    tokens: Integers
+    """(choices,) count of scored tokens."""
+    truncated: Flags
+    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+
+
+def choice_scores(
+    model: CausalModel, questions: Sequence[Question], encoded: Mapping[str, EncodedChoices], batch_tokens: int
+) -> dict[str, ChoiceScores]:
+    """Return the scores of each way of scoring; all go through the model together, in batches by length.
+
+    Raises:
+        RelmError: a choice has more tokens than the model has positions, or a loss is not finite.
+    """
+    rows = [row for each in encoded.values() for row in each.rows]
+    scored = np.concatenate([each.scored for each in encoded.values()])
+    sizes = np.fromiter(map(len, rows), dtype=np.int64)
+    longest = int(sizes.max()) if model.positions is None else model.positions + 1
+    if len(impossible := np.flatnonzero(scored >= longest)):
+        line = _question_of_each_choice(questions)[impossible[0] % (len(rows) // len(encoded))]
+        raise RelmError(
+            f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, {model.folder} has {model.positions} "
+            "positions; evaluate a model with more"
+        )
+    ends = np.cumsum(sizes)
+    sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
+    sums = -np.add.reduceat(score(model, sequences, batch_tokens).nats, sequences.offsets[:-1])
+    parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
+    return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
+
+
+def _question_of_each_choice(questions: Sequence[Question]) -> Integers:
+    """Return the index of the question of each choice, (choices,)."""
+    return np.repeat(np.arange(len(questions)), _choice_counts(questions))
+
+
+def _choice_counts(questions: Sequence[Question]) -> list[int]:
+    return [len(next(iter(question.prompts.values())).choices) for question in questions]
+
+
+def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> dict[str, Floats]:
+    """Return what each normalisation divides log-likelihoods by, (choices,), under the end of its figure's name."""
+    prompts = [question.prompts[way] for question in questions]
+    found = {"": np.ones(len(scores.tokens))}
+    if way == "llm_c":
+        found["_per_token"] = scores.tokens.astype(np.float64)
+    elif prompts[0].context:  # lm_eval gives BLiMP's sentences no other figure
+        choices = [choice for prompt in prompts for choice in prompt.choices]
+        found["_per_character"] = np.array([len(choice) for choice in choices], dtype=np.float64)
+        found["_per_byte"] = np.array([len(choice.encode()) for choice in choices], dtype=np.float64)
+    return found
+
+
+def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> tuple[Integers, Flags]:
+    """Return the index of each question's best choice, and whether another one is as good, (questions,) each.
+
+    Args:
+        log_likelihoods: (choices,) of all questions.
+        lengths: (choices,) what each is divided by; a choice of length 0 is never chosen.
+        counts: the choices of each question.
+
+    >>> choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.array([6.0, 2.0, 1.0, 1.0]), [2, 2])
+    (array([0, 0]), array([False,  True]))
+    """
+    values = np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=lengths > 0)
+    parts = np.split(values, np.cumsum(counts)[:-1])
+    return np.array([part.argmax() for part in parts]), np.array([np.sum(part == part.max()) > 1 for part in parts])
+
+
+# --- figures -----------------------------------------------------------------------------------------------------------------
+
+
+def figures(questions: Sequence[Question], scores: Mapping[str, ChoiceScores]) -> dict[str, float | int]:
+    """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right."""
+    answers = np.array([question.answer for question in questions])
+    counts, paradigms = _choice_counts(questions), np.array([question.paradigm for question in questions])
+    names = sorted(set(paradigms))
+    tied = np.zeros(len(questions), dtype=np.bool_)
+    found: dict[str, float | int] = {}
+    by_paradigm: dict[str, float | int] = {f"{name}_examples": int((paradigms == name).sum()) for name in names if name}
+    for way, each in scores.items():
+        for ending, lengths in divisors(way, questions, each).items():
+            chosen, equal = choose(each.log_likelihoods, lengths, counts)
+            tied |= equal
+            found |= accuracy(
+                f"{way}_accuracy{ending}", [chosen[paradigms == name] == answers[paradigms == name] for name in names]
+            )
+            by_paradigm |= {
+                f"{name}_{way}_correct": int((chosen == answers)[paradigms == name].sum()) for name in names if name
+            }
+    return {
+        **found,
+        "examples": len(questions),
+        "choices": sum(counts),
+        "ties": int(tied.sum()),
+        "tokens": int(sum(each.tokens.sum() for each in scores.values())),
+        "truncated": int(np.any([each.truncated for each in scores.values()], axis=0).sum()),
+        **({"paradigms": len(names)} if by_paradigm else {}),
+        **by_paradigm,
+    }
+
+
+def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
+    """Return the mean of the groups' accuracies, and its standard error where each group has two questions or more.
+
+    >>> accuracy("a", [np.array([True, True, False, False]), np.array([True, True])])
+    {'a': 0.75, 'a_stderr': 0.14433756729740646}
+    """
+    found = {name: float(np.mean([group.mean() for group in right]))}
+    if min(map(len, right)) > 1:
+        variances = [group.var(ddof=1) / len(group) for group in right]
+        found[f"{name}_stderr"] = math.sqrt(sum(variances)) / len(right)
+    return found

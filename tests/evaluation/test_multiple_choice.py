@@ -1,0 +1,266 @@
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from choice_files import ARC, BLIMP, HELLASWAG, PIQA, ROWS, write_lines
+from llama_form import llama_folder
+
+from harness_tasks import small_model, small_tokenizer
+from relm.artifact import read_json, sha256_of
+from relm.errors import RelmError
+from relm.evaluation.beginning import added_tokens, prefix_token
+from relm.evaluation.choice_formats import ChoicePrompt, Question, read_question, read_questions, without_marks
+from relm.evaluation.choice_tokens import ChoiceEncoder
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import load_causal
+from relm.evaluation.multiple_choice import (
+    ChoiceScores,
+    accuracy,
+    choice_scores,
+    choose,
+    evaluate_multiple_choice,
+    figures,
+)
+from relm.examples.tokenizers import load_tokenizer
+from relm.recipes.protocol_options import MultipleChoice
+
+ONE_THREAD = Execution(threads=1, batch_tokens=300)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("choice")
+    return small_model(folder / "model", small_tokenizer(folder), positions=60)
+
+
+def encoder_of(model: Path) -> ChoiceEncoder:
+    loaded = load_tokenizer(model / "tokenizer.json")
+    return ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model))
+
+
+def evaluate(model: Path, file: Path, form: str, limit: int | None = None) -> dict[str, Any]:
+    output = file.parent / "e.json"
+    options = MultipleChoice.model_validate({"format": form})
+    evaluate_multiple_choice(model, model / "tokenizer.json", file, output, "e", options, sha256_of(file), limit, ONE_THREAD)
+    return read_json(output)
+
+
+def scores_of(*log_likelihoods: float, tokens: int = 1) -> ChoiceScores:
+    count = len(log_likelihoods)
+    return ChoiceScores(np.array(log_likelihoods), np.full(count, tokens), np.zeros(count, np.bool_))
+
+
+# --- arithmetic --------------------------------------------------------------------------------------------------------------
+
+
+def test_each_normalisation_divides_by_its_own_length() -> None:
+    question = Question(
+        "f, line 1", {"lm_eval": ChoicePrompt("c", ("ab", "éé", "abc")), "llm_c": ChoicePrompt("c", ("ab", "éé", "abc"))}, 0
+    )
+    lm_eval = scores_of(-3.0, -2.9, -5.0)  # by character -1.5, -1.45, -1.67; by byte -1.5, -.725, -1.67
+    llm_c = ChoiceScores(np.array([-3.0, -2.9, -5.0]), np.array([3, 2, 6]), np.zeros(3, np.bool_))  # -1, -1.45, -.83
+    found = figures([question], {"lm_eval": lm_eval, "llm_c": llm_c})
+    assert found["lm_eval_accuracy"] == found["lm_eval_accuracy_per_character"] == found["lm_eval_accuracy_per_byte"] == 0
+    found = figures(
+        [question], {"lm_eval": scores_of(-3.0, -3.1, -4.4), "llm_c": llm_c}
+    )  # 1.5, 1.55, 1.467: the last by length
+    assert (found["lm_eval_accuracy"], found["lm_eval_accuracy_per_character"]) == (1, 0)
+    assert (found["lm_eval_accuracy_per_byte"], found["llm_c_accuracy"], found["llm_c_accuracy_per_token"]) == (0, 0, 0)
+    found = figures([question], {"lm_eval": scores_of(-3.0, -3.1, -4.8)})  # by character 1.5, 1.55, 1.6; by byte 1.5, .775, 1.6
+    assert (found["lm_eval_accuracy_per_character"], found["lm_eval_accuracy_per_byte"]) == (1, 0)
+    last = Question("f, line 1", question.prompts, 2)
+    assert figures([last], {"lm_eval": lm_eval, "llm_c": llm_c})["llm_c_accuracy_per_token"] == 1
+
+
+def test_of_equal_choices_the_first_is_taken_and_counted_as_a_tie() -> None:
+    chosen, equal = choose(np.array([-2.0, -1.0, -1.0, -3.0, -3.0]), np.ones(5), [3, 2])
+    assert (chosen.tolist(), equal.tolist()) == ([1, 0], [True, True])
+    question = Question("f", {"lm_eval": ChoicePrompt("", ("a", "b")), "babylm": ChoicePrompt("", ("a", "b"))}, 0, "p")
+    found = figures([question], {"lm_eval": scores_of(-1.0, -1.0), "babylm": scores_of(-1.0, -2.0)})
+    assert (found["ties"], found["lm_eval_accuracy"], found["babylm_accuracy"]) == (1, 1, 1)
+
+
+def test_a_choice_that_is_empty_without_its_marks_is_never_taken_by_length() -> None:
+    chosen, _ = choose(np.array([-1.0, -9.0]), np.array([0.0, 3.0]), [2])
+    assert chosen.tolist() == [1]
+
+
+def test_paradigms_count_alike_whatever_their_sizes() -> None:
+    right = [np.array([True, False, False, False]), np.array([True])]
+    assert accuracy("a", right) == {"a": 0.625}  # no standard error from one question
+    found = accuracy("a", [np.array([True, False]), np.array([True, True, True])])
+    assert found == {"a": 0.75, "a_stderr": pytest.approx((0.5 / 2) ** 0.5 / 2)}
+
+
+def test_marks_of_wikihow_are_removed_as_lm_eval_does() -> None:
+    assert without_marks(" How to bake [title] Mix  it. [substeps]") == "How to bake.  Mix it. ".replace("  ", " ")
+    assert without_marks("[header] a [x] b") == " a b"
+
+
+# --- against the model -------------------------------------------------------------------------------------------------------
+
+
+def by_hand(model: Path, before: list[int], scored: list[int]) -> float:
+    """Return ln P of tokens after others, by transformers."""
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model).eval()
+    with torch.no_grad():
+        logits = reference(torch.tensor([[*before, *scored][:-1]])).logits[0, -len(scored) :].double()
+    return -float(torch.nn.functional.cross_entropy(logits, torch.tensor(scored), reduction="sum"))
+
+
+@pytest.mark.parametrize("adds_bos", [None, True, False])
+def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_path: Path) -> None:
+    folder = model if adds_bos is None else llama_folder(tmp_path / "llama", adds_bos)
+    encoder = encoder_of(folder)
+    loaded = load_causal(folder, encoder.tokenizer.vocabulary_size, ONE_THREAD)
+
+    def ids(text: str) -> list[int]:
+        return list(encoder.tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    bos, prefix = list(encoder.added), encoder.prefix
+    row = {
+        **HELLASWAG[2],
+        "endings": ["barks", "sleeps"],
+        "activity_label": "Dogs",
+        "ctx_a": "It",
+        "ctx_b": "is",
+        "ctx": "It is",
+    }
+    question = read_question(json.dumps(row), "hellaswag", "f")
+    expected = {
+        "lm_eval": [
+            by_hand(folder, [*bos, *ids("Dogs: It Is")], ids(f"Dogs: It Is {e}")[len(ids("Dogs: It Is")) :])
+            for e in row["endings"]
+        ],
+        "llm_c": [by_hand(folder, [*bos, *ids("It is")], ids(f" {e}")) for e in row["endings"]],
+    }
+    for way, values in expected.items():
+        scores = choice_scores(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
+        assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
+    pair = read_question(json.dumps({"sentence_good": "He is.", "sentence_bad": "He are."}), "blimp", "f")
+    first = 0 if bos else 1
+    expected = {
+        "lm_eval": [by_hand(folder, [prefix], ids(f" {s}")) for s in ("He is.", "He are.")],
+        "babylm": [by_hand(folder, [*bos, *ids(s)[:first]], ids(s)[first:]) for s in ("He is.", "He are.")],
+    }
+    for way, values in expected.items():
+        scores = choice_scores(loaded, [pair], {way: encoder.encode(way, [pair])}, 300)[way]
+        assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
+
+
+def test_the_result_has_every_published_figure_and_counts(model: Path, tmp_path: Path) -> None:
+    result = evaluate(model, write_lines(tmp_path / "h.jsonl", HELLASWAG), "hellaswag")
+    found, ways = result["figures"], ("lm_eval_accuracy", "lm_eval_accuracy_per_character", "lm_eval_accuracy_per_byte")
+    assert {*ways, "llm_c_accuracy", "llm_c_accuracy_per_token", "llm_c_accuracy_stderr"} <= set(found)
+    assert (found["examples"], found["choices"], found["truncated"] > 0) == (3, 12, True)
+    assert result["protocol"]["format"] == "hellaswag"
+    assert result["protocol"]["file_sha256"] == sha256_of(tmp_path / "h.jsonl")
+    found = evaluate(model, write_lines(tmp_path / "b.jsonl", BLIMP), "blimp")["figures"]
+    assert {"lm_eval_accuracy", "babylm_accuracy", "babylm_accuracy_stderr"} <= set(found)
+    assert not any("_per_" in name for name in found)
+    assert (found["paradigms"], found["wh_island_examples"]) == (6, 2)
+    assert found["babylm_accuracy"] == pytest.approx(sum(v for k, v in found.items() if k.endswith("_babylm_correct")) / 12)
+    found = evaluate(model, write_lines(tmp_path / "p.jsonl", PIQA), "piqa", limit=1)["figures"]
+    assert (found["examples"], "lm_eval_accuracy_stderr" in found) == (1, False)
+
+
+def test_batches_change_no_score(model: Path, tmp_path: Path) -> None:
+    questions, _ = read_questions(write_lines(tmp_path / "h.jsonl", HELLASWAG), None, "hellaswag", None)
+    encoder = encoder_of(model)
+    encoded = {way: encoder.encode(way, questions) for way in ("lm_eval", "llm_c")}
+    loaded = load_causal(model, encoder.tokenizer.vocabulary_size, ONE_THREAD)
+    one, many = (choice_scores(loaded, questions, encoded, tokens) for tokens in (1, 10_000))
+    for way in encoded:
+        assert one[way].log_likelihoods.tolist() == pytest.approx(many[way].log_likelihoods.tolist(), rel=1e-5)
+
+
+# --- files -------------------------------------------------------------------------------------------------------------------
+
+
+def test_arc_s_original_file_has_the_questions_of_lm_eval_s_data(tmp_path: Path) -> None:
+    original = [
+        {
+            "id": row["id"],
+            "question": {
+                "stem": row["question"],
+                "choices": [
+                    {"text": text, "label": label}
+                    for text, label in zip(row["choices"]["text"], row["choices"]["label"], strict=True)
+                ],
+            },
+            "answerKey": row["answerKey"],
+        }
+        for row in ARC
+    ]
+    one, _ = read_questions(write_lines(tmp_path / "a.jsonl", ARC), None, "arc", None)
+    other, _ = read_questions(write_lines(tmp_path / "b.jsonl", original), None, "arc", None)
+    assert [(q.prompts, q.answer) for q in one] == [(q.prompts, q.answer) for q in other]
+    assert [question.answer for question in one] == [1, 0]
+
+
+def test_files_in_a_zip_archive_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("data/b.jsonl", json.dumps(BLIMP[2]) + "\n")
+        archive.writestr("data/a.jsonl", json.dumps(BLIMP[0]) + "\n")
+        archive.writestr("__MACOSX/data/._a.jsonl", b"\x00")
+    questions, sha256 = read_questions(tmp_path / "a.zip", None, "blimp", None)
+    assert [question.paradigm for question in questions] == [BLIMP[0]["UID"], BLIMP[2]["UID"]]
+    assert questions[1].where.endswith("a.zip/data/b.jsonl, line 1")
+    assert sha256 == sha256_of(tmp_path / "a.zip")
+    (tmp_path / "a.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:50])
+    with pytest.raises(RelmError, match=r"a\.zip: the zip archive cannot be read"):
+        read_questions(tmp_path / "a.zip", None, "blimp", None)
+
+
+@pytest.mark.parametrize(
+    ("form", "changed", "message"),
+    [
+        ("hellaswag", {"ctx": None}, r"f\.jsonl, line 2: has no 'ctx', found the keys .*is multiple_choice.format"),
+        ("hellaswag", {"ctx": " "}, r"line 2: expected a text under 'ctx'"),
+        ("hellaswag", {"label": ""}, r"line 2: expected the number of the right choice, from 0 on, under 'label', found ''"),
+        ("hellaswag", {"label": 4}, r"line 2: the right answer is number 4 of 4 choices, expected 0 to 3"),
+        ("hellaswag", {"label": -1}, r"line 2: the right answer is number -1 of 4"),
+        ("hellaswag", {"label": True}, r"line 2: expected the number of the right choice"),
+        ("hellaswag", {"endings": ["a"], "label": 0}, r"line 2: has 1 choices, expected two or more"),
+        ("hellaswag", {"endings": ["a", ""]}, r"line 2: expected a list of texts under 'endings', none of them empty"),
+        ("blimp", {"sentence_bad": None}, r"line 2: has no 'sentence_bad'"),
+        ("blimp", {"sentence_good": ""}, r"line 2: expected a text under 'sentence_good'"),
+        ("arc", {"answerKey": "E"}, r"line 2: 'answerKey' is 'E', expected the label of a choice: A, B, C, D"),
+        ("arc", {"choices": "A"}, r"line 2: expected text and label of each choice under 'choices', found str"),
+        ("piqa", {"label": None}, r"line 2: has no 'label'"),
+        ("piqa", {"sol2": 3}, r"line 2: expected a text under 'sol2', found '3'"),
+    ],
+)
+def test_a_line_of_another_form_is_named(form: str, changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    rows = ROWS[form][:2]
+    wrong = {key: value for key, value in {**rows[1], **changed}.items() if value is not None}
+    with pytest.raises(RelmError, match=message):
+        read_questions(write_lines(tmp_path / "f.jsonl", [rows[0], wrong]), None, form, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("no JSON", "line 1: not JSON"), ("[1]", "line 1: expected an object .* found list")]
+)
+def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text(line + "\n")
+    with pytest.raises(RelmError, match=message):
+        read_questions(tmp_path / "f.jsonl", None, "blimp", None)
+
+
+def test_a_choice_that_no_context_fits_beside_is_named(model: Path, tmp_path: Path) -> None:
+    rows = [PIQA[0], {**PIQA[1], "sol2": "xqzj " * 40}]
+    with pytest.raises(
+        RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; evaluate a model with"
+    ):
+        evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "piqa")
+
+
+def test_a_sentence_of_which_nothing_can_be_scored_is_named(model: Path, tmp_path: Path) -> None:
+    rows = [BLIMP[0], {"sentence_good": "a", "sentence_bad": "a b", "UID": "x"}]
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: .*leaves babylm no token of a choice to score"):
+        evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "blimp")
