@@ -56,3 +56,14 @@ def test_a_folder_of_the_system_is_not_mounted(checkout: Path, monkeypatch: pyte
     monkeypatch.setenv(CONSENT, "/etc")
     with pytest.raises(RelmError, match="a folder of the system"):
         describe_surroundings(checkout)
+
+
+@pytest.mark.parametrize("name", ["one,two", "one:two"])
+def test_a_path_that_would_be_cut_into_two_is_refused_by_name(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = checkout.parent / name
+    folder.mkdir()
+    monkeypatch.setenv("RELM_WORK", str(folder))
+    with pytest.raises(RelmError, match=f"{name}: Apptainer cannot mount a path with '{name[3]}'"):
+        describe_surroundings(checkout)

@@ -5,9 +5,11 @@ gives each step only what it reads, passes over these variables.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from relm.containers.extensions import find_extensions
+from relm.errors import RelmError
 from relm.recipes.home_folder import HOME, home_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.own_folders import CONSENT, list_consented, resolve_own_folder
@@ -23,6 +25,9 @@ def describe_surroundings(checkout: Path) -> dict[str, str]:
 
     The checkout and the work folder are mounted to be written. The folders that datasets and models may name, those of
     `RELM_MIRROR`, and extensions are only read. The caller's own mounts stay.
+
+    Raises:
+        RelmError: a path has a comma or a colon, or no recipe may read a folder.
     """
     work = work_folder().resolve()  # Apptainer refuses to mount what is absent, but Snakemake has made it before a job starts
     extensions = find_extensions(os.environ, (checkout, work))
@@ -31,8 +36,9 @@ def describe_surroundings(checkout: Path) -> dict[str, str]:
     read = [
         path for path in [*consented, *mirrors, *extensions.files] if path.exists() and not _is_inside(path, checkout, work)
     ]
-    mounts = [str(folder) for folder in (checkout, work) if folder == checkout or not _is_inside(folder, checkout)]
-    mounts += [f"{path}:{path}:ro" for path in read]
+    written = [folder for folder in (checkout, work) if folder == checkout or not _is_inside(folder, checkout)]
+    _require_mountable([*written, *read])
+    mounts = [*map(str, written), *(f"{path}:{path}:ro" for path in read)]
     given = [mount for mount in os.environ.get(BIND, "").split(",") if mount]
     home = home_folder()
     return {
@@ -40,6 +46,16 @@ def describe_surroundings(checkout: Path) -> dict[str, str]:
         f"{INSIDE}PYTHONPATH": os.pathsep.join(map(str, extensions.search_path)),  # not the caller's: the image has its own
         **({f"{INSIDE}{HOME}": str(home)} if home is not None else {}),
     }
+
+
+def _require_mountable(paths: Iterable[Path]) -> None:
+    """Raise an error for a path that the separators would cut: Apptainer can escape them in a source alone."""
+    for path in paths:
+        if found := set(str(path)) & set(",:"):
+            raise RelmError(
+                f"{path}: Apptainer cannot mount a path with {' and '.join(map(repr, sorted(found)))}, which separate mounts; "
+                "rename it, or use one without these characters"
+            )
 
 
 def _is_inside(path: Path, *folders: Path) -> bool:
