@@ -11,15 +11,14 @@ import argparse
 import json
 import math
 import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+from contenders import Contender, answer, run_in_turns
 
 CONTEXT, STRIDE = 1024, 32
 # How far figures may be apart: nats of a passage's last word, or of a token, or bits of a byte.
@@ -168,60 +167,12 @@ def operations(task: str, layers: int, width: int, vocabulary: int = 50_257) -> 
     return body - 2 * 10 * width**2 + attention * (layers - 1) / layers, body + attention + head
 
 
-# --- a process for each ------------------------------------------------------------------------------------------------------
-
-
-def answer(ask: dict[str, Any]) -> None:
-    """Act as a contender: answer each input line with an output line."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes elsewhere
-    run = SIDES[ask["task"]][ask["side"]](ask)
-    print("ready", file=answers, flush=True)
-    for _ in sys.stdin:
-        clock, processor = time.perf_counter(), time.process_time()
-        figure = run()
-        took = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(json.dumps({**took, "figure": figure, "peak": peak}), file=answers, flush=True)
-
-
-class Contender:
-    """A process that runs its task on request."""
-
-    def __init__(self, name: str, python: str, ask: dict[str, Any]) -> None:
-        self.name, self.runs = name, list[dict[str, float]]()
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        environment = {**os.environ, "OMP_NUM_THREADS": str(ask["threads"]), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        command = [python, __file__, "--contender", json.dumps(ask)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
-        self._process = subprocess.Popen(command, text=True, env=environment, **pipes)
-        self._line()
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            sys.exit(f"{self.name} failed:\n{self._log.read()[-3000:]}")
-        return line
-
-    def run(self) -> None:
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
-        self.runs.append(json.loads(self._line()))
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-    def median(self, key: str) -> float:
-        return median(run[key] for run in self.runs)
+# --- one after the other -----------------------------------------------------------------------------------------------------
 
 
 def compare(title: str, needed: Sequence[float], contenders: list[Contender], pairs: int) -> None:
     """Run all in alternation, and print the time of each beside the first, which is relm's."""
-    for _ in range(pairs):
-        for contender in contenders:
-            contender.run()
+    run_in_turns(contenders, pairs)
     ours = contenders[0]
     mine, all_logits = needed
     print(
@@ -229,16 +180,11 @@ def compare(title: str, needed: Sequence[float], contenders: list[Contender], pa
         f"so arithmetic alone gives a ratio of {all_logits / mine:.2f}"
     )
     for each in contenders:
-        ratios = {
-            key: sorted(theirs[key] / mine[key] for theirs, mine in zip(each.runs, ours.runs, strict=True))
-            for key in ("clock", "processor")
-        }
-        spread = ", ".join(f"{median(r):.2f} by {key} ({r[0]:.2f} to {r[-1]:.2f})" for key, r in ratios.items())
-        difference = abs(each.runs[0]["figure"] - ours.runs[0]["figure"])
+        difference = abs(each.runs[0]["found"] - ours.runs[0]["found"])
         verdict = "the same figure" if difference <= SAME else "another figure"
         print(
             f"  {each.name:22} {each.median('clock'):6.1f} s, {each.median('processor'):6.1f} s of processor, "
-            f"peak {each.runs[-1]['peak']:,} MB; ratio {spread}; {verdict}, {difference:.1e} off"
+            f"peak {each.runs[-1]['peak']:,} MB; ratio {each.format_ratios(ours)}; {verdict}, {difference:.1e} off"
         )
 
 
@@ -291,7 +237,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     if a.contender:
-        answer(a.contender)
+        answer(partial(SIDES[a.contender["task"]][a.contender["side"]], a.contender))
         return
     with tempfile.TemporaryDirectory() as folder:
         made = prepare(Path(folder), a)

@@ -9,15 +9,14 @@ own torch and transformers: `.venv/harness/bin/python` after `make harness`.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+from contenders import Contender, answer, run_in_turns
 
 # How far log-likelihoods of a choice may be apart, in nats.
 SAME = 1e-4
@@ -64,57 +63,19 @@ def lm_eval(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
 SIDES = {"relm": relm, "lm_eval": lm_eval}
 
 
-def answer(ask: dict[str, Any]) -> None:
-    """Act as a contender: answer each input line with an output line."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes elsewhere
-    run = SIDES[ask["side"]](ask, json.loads(Path(ask["pairs"]).read_text()))
-    print("ready", file=answers, flush=True)
-    for _ in sys.stdin:
-        clock, processor = time.perf_counter(), time.process_time()
-        found = run()
-        took = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
-        print(json.dumps({**took, "found": found}), file=answers, flush=True)
+def prepare_side(ask: dict[str, Any]) -> Callable[[], list[float]]:
+    """Load a contender's model; return the function that scores the choices."""
+    return SIDES[ask["side"]](ask, json.loads(Path(ask["pairs"]).read_text()))
 
 
-class Contender:
-    """A process that scores the choices on request."""
-
-    def __init__(self, name: str, python: str, ask: dict[str, Any]) -> None:
-        self.name, self.runs = name, list[dict[str, Any]]()
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        environment = {**os.environ, "OMP_NUM_THREADS": str(ask["threads"]), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        command = [python, __file__, "--contender", json.dumps(ask)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
-        self._process = subprocess.Popen(command, text=True, env=environment, **pipes)
-        self._line()
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            sys.exit(f"{self.name} failed:\n{self._log.read()[-3000:]}")
-        return line
-
-    def run(self) -> None:
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
-        self.runs.append(json.loads(self._line()))
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-    def describe(self, ours: "Contender") -> str:
-        """Return the times, their ratios to relm's, and how far the log-likelihoods are apart."""
-        ratios = {
-            key: sorted(theirs[key] / mine[key] for theirs, mine in zip(self.runs, ours.runs, strict=True))
-            for key in ("clock", "processor")
-        }
-        spread = ", ".join(f"{median(r):.2f} by {key} ({r[0]:.2f} to {r[-1]:.2f})" for key, r in ratios.items())
-        apart = max(abs(a - b) for a, b in zip(self.runs[0]["found"], ours.runs[0]["found"], strict=True))
-        clock, verdict = median(run["clock"] for run in self.runs), "the same" if apart <= SAME else "other"
-        return f"  {self.name:22} {clock:7.2f} s; ratio {spread}; {verdict} log-likelihoods, {apart:.1e} apart at most"
+def describe(each: Contender, ours: Contender) -> str:
+    """Return the times, their ratios to relm's, and how far the log-likelihoods are apart."""
+    apart = max(abs(a - b) for a, b in zip(each.runs[0]["found"], ours.runs[0]["found"], strict=True))
+    verdict = "the same" if apart <= SAME else "other"
+    return (
+        f"  {each.name:22} {each.median('clock'):7.2f} s; ratio {each.format_ratios(ours)}; "
+        f"{verdict} log-likelihoods, {apart:.1e} apart at most"
+    )
 
 
 def prepare(folder: Path, a: argparse.Namespace) -> dict[str, Any]:
@@ -154,7 +115,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     if a.contender:
-        answer(a.contender)
+        answer(partial(prepare_side, a.contender))
         return
     with tempfile.TemporaryDirectory() as folder:
         ask = prepare(Path(folder), a)
@@ -162,12 +123,10 @@ def main() -> None:
         for size in a.batch_sizes:
             peer = {**ask, "side": "lm_eval", "batch_size": size}
             contenders.append(Contender(f"lm_eval, batch size {size}", a.harness_python, peer))
-        for _ in range(a.pairs):
-            for contender in contenders:
-                contender.run()
+        run_in_turns(contenders, a.pairs)
         print(f"{a.file.name}, the first {a.examples} questions, {a.layers} layers of {a.width}, {a.pairs} runs each:")
         for contender in contenders:
-            print(contender.describe(contenders[0]))
+            print(describe(contender, contenders[0]))
             contender.close()
 
 

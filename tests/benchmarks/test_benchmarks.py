@@ -47,8 +47,9 @@ ALONE = {
     "sample_index": "sample_index.py --documents 1000 --runs 1",
     "saves": "saves.py --layers 1 --hidden 32 --interval 2 --saves 2 --repeats 1",
 }
-# Benchmarks that other tests run, and scripts that a benchmark runs.
+# Benchmarks that other tests run, and scripts and modules that a benchmark runs.
 ELSEWHERE = {
+    "contenders.py": "benchmarks/evaluation.py",
     "xla.py": "tests/training/xla/test_xla_benchmark.py",
     "xla_host.py": "benchmarks/xla.py",
     "own_step_alone.py": "benchmarks/compiled.py",
