@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: chaos soak language test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: chaos soak language test-gpu test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -42,7 +42,10 @@ results/%: environment FORCE   ## any recipe: make results/NAME
 FORCE:
 
 test: environment harness   ## the tests
-	$(PYTEST) -m "not full and not quickstart and not containers"
+	$(PYTEST) -m "not full and not quickstart and not containers and not gpu"
+
+test-gpu: environment   ## training on this machine's GPU: steps, kills, switches; after make DEVICE=cuda environment
+	$(PYTEST) -m gpu
 
 test-quickstart: environment harness   ## what results/quickstart must show, after make quickstart
 	$(PYTEST) -m quickstart tests

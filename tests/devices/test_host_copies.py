@@ -63,6 +63,7 @@ def test_the_code_for_a_gpu_copies_into_the_same_memory_while_there_is_room(monk
     assert device.copy_to_host(tensors[:2]) is None
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpus_tensors_are_copied_into_the_same_pinned_memory_each_time() -> None:
     device = open_device(Run(device="cuda"))

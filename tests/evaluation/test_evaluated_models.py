@@ -431,6 +431,7 @@ def test_a_gpu_that_is_not_there_is_reported(evaluated) -> None:
         load_causal(evaluated.model, 257, Execution(device="cuda"))
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_gpu_scores_as_a_cpu_does(tmp_path: Path, evaluated, precision: Any) -> None:

@@ -242,6 +242,7 @@ def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
     assert f"examples: from {examples / 'manifest.json'}" in output
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_rehearses(tmp_path: Path) -> None:
     output = rehearse(rehearsal(changes={"run": {"device": "cuda"}}, steps=8, trace=tmp_path / "t.json"))
