@@ -1,5 +1,6 @@
 """Logs that are lost or changed come back from the published folder if they are provably those of the newest checkpoint."""
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from relm.recipes.run_folder import CHECKPOINTS, LOG, acceptance_of
 from relm.replay import lost_logs
 from relm.training.checkpoint_state import read_state, write_state
 from relm.training.checkpoints import IDENTITY, open_list, save_checkpoint
+from relm.training.interruption import run_lock
 from relm.training.run_log import RunLog
 
 
@@ -39,8 +41,8 @@ class FinishedRun:
     def path(self, name: str) -> Path:
         return self.run_folder / "main" / name
 
-    def bring_back(self) -> None:
-        with lost_logs.replaced_logs(cast(Plan, self), "main"):
+    def bring_back(self, folder: Path | None = None) -> None:
+        with lost_logs.replaced_logs(cast(Plan, self), "main", folder or self.run_folder / "main"):
             pass
 
 
@@ -50,6 +52,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinishedRun:
     hashes: dict[str, Any] = {name: sha256_of(made.results / name) for name in (LOG, CHECKPOINTS)}
     monkeypatch.setattr(lost_logs, "recorded_sha256", lambda folder, name: hashes[name])
     return made
+
+
+def test_a_run_in_another_folder_than_the_plans_leaves_that_alone(run: FinishedRun, tmp_path: Path) -> None:
+    run.path(LOG).unlink()
+    other = tmp_path / "elsewhere" / "main"
+    shutil.copytree(run.path(LOG).parent, other)
+    with run_lock(run.path("lock")):  # a trainer works there
+        run.bring_back(other)
+    assert (other / LOG).read_bytes() == (run.results / LOG).read_bytes()
+    assert not run.path(LOG).exists()
 
 
 @pytest.mark.parametrize("change", ["emptied", "edited", "deleted"])

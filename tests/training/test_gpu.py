@@ -60,7 +60,9 @@ def losses(run: TinyRun) -> list[float]:
 
 def float32(objective: str) -> dict[str, Any]:
     """Return the changes of a run without dropout, in float32."""
-    scaling = {"loss_scaling": {"name": "static", "scale": 1.0, "growth_interval": 2000}} if objective == "span_corruption" else {}
+    scaling = (
+        {"loss_scaling": {"name": "static", "scale": 1.0, "growth_interval": 2000}} if objective == "span_corruption" else {}
+    )
     return {"model": WITHOUT_DROPOUT[objective], "pretrain": {"main": {"precision": "float32", **scaling}}}
 
 

@@ -4,6 +4,8 @@ The code for a GPU runs here on tensors of the CPU, with a stand-in for CUDA's p
 """
 
 import dataclasses
+import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +29,22 @@ def make_asynchronous(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     events: list[str] = []
 
     class Event:
+        """An event of CUDA; one with times counts milliseconds of the host."""
+
+        def __init__(self, enable_timing: bool = False) -> None:
+            self._timed, self._at = enable_timing, 0.0
+
         def record(self) -> None:
-            events.append("copy")
+            self._at = 1000 * time.monotonic()
+            if not self._timed:
+                events.append("copy")
 
         def synchronize(self) -> None:
-            events.append("wait")
+            if not self._timed:
+                events.append("wait")
+
+        def elapsed_time(self, later: "Event") -> float:
+            return later._at - self._at
 
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **kind: empty(*shape, **kind))
@@ -66,6 +79,16 @@ def test_lines_are_read_a_step_later_and_have_the_same_figures(
     assert exact(run.lines()) == exact(at_once.lines())
     weights = [each.model_folder / "model.safetensors" for each in (run, at_once)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_rates_are_those_of_the_device_wherever_the_host_reads_them(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_asynchronous(monkeypatch)
+    monkeypatch.setattr(updates, "kill_point", lambda name: time.sleep(0.05) if name == "gradient" else None)
+    run = dataclasses.replace(tiny_run, changes=EACH_STEP)
+    run.train()
+    rates = [json.loads(line)["samples_per_second"] for line in (run.folder / "main" / "train.jsonl").read_text().splitlines()]
+    # Step 10, before a checkpoint, and the last one are read at once, those before them a step later.
+    assert max(rates) < 8 / 0.04
 
 
 def test_a_loss_that_is_not_finite_is_named_with_its_own_step(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from relm.training.architecture import configuration, initial_model
 from relm.training.input import prefetch
 from relm.training.phase_run import derived_seed, open_reader
 from relm.training.step import Accumulated
+from relm.training.validation import HeldOut
 
 
 def shorter(**phase: object) -> dict[str, object]:
@@ -128,6 +130,21 @@ def test_validation_runs_at_its_interval_and_changes_nothing(tiny_run, uninterru
     batches = [{name: torch.from_numpy(array) for name, array in reader.batch(step).items()} for step in (1, 2, 3)]
     losses = [torch.nn.functional.cross_entropy(model.logits(b["input_ids"]).mT, b["labels"]).item() for b in batches]
     assert validation_losses[30] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_the_time_of_a_validation_is_in_no_rate(tiny_run, monkeypatch) -> None:
+    figures = HeldOut.figures
+
+    def slow(*arguments):
+        time.sleep(0.5)
+        return figures(*arguments)
+
+    monkeypatch.setattr(HeldOut, "figures", slow)
+    tiny_run.changes = {"run": {"log_interval": 1, "validation_interval": 10, "validation_batches": 1}}
+    tiny_run.train()
+    lines = [json.loads(line) for line in (tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()]
+    assert lines[10]["seconds"] - lines[9]["seconds"] > 0.5
+    assert lines[10]["tokens_per_second"] > 8 * 16 / 0.4
 
 
 def test_a_validation_loss_that_is_not_finite_stops_too(tiny_run) -> None:

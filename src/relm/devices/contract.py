@@ -91,6 +91,12 @@ class Device(Protocol):
     def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
         """Return a function that waits for the values that `read` returns; steps may be taken before it is called."""
 
+    def clock(self) -> Callable[[], float]:
+        """Return a function that waits for the operations requested so far, and returns when they ended, in seconds.
+
+        Only differences of these times count. The functions are called in the order in which they were returned.
+        """
+
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return contiguous copies in main memory, or None if it has no room for them; the host waits for the device once.
 

@@ -1,6 +1,7 @@
 """CPU and CUDA, the devices that torch itself drives."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -70,6 +71,8 @@ class TorchDevice:
             torch.set_float32_matmul_precision(PRECISIONS[run.float32_matmul_precision])
         self._processes = Processes(self._device) if self.ranks > 1 else None
         self._overlapped: OverlappedSums | None = None
+        self._clock: tuple[Any, float] | None = None
+        """The event of the newest time that was read, and that time."""
         self._pinned: list[Tensor] = []
         """The memory of all copies to the host: torch keeps pinned memory, so that releasing it would free none."""
 
@@ -160,6 +163,23 @@ class TorchDevice:
             return read
 
         return wait
+
+    def clock(self) -> Callable[[], float]:
+        """Return the GPU's own time: the host reads a figure when it comes to it, which may be a step later."""
+        if not self.asynchronous:
+            now = time.monotonic()
+            return lambda: now
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+
+        def ended() -> float:
+            event.synchronize()
+            # Counted from the one before: milliseconds in float32 are too coarse for the hours of a run.
+            before, seconds = self._clock or (event, 0.0)
+            self._clock = event, seconds + before.elapsed_time(event) / 1000
+            return self._clock[1]
+
+        return ended
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return clones; of a GPU's tensors copies in pinned memory, to which all are sent before the host waits."""

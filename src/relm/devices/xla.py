@@ -11,6 +11,7 @@ sends each device its shard, by the mesh. Hosts compare counts with each other o
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -195,6 +196,10 @@ class XlaDevice:
     def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
         """Return a function that fetches the values: the buffers of tensors that no later step changes are kept until then."""
         return lambda: self.read(partial, whole)
+
+    def clock(self) -> Callable[[], float]:
+        """Return the host's time when the function is called, after figures were read: XLA reports no times of programs."""
+        return time.monotonic
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return copies, fetched in one transfer; tensors that are in main memory already are cloned."""

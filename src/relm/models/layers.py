@@ -130,7 +130,7 @@ def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Any, recompu
         recompute: calls a layer without keeping its activations, as `recomputed` does; None: they are kept.
     """
     for layer in layers:
-        x = recompute(layer, x, *others) if recompute else layer(x, *others)
+        x = recompute(layer, x, *others) if recompute is not None else layer(x, *others)
     return x
 
 

@@ -33,31 +33,33 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def replaced_logs(plan: Plan, phase: str) -> Iterator[None]:
+def replaced_logs(plan: Plan, phase: str, folder: Path) -> Iterator[None]:
     """Before a phase is trained, bring back its lost logs, or set its checkpoints aside until it is trained again.
+
+    Args:
+        folder: where the phase is trained: that of the plan, or another that the user gave.
 
     Raises:
         RelmError: they are lost, and training them again would take over an hour.
     """
-    folder = plan.run_folder / phase
     aside = folder / "checkpoints.without_log"
     if rank() == 0 and (folder / "checkpoints").is_dir():
         with run_lock(folder / "lock"):
-            _replace(plan, phase, aside)
+            _replace(plan, phase, folder, aside)
     yield
     if rank() == 0:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _replace(plan: Plan, phase: str, aside: Path) -> None:
-    folder, checkpoints = plan.run_folder / phase, plan.run_folder / phase / "checkpoints"
+def _replace(plan: Plan, phase: str, folder: Path, aside: Path) -> None:
+    checkpoints = folder / "checkpoints"
     newest = newest_checkpoint(checkpoints)
     missing = [name for name in (LOG, CHECKPOINTS) if not (folder / name).exists()]
     lost = [name for name in missing if not acceptance_of(folder / name).exists()]
     if newest is None:
         return
     changed = [name for name, facts in _attested_logs(newest).items() if find_log_fault(folder / name, facts)]
-    if not (lost or changed) or _copy_back(plan, phase, sorted({*lost, *changed}), newest) or not lost:
+    if not (lost or changed) or _copy_back(plan, phase, folder, sorted({*lost, *changed}), newest) or not lost:
         return  # the trainer refuses one that was changed and is not accepted
     seconds = _trained_seconds(newest)
     if seconds > LONGEST:
@@ -90,7 +92,7 @@ def _trained_seconds(checkpoint: Path) -> float:
         return 0.0
 
 
-def _copy_back(plan: Plan, phase: str, lost: Sequence[str], newest: Path) -> bool:
+def _copy_back(plan: Plan, phase: str, folder: Path, lost: Sequence[str], newest: Path) -> bool:
     """Copy lost logs from the published folder if it attests the newest checkpoint; return whether it does."""
     published = {name: plan.results / published_name(name, phase, plan.phases) for name in (LOG, CHECKPOINTS)}
     try:
@@ -108,7 +110,7 @@ def _copy_back(plan: Plan, phase: str, lost: Sequence[str], newest: Path) -> boo
     except (RelmError, OSError, KeyError, TypeError):
         return False
     for name in lost:
-        with atomic_file(plan.run_folder / phase / name) as file:
+        with atomic_file(folder / name) as file:
             file.write(published[name].read_bytes())
-        logger.info("%s: copied back from %s", plan.run_folder / phase / name, published[name])
+        logger.info("%s: copied back from %s", folder / name, published[name])
     return True

@@ -39,7 +39,7 @@ def pretrain_job(a: Arguments) -> Job:
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
-        with replaced_logs(plan, a.phase):
+        with replaced_logs(plan, a.phase, folder):
             sentence = pretrain(
                 fill_in_peak(fitted, a.phase).recipe,
                 a.phase,

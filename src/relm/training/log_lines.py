@@ -68,4 +68,7 @@ class LogLines:
             return
         line = {**unread.line, **self._learner.meter.line(), **self._learner.line(read)}
         line |= self._watch.judge(line)
-        self._journal.write({**line, **validate()})
+        validated = validate()
+        if validated:
+            self._learner.meter.leave_out()
+        self._journal.write({**line, **validated})

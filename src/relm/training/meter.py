@@ -40,6 +40,8 @@ class Readings(NamedTuple):
     also: list[str]
     values: Callable[[], list[float]]
     """Waits for them: the losses, then for each term its nats, its count and its correct predictions, the norms, the others."""
+    ended: Callable[[], float]
+    """Returns when the device had computed them, in seconds of its clock."""
 
 
 class Meter:
@@ -60,7 +62,8 @@ class Meter:
         self._read_step = self.step
         self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
-        self._started = self._line_time = time.monotonic()
+        self._started = time.monotonic()
+        self._line_time = self._read_time = device.clock()()
         self._line_step = self.step
         self._steady = self.step, self._started
         self._losses: list[Tensor] = []
@@ -108,7 +111,8 @@ class Meter:
         also = also or {}
         parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
         values = self._device.begin_read([*self._losses, *parts], [*self._norms, *also.values()])
-        readings = Readings(self.step, len(self._losses), len(self._norms), list(self._terms), list(also), values)
+        counts = len(self._losses), len(self._norms)
+        readings = Readings(self.step, *counts, list(self._terms), list(also), values, self._device.clock())
         self._losses, self._norms = [], []
         return readings
 
@@ -125,6 +129,7 @@ class Meter:
             RelmError: a loss or a norm is not a finite number; names the step.
         """
         values = iter(readings.values())
+        self._read_time = readings.ended()
         losses, parts, norms = (
             list(islice(values, count)) for count in (readings.losses, 3 * len(readings.terms), readings.norms)
         )
@@ -149,11 +154,10 @@ class Meter:
 
         `mfu` is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: recomputation does not count.
         """
-        now = time.monotonic()
-        rate = (self._read_step - self._line_step) / (now - self._line_time)
+        rate = (self._read_step - self._line_step) / (self._read_time - self._line_time)
         memory = self._device.peak_memory()
         self.tokens_per_second = rate * self._work.tokens
-        self._line_step, self._line_time = self._read_step, now
+        self._line_step, self._line_time = self._read_step, self._read_time
         return {
             "loss": self.loss,
             **self.terms,
@@ -164,6 +168,10 @@ class Meter:
             **({"memory_bytes": memory} if memory is not None else {}),
             "seconds": round(self.seconds, 3),
         }
+
+    def leave_out(self) -> None:
+        """Leave the time since the last line out of the next one's rates: the device has done something else than training."""
+        self._line_time = self._device.clock()()
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps, after `read`."""

@@ -6,6 +6,7 @@ them. Validation is computed by this process, on the CPU.
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -171,6 +172,11 @@ class IpuDevice:
         """Read the values at once: they are on this host."""
         values = self.read(partial, whole)
         return lambda: values
+
+    def clock(self) -> Callable[[], float]:
+        """Return the time now: a call is complete when it returns."""
+        now = time.monotonic()
+        return lambda: now
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return clones: the tensors of this process are fetched into the same memory each time."""
