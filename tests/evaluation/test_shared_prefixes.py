@@ -1,4 +1,4 @@
-"""What sequences begin with in common is computed once, and their losses stay those of each sequence by itself."""
+"""Losses of sequences that begin alike, whose beginning is computed once, are those of each sequence by itself."""
 
 from pathlib import Path
 from typing import Any
