@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from relm.errors import RelmError
+from relm.evaluation.branched_rows import BranchedRows, hidden_of_branches
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.last_layer import hidden_at
@@ -54,8 +55,26 @@ class SelectiveModel(Protocol):
         """
 
 
+@runtime_checkable
+class BranchingModel(Protocol):
+    """A `CausalModel` that reads several sequences which begin alike as one row: what they share, and then a branch of each.
+
+    A token attends to what the sequences share and to its own branch, up to itself; its position is that in its sequence.
+    """
+
+    def branches_up_to(self, length: int) -> bool:
+        """Return whether sequences of this length have the same hidden states in a row as by themselves, but for rounding."""
+
+    def hidden_of_branches(self, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
+        """Return the head's input at some positions, (positions, width).
+
+        Args:
+            row, column: (positions,) int64 on the host, in the order of rows.
+        """
+
+
 class OwnCausalModel:
-    """A GPT-2 of relm's own; fulfils `CausalModel` and `SelectiveModel`."""
+    """A GPT-2 of relm's own; fulfils `CausalModel`, `SelectiveModel` and `BranchingModel`."""
 
     def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
@@ -73,6 +92,16 @@ class OwnCausalModel:
         """Return `hidden` at some positions, (positions, width)."""
         with self._device.autocast(self._precision):
             return hidden_at(self.model, self._placed(input_ids), self._placed(rows), self._placed(columns))
+
+    def branches_up_to(self, length: int) -> bool:
+        """See `BranchingModel`."""
+        return True
+
+    def hidden_of_branches(self, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
+        """See `BranchingModel`."""
+        placed = BranchedRows(*map(self._placed, rows))
+        with self._device.autocast(self._precision):
+            return hidden_of_branches(self.model, placed, self._placed(row), self._placed(column))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits, (positions, width) -> (positions, vocabulary)."""

@@ -24,7 +24,8 @@ from relm.evaluation.choice_tokens import ChoiceEncoder, EncodedChoices
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result
-from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.scoring import ScoredSequences
+from relm.evaluation.shared_prefixes import score_groups
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.protocol_options import MultipleChoice
 
@@ -132,7 +133,8 @@ def choice_scores(
         )
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
-    sums = -np.add.reduceat(score(model, sequences, batch_tokens).nats, sequences.offsets[:-1])
+    groups = _choice_counts(questions) * len(encoded)
+    sums = -np.add.reduceat(score_groups(model, sequences, groups, batch_tokens).nats, sequences.offsets[:-1])
     parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
 

@@ -1,12 +1,13 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
 A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
-they are sorted by length, batched, and given to the model; the head reads the scored positions alone.
+they are sorted by length, batched, and given to the model; the head reads the scored positions alone. Sequences that begin
+alike, such as a question's choices, go through `relm.evaluation.shared_prefixes`, which computes their beginning once.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,10 @@ class ScoredSequences:
         """Return the indices in `Scores` at which the scored tokens of each sequence begin, (sequences + 1,)."""
         return np.concatenate([[0], np.cumsum(self.scored, dtype=np.int64)])
 
+    def __getitem__(self, rows: Integers) -> "ScoredSequences":
+        """Return some of the sequences."""
+        return replace(self, starts=self.starts[rows], ends=self.ends[rows], scored=self.scored[rows])
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -94,20 +99,27 @@ def score(
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
-    with torch.inference_mode(), _progress(total, done) as report:
+    with torch.inference_mode(), progress(total, done) as report:
         for rows in batches(lengths, batch_tokens):
-            indices = _concatenated_ranges(offsets[rows], sequences.scored[rows])
+            indices = concatenated_ranges(offsets[rows], sequences.scored[rows])
             nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
-            if not np.isfinite(nats[indices]).all():
-                raise RelmError(
-                    f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again"
-                )
+            require_finite(model, nats[indices])
             report(len(indices))
     return Scores(nats, likeliest)
 
 
+def require_finite(model: CausalModel, nats: Floats) -> None:
+    """Refuse losses that are not finite.
+
+    Raises:
+        RelmError: one is not.
+    """
+    if not np.isfinite(nats).all():
+        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
+
+
 @contextmanager
-def _progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
+def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
     """Yield a function that reports a count of scored tokens."""
     if done is not None:
         yield done
@@ -126,10 +138,10 @@ def batches(lengths: Integers, batch_tokens: int) -> Iterator[Integers]:
         first += count
 
 
-def _concatenated_ranges(starts: Integers, sizes: Integers) -> Integers:
+def concatenated_ranges(starts: Integers, sizes: Integers) -> Integers:
     """Return the concatenation of ranges of these starts and sizes.
 
-    >>> _concatenated_ranges(np.array([10, 5]), np.array([2, 3]))
+    >>> concatenated_ranges(np.array([10, 5]), np.array([2, 3]))
     array([10, 11,  5,  6,  7])
     """
     found: Integers = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
@@ -146,9 +158,9 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
     if sequences.every_first is not None:
         inputs[:, 0] = sequences.every_first
     row = np.repeat(np.arange(len(rows)), scored)
-    column = _concatenated_ranges(lengths - scored, scored)
+    column = concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))
-    return _token_scores(model, _hidden_at(model, inputs, row, column), targets)
+    return token_scores(model, _hidden_at(model, inputs, row, column), targets)
 
 
 def _hidden_at(model: CausalModel, inputs: Tensor, row: Integers, column: Integers) -> Tensor:
@@ -159,14 +171,32 @@ def _hidden_at(model: CausalModel, inputs: Tensor, row: Integers, column: Intege
     return hidden.flatten(0, 1)[torch.from_numpy(row * inputs.shape[1] + column).to(hidden.device)]
 
 
-def _token_scores(model: CausalModel, hidden: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
-    """Return nats, and whether the id is the likeliest: (positions, width) and (positions,) ids -> (positions,) each."""
-    targets = targets.to(hidden.device)
-    nats, likeliest = [], []
+def token_scores(
+    model: CausalModel, hidden: Tensor, targets: Tensor, positions: Integers | None = None
+) -> tuple[Floats, Flags]:
+    """Return the nats of each target, and whether it is the likeliest id, (targets,) each.
+
+    Args:
+        hidden: (positions, width), the head's input.
+        targets: (targets,) ids.
+        positions: (targets,) index in `hidden` of the position that predicts each; None: the position of the same number.
+    """
+    positions = np.arange(len(hidden)) if positions is None else positions
+    order = np.argsort(positions, kind="stable")
+    nats, likeliest = np.empty(len(targets)), np.empty(len(targets), dtype=np.bool_)
     at_once = max(1, LARGEST_LOGITS // model.vocabulary_size)
-    for first in range(0, len(targets), at_once):
+    for first in range(0, len(hidden), at_once):
+        part = order[slice(*np.searchsorted(positions[order], (first, first + at_once)))]
         logits = model.head(hidden[first : first + at_once])
-        target = targets[first : first + at_once]
-        nats.append(logits.logsumexp(-1) - logits.gather(1, target[:, None])[:, 0])
-        likeliest.append(logits.argmax(-1) == target)
-    return torch.cat(nats).double().cpu().numpy(), torch.cat(likeliest).cpu().numpy()
+        rows, wanted = torch.from_numpy(positions[part] - first).to(logits.device), targets[part].to(logits.device)
+        nats[part], likeliest[part] = _scores_of(logits, rows, wanted)
+    return nats, likeliest
+
+
+def _scores_of(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
+    """Return `token_scores` from (positions, vocabulary) logits and (targets,) rows of these, one for each target."""
+    highest, chosen = logits.amax(-1), logits[rows, targets]
+    likeliest = chosen == highest[rows]  # of equal ones the first id is the likeliest, which a second, slow search decides
+    likeliest[likeliest.clone()] = logits[rows[likeliest]].argmax(-1) == targets[likeliest]
+    nats = logits.logsumexp(-1)[rows] - chosen
+    return nats.double().cpu().numpy(), likeliest.cpu().numpy()
