@@ -7,6 +7,7 @@ delete punctuation instead, which makes one word of the latter and two of the fo
 """
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,16 @@ class NGrams(NamedTuple):
 def normalise(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFC, in which words are compared."""
     return unicodedata.normalize("NFC", text.lower())
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words that `hash_words` hashes, one by one: for short texts.
+
+    >>> split_words("Well-known: 1,000 of Ion's.")
+    ['well', 'known', '1', '000', 'of', 'ion', 's']
+    """
+    runs = itertools.groupby(normalise(text), key=lambda character: unicodedata.category(character)[0] in _IN_WORDS)
+    return ["".join(run) for in_word, run in runs if in_word]
 
 
 def hash_words(texts: Sequence[str]) -> Words:

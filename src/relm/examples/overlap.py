@@ -38,6 +38,14 @@ class Sought:
     def __len__(self) -> int:
         return sum(map(len, self.hashes.values()))
 
+    def sequence(self, number: int) -> tuple[int, int]:
+        """Return the count of words of a sequence, and its hash."""
+        for n, hashes in self.hashes.items():
+            if number < len(hashes):
+                return n, int(hashes[number])
+            number -= len(hashes)
+        raise IndexError(number)
+
     @functools.cached_property
     def _tables(self) -> dict[int, npt.NDArray[np.bool_]]:
         """For each count of words, which first bits of a hash occur; made in each worker, and not sent to it."""
