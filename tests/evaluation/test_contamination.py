@@ -11,8 +11,12 @@ from relm.evaluation.choice_formats import READERS
 from relm.evaluation.contamination import count_contamination, find_passage
 from relm.evaluation.evaluated_items import Item, read_items
 from relm.examples import overlap
+from relm.recipes.datasets import load_dataset
+from relm.recipes.parts_of_recipe import require_countable_tests
 from relm.recipes.protocol_options import MultipleChoice
-from relm.recipes.published_tests import ITEM_FORMATS
+from relm.recipes.published_tests import ITEM_FORMATS, load_test
+from relm.recipes.recipe import load_recipe
+from relm.reporting.figures import describe_contamination
 from small_documents import write_texts
 
 SEVEN = "He took the oars and began to"
@@ -189,3 +193,29 @@ def test_lambada_s_own_passages_are_found_where_they_are_part_of_the_corpus(shar
     assert found["figures"]["items"] == 5153
     assert found["figures"]["sharing_documents"] == 50
     assert 50 <= found["figures"]["shared_items"] < 80, "passages of one book overlap, but few"
+
+
+def test_a_recipe_without_tests_or_texts_is_refused(checkout: Path) -> None:
+    recipes = checkout / "recipes"
+    plain = load_recipe(recipes / "quickstart.yaml")
+    recipe, path = plain.model_copy(update={"contamination": True}), Path("mine.yaml")
+    texts, tokens = (load_dataset(recipes / "data" / f"{name}.yaml") for name in ("wikitext_2_raw", "openwebtext_gpt2"))
+    test = load_test(recipes / "evaluations" / "lambada.yaml")
+    require_countable_tests(path, recipe, texts, {"lambada": test})
+    require_countable_tests(path, plain, tokens, {})
+    with pytest.raises(RelmError, match=r"mine\.yaml: contamination: true: evaluate names no published test"):
+        require_countable_tests(path, recipe, texts, {})
+    with pytest.raises(RelmError, match=r"contamination: true: needs documents, and .* has tokens \(nanogpt_tokens\)"):
+        require_countable_tests(path, recipe, tokens, {"lambada": test})
+    other = test.model_copy(update={"protocol": "of_an_extension"})
+    with pytest.raises(RelmError, match="items of the protocol of_an_extension cannot be read, and mine has it"):
+        require_countable_tests(path, recipe, texts, {"mine": other})
+
+
+def test_the_report_has_a_sentence_on_the_counts(tmp_path: Path) -> None:
+    documents = write_texts(tmp_path / "a.jsonl", ["nothing", LONG])
+    found = describe_contamination(counted(tmp_path, lambada(tmp_path, LONG, SEVEN), "lambada", [documents]))
+    assert found.sentence == (
+        "1 of 2 items (50.00%) share 13 words in a row with the training documents, 1 of them too short to be sought; "
+        "1 of 2 documents have such words."
+    )
