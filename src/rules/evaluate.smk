@@ -19,6 +19,26 @@ rule download_test:
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
+# How many items of a test the training documents have; only where the recipe asks for it.
+rule contamination:
+    input:
+        unpack(graph.contamination_inputs),
+    output:
+        f"{RUN}/contamination/{{test}}.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/contamination/{{test}}.log",
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        runtime=graph.RUNTIME,
+    params:
+        test=graph.contamination_options,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm contamination {params.test} --file {input.file:q} --documents {input.documents:q} --workers {threads}"
+        " --output {output:q} --log {log:q}"
+
+
 rule evaluate:
     input:
         unpack(RERUNS.evaluation_inputs),

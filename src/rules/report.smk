@@ -21,6 +21,7 @@ rule report:
         unpack(graph.judged_inputs("eval")),
         verify=f"{RUN}/verify.json",
         before=graph.evaluations_before,
+        contamination=graph.counted_tests,
     output:
         report=f"{RUN}/report/report.html",
         card=f"{RUN}/report/README.md",
@@ -35,7 +36,8 @@ rule report:
         set=graph.set_options,
     shell:
         "python -m relm report {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
-        " --evaluations {input.evaluations:q} --before {input.before:q} {params.set} --output {output.report:q} --log {log:q}"
+        " --evaluations {input.evaluations:q} --before {input.before:q}"
+        " --contamination {input.contamination:q} {params.set} --output {output.report:q} --log {log:q}"
 
 
 # The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.

@@ -39,6 +39,7 @@ init_from: start
 expect_reference: start
 pretrain: {main: {steps: 6, schedule: {warmup_steps: 1}}}
 evaluate: [held_out, river, passages, samples]
+contamination: true
 expect:
   - {metric: river.perplexity_per_token, value: 100, tolerance: 50, basis: none, place: nowhere}
 """
@@ -94,6 +95,21 @@ def test_figures_before_and_after_stand_beside_each_other(tuned: Commands) -> No
     assert f">{new['perplexity_per_token']:.2f}<" in page
     assert '<th class="number">before</th>' in page
     assert "| before |" in (folder / "README.md").read_text()
+
+
+def test_items_of_tests_that_the_documents_have_are_counted_beside_the_figures(tuned: Commands) -> None:
+    folder = tuned.folder / "results" / "tuned"
+    counts = {path.name: json.loads(path.read_text()) for path in (folder / "eval" / "contamination").iterdir()}
+    assert {name: content["figures"]["items"] for name, content in counts.items()} == {"river.json": 10, "passages.json": 3}
+    plan = tuned.folder / "work" / "documents"
+    files = counts["river.json"]["protocol"]["documents"]
+    assert files == {path.name: sha256_of(path) for path in plan.glob("*/*.train.jsonl") if path.name in files}
+    assert files
+    page, card = (folder / "report.html").read_text(), (folder / "README.md").read_text()
+    assert "<strong>Contamination:</strong> 0 of 10 items (0.00%) share 13 words" in page
+    assert "river, contamination: 0 of 10 items" in card
+    steps = json.loads((folder / "provenance.json").read_text())["steps"]
+    assert [step["step"] for step in steps].count("contamination") == 2
 
 
 def test_what_is_evaluated_is_not_evaluated_again(tuned: Commands) -> None:

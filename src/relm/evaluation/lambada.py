@@ -14,7 +14,6 @@ the word has in its passage; a tokenizer that puts a prefix before every text, a
 So the word's tokens are here those that follow the beginning's, which are the same for GPT-2's tokenizer.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +24,10 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
-from relm.evaluation.evaluated_text import encode_texts, read_text
+from relm.evaluation.evaluated_text import encode_texts
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.examples.encoder import EncodedTexts
@@ -112,37 +112,6 @@ def _describe_beginning(beginning: Beginning) -> list[str]:
 # --- passages --------------------------------------------------------------------------------------------------------------
 
 
-def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
-    """Return the passages of a file, one from each line, and the file's sha256.
-
-    Raises:
-        RelmError: the file has another sha256, or a line has no passage of two words.
-    """
-    content, found = read_text(file, sha256)
-    lines = content.removesuffix("\n").split("\n")[:limit]
-    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
-
-
-def _passage(line: str, key: str, where: str) -> str:
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise RelmError(f'{where}: not JSON ({error}); expected an object such as {{"{key}": "A passage."}}') from None
-    text = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(text, str):
-        keys = f"the keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
-        raise RelmError(
-            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
-        )
-    if not _before_last_space(text).strip() or len(text.split()) < 2:
-        raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
-    return text
-
-
-def _before_last_space(text: str) -> str:
-    return text.rpartition(" ")[0]
-
-
 @dataclass(frozen=True)
 class Passages:
     """Passages as tokens, for each protocol."""
@@ -177,7 +146,7 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
     contexts = encode_texts(tokenizer, beginnings)
     strict = encode_texts(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
     # lm_eval moves white space at the end of the context to the word that is scored.
-    harness_contexts = encode_texts(tokenizer, [_before_last_space(text).rstrip() for text in texts])
+    harness_contexts = encode_texts(tokenizer, [before_last_space(text).rstrip() for text in texts])
     kept = _shared_beginnings(contexts, strict)
     passages = Passages(
         whole,

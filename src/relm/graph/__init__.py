@@ -3,6 +3,7 @@
 They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
 """
 
+from relm.graph.contamination import contamination_inputs, contamination_options, counted_tests
 from relm.graph.data import data_inputs, data_job, download_sha256, shard_sidecars
 from relm.graph.data_requests import (
     documents_disk,
@@ -53,6 +54,9 @@ __all__ = [
     "compared",
     "compared_figures",
     "compiled_for",
+    "contamination_inputs",
+    "contamination_options",
+    "counted_tests",
     "data_inputs",
     "data_job",
     "described",

@@ -121,7 +121,7 @@ def published(wildcards: Any) -> dict[str, Any]:
     figures = [path for run in plan.runs for path in run.evaluations().values()]
     return {
         "report": [str(plan.run_folder / "report" / name) for name in REPORT_FILES],
-        "figures": strings([*figures, *plan.evaluations(BEFORE).values()]),
+        "figures": strings([*figures, *plan.evaluations(BEFORE).values(), *plan.contamination().values()]),
         "verdict": str(plan.run_folder / "verify.json"),
         "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in plan.phases]),
         "model": ancient(strings([model / name for name in (WEIGHTS, *MODEL_PARTS)])),

@@ -41,6 +41,10 @@ def _of_evaluation(plan: Plan, wildcards: Any) -> list[Path]:
     return [record_of(plan.run_folder / wildcards.of / f"{wildcards.task}.json")]
 
 
+def _of_contamination(plan: Plan, wildcards: Any) -> list[Path]:
+    return [record_of(path) for test, path in plan.contamination().items() if test == wildcards.test]
+
+
 def _of_verdict(plan: Plan, wildcards: Any) -> list[Path]:
     return [record_of(plan.run_folder / "verify.json")]
 
@@ -49,6 +53,7 @@ def _of_verdict(plan: Plan, wildcards: Any) -> list[Path]:
 SIDE_PRODUCTS: Mapping[str, Callable[[Plan, Any], list[Path]]] = {
     "pretrain": _of_training,
     "evaluate": _of_evaluation,
+    "contamination": _of_contamination,
     "verify": _of_verdict,
 }
 

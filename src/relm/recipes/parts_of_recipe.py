@@ -6,6 +6,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 from relm.recipes.published_models import PretrainedModel
+from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 
 
@@ -28,6 +29,31 @@ def require_parts(
         if model is not None and not model.weights:
             found = getattr(recipe, key)
             raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+
+def require_countable_tests(path: Path, recipe: Recipe, dataset: Dataset, tests: Mapping[str, PublishedTest]) -> None:
+    """Raise an error if a recipe asks for contamination where there are no tests, or no texts to compare them with.
+
+    Raises:
+        RelmError: it does; the message names what is missing.
+    """
+    if not recipe.contamination:
+        return
+    if not tests:
+        raise RelmError(
+            f"{path}: contamination: true: evaluate names no published test, a file in recipes/evaluations/, whose items would "
+            "be counted; name one, or leave it out"
+        )
+    if dataset.is_tokenized:
+        raise RelmError(
+            f"{path}: contamination: true: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); "
+            "leave it out"
+        )
+    if unread := [name for name, test in tests.items() if test.item_format is None]:
+        raise RelmError(
+            f"{path}: contamination: true: items of the protocol {tests[unread[0]].protocol} cannot be read, and {unread[0]} "
+            "has it; leave one of both out"
+        )
 
 
 def require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:

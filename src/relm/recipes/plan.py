@@ -22,7 +22,7 @@ from relm.recipes.own_folders import require_consent
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Phase, Recipe
-from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
+from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.seeds import choose_seed
 from relm.recipes.variation import Change
@@ -294,6 +294,13 @@ class Plan:
             return {}
         names = [name for name in self.recipe.evaluate if of == TRAINED or not is_of_trained_weights_alone(name)]
         return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
+
+    def contamination(self) -> dict[str, Path]:
+        """Return test -> path of the counts of its items in the training documents; empty if the recipe asks for none.
+
+        All seeds have the same documents, so the counts are the first one's.
+        """
+        return {test: self.run_folder / CONTAMINATION / f"{test}.json" for test in self.tests if self.recipe.contamination}
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
         """Return the declaration of the evaluation with a result of this name.

@@ -17,7 +17,7 @@ from relm.recipes.jobs import DataJob
 from relm.recipes.machine_use import describe_deviation, require_division
 from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
 from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
-from relm.recipes.parts_of_recipe import require_documents, require_parts
+from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
@@ -237,6 +237,8 @@ class Project:
             dataset = self.dataset(recipe.data.dataset)
             require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
             require_documents(path, recipe, dataset)
+            tests = self._tests_of(recipe)
+            require_countable_tests(path, recipe, dataset, tests)
             self._plans[name] = Plan(
                 require_short_name(run._replace(settings=tuple(change.setting for change in changes))),
                 recipe,
@@ -244,7 +246,7 @@ class Project:
                 tokenizer_model,
                 init_model,
                 reference,
-                self._tests_of(recipe),
+                tests,
                 machine=machine,
                 own_machine=own_machine,
                 curve=self._curve_of(recipe, path),

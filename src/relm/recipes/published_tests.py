@@ -13,6 +13,9 @@ from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 from relm.recipes.web_address import WebAddress
 
+ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad")
+"""Formats of tests' files whose items `relm contamination` compares with documents."""
+
 
 class PublishedTest(Section):
     """`recipes/evaluations/NAME.yaml`: one test file, and the protocol by which it is scored."""
@@ -39,6 +42,12 @@ class PublishedTest(Section):
     def file(self) -> str:
         """Name of the one file."""
         return next(iter(self.files))
+
+    @property
+    def item_format(self) -> str | None:
+        """Format of its items, one of `ITEM_FORMATS`; None: an extension's protocol has none."""
+        by_protocol = {"perplexity": "text", "lambada": "lambada", "multiple_choice": self.multiple_choice.format}
+        return by_protocol.get(self.protocol)
 
     @model_validator(mode="after")
     def options_belong_to_the_protocol(self) -> Self:

@@ -23,6 +23,8 @@ PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
 REPLACED = "replaced.json"
 # Files of a report.
 REPORT_FILES = ("README.md", "report.html", "recipe.json", PROVENANCE, METADATA)
+# In a run's folder, and in eval/ of a published one: counts of items of tests in the training documents.
+CONTAMINATION = "contamination"
 # List of the sha256 of every other published file, in the format of `sha256sum`.
 CHECKSUMS = "SHA256SUMS"
 # In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as

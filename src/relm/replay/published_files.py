@@ -23,6 +23,7 @@ _OF_A_MODEL = r".*\.safetensors(\.json)?|(generation_|tokenizer_)?config\.json|t
 _MAKERS = {
     "pretrain": re.compile(f"{_OF_A_PHASE}|{_OF_A_MODEL}"),
     "compile": re.compile(r"compile\.json"),
+    "contamination": re.compile(r"eval/contamination/.+"),
     "evaluate": re.compile(r"eval/.+"),
     "verify": re.compile(r"verify\.json"),
     "report": re.compile(r"README\.md|report\.html|recipe\.json|provenance\.json|ro-crate-metadata\.json"),

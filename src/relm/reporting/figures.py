@@ -1,6 +1,6 @@
 """Names, formats and explanations of measured figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,16 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Contamination:
+    """The items of a published test that share words with the training documents."""
+
+    sentence: str
+    description: str
+    """The comparison in a sentence or two."""
+    samples: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
 class Task:
     """One evaluation: its protocol and its figures."""
 
@@ -87,6 +97,8 @@ class Task:
     protocol: Mapping[str, Any]
     """The protocol by key."""
     figures: list[Figure]
+    contamination: "Contamination | None" = None
+    """The items of the test that the training documents have; None where they were not counted."""
 
     @property
     def compares(self) -> bool:
@@ -94,15 +106,36 @@ class Task:
         return any(figure.before is not None for figure in self.figures)
 
 
-def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str, Any] | None) -> Task:
-    """Return the figures of `eval/TASK.json`, the well-known ones first, beside those of the starting weights."""
+def measured_task(
+    name: str,
+    evaluation: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    contamination: Mapping[str, Any] | None = None,
+) -> Task:
+    """Return the figures of `eval/TASK.json`, the well-known ones first, beside those of the starting weights.
+
+    Args:
+        contamination: the content of `contamination/TASK.json`; None: not counted.
+    """
     values, earlier = evaluation["figures"], (before or {}).get("figures", {})
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
     protocol = dict(evaluation.get("protocol", {}))
     description = str(protocol.pop("in_words", ""))
     if "limit" in protocol:
         description += f" Only the first {protocol['limit']:,} were evaluated."
-    return Task(name, description, protocol, [_figure(name, key, values[key], earlier.get(key)) for key in order])
+    figures = [_figure(name, key, values[key], earlier.get(key)) for key in order]
+    return Task(name, description, protocol, figures, describe_contamination(contamination) if contamination else None)
+
+
+def describe_contamination(content: Mapping[str, Any]) -> Contamination:
+    """Return the counts of `contamination/TEST.json` as a sentence, with the samples."""
+    counts = content["figures"]
+    short = f", {counts['too_short']:,} of them too short to be sought" if counts["too_short"] else ""
+    sentence = (
+        f"{counts['shared_items']:,} of {counts['items']:,} items ({counts['share']:.2%}) share 13 words in a row with the "
+        f"training documents{short}; {counts['sharing_documents']:,} of {counts['documents']:,} documents have such words."
+    )
+    return Contamination(sentence, content["protocol"]["in_words"], content["samples"])
 
 
 def _figure(task: str, key: str, value: Any, before: Any) -> Figure:

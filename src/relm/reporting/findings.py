@@ -26,7 +26,7 @@ from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
 from relm.reporting.made_files import require_phases_as_made
-from relm.reporting.result_files import read_evaluation, read_verdict
+from relm.reporting.result_files import read_contamination, read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
@@ -54,6 +54,8 @@ class Findings:
     """Maps a task to the content of eval/TASK.json."""
     before: Mapping[str, Mapping[str, Any]]
     """The evaluations of the weights that training started from, where the recipe names some."""
+    contamination: Mapping[str, Mapping[str, Any]]
+    """Maps a published test to the counts of its items in the training documents, where the recipe asks for them."""
     logs: Mapping[str, Path]
     """Maps a phase to its train.jsonl."""
     devices: Mapping[str, DeviceSummary]
@@ -103,7 +105,10 @@ class Findings:
     @cached_property
     def tasks(self) -> list[Task]:
         """The evaluated tasks in the recipe's order, each with its figures."""
-        return [measured_task(name, found, self.before.get(name)) for name, found in self.evaluations.items()]
+        return [
+            measured_task(name, found, self.before.get(name), self.contamination.get(name))
+            for name, found in self.evaluations.items()
+        ]
 
     @property
     def figures(self) -> list[Figure]:
@@ -261,12 +266,13 @@ def gather(
     evaluations: Mapping[str, Path],
     before: Mapping[str, Path] | None = None,
     other_seeds: Sequence[Mapping[str, Path]] = (),
+    contamination: Mapping[str, Path] | None = None,
 ) -> Findings:
     """Read the files of a finished run."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
-    before = before or {}
+    before, contamination = before or {}, contamination or {}
     project = Project()
-    figures = [path for files in (evaluations, before, *other_seeds) for path in files.values()]
+    figures = [path for files in (evaluations, before, contamination, *other_seeds) for path in files.values()]
     for path in (verify, *figures, plan.compilation):
         require_as_made(path)
     for run in plan.runs:
@@ -277,6 +283,7 @@ def gather(
         verdict=read_verdict(verify),
         evaluations=_in_order(plan, evaluations),
         before=_in_order(plan, before),
+        contamination={test: read_contamination(contamination[test]) for test in plan.tests if test in contamination},
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         devices=_on_devices(plan),
         compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,

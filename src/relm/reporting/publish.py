@@ -12,7 +12,7 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import CHECKSUMS, DEVICE_FIGURES, METADATA, RECORDS, REPORT_FILES, WEIGHTS
+from relm.recipes.run_folder import CHECKSUMS, CONTAMINATION, DEVICE_FIGURES, METADATA, RECORDS, REPORT_FILES, WEIGHTS
 from relm.replay.attested_run import published_name
 from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
@@ -39,7 +39,7 @@ def published_files(plan: Plan) -> dict[str, Path]:
         },
         **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
         **({COMPILATION: path} if (path := reported_compilation(plan)).is_file() else {}),
-        **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
+        **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE), plan.contamination()),
         "verify.json": plan.run_folder / "verify.json",
         **published_seeds(plan),
     }
@@ -50,11 +50,12 @@ def reported_compilation(plan: Plan) -> Path:
     return plan.run_folder / "report" / COMPILATION
 
 
-def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the figures of the trained model and of its starting weights, by their names in `results/NAME`."""
-    return {f"eval/{task}.json": path for task, path in evaluations.items()} | {
-        f"eval/before/{task}.json": path for task, path in before.items()
-    }
+def evaluation_names(
+    evaluations: Mapping[str, Path], before: Mapping[str, Path], contamination: Mapping[str, Path]
+) -> dict[str, Path]:
+    """Return the figures of the trained model, of its starting weights and of its tests, by their names in `results/NAME`."""
+    folders = {"eval": evaluations, "eval/before": before, f"eval/{CONTAMINATION}": contamination}
+    return {f"{folder}/{task}.json": path for folder, files in folders.items() for task, path in files.items()}
 
 
 def publish_run(plan: Plan, folder: Path) -> str:

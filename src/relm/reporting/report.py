@@ -30,6 +30,7 @@ def write_report(
     output_folder: Path,
     before: Mapping[str, Path] | None = None,
     other_seeds: Sequence[Mapping[str, Path]] = (),
+    contamination: Mapping[str, Path] | None = None,
 ) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
@@ -43,11 +44,12 @@ def write_report(
         output_folder: the folder of the five files.
         before: task -> figures of the starting weights.
         other_seeds: the evaluations of the recipe's other seeds, in turn.
+        contamination: test -> counts of its items in the training documents.
 
     Raises:
         RelmError: a file of the run is absent or damaged.
     """
-    findings = gather(plan, verify, evaluations, before, other_seeds)
+    findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
     _write(output_folder / "report.html", report_page(findings))
     _write(output_folder / "README.md", model_card(findings))
     write_json(output_folder / "recipe.json", findings.resolved)
@@ -55,7 +57,7 @@ def write_report(
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
     files.pop(COMPILATION, None)  # of an earlier report
     files |= _kept_compilation(findings, output_folder / COMPILATION)
-    files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
+    files |= evaluation_names(evaluations, before or {}, contamination or {}) | {"verify.json": verify}
     for run, figures in zip(plan.runs[1:], other_seeds, strict=True):
         files |= seed_evaluation_names(run, figures)
     del files[METADATA]

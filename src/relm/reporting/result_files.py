@@ -44,6 +44,24 @@ EVALUATION = {
 }
 
 
+CONTAMINATION = {
+    "test": LINE,
+    "protocol": {"in_words": TEXT, "documents": {"*": LINE}},
+    "figures": {
+        "items": COUNT,
+        "shared_items": COUNT,
+        "share": NUMBER,
+        "short_items": COUNT,
+        "shared_short_items": COUNT,
+        "too_short": COUNT,
+        "documents": COUNT,
+        "sharing_documents": COUNT,
+        "words": COUNT,
+    },
+    "samples": [{"item": TEXT, "text": TEXT, "words": TEXT, "document": TEXT, "title": TEXT, "passage": TEXT}],
+}
+
+
 def read_verdict(path: Path) -> Mapping[str, Any]:
     """Return the content of `verify.json`.
 
@@ -60,3 +78,12 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         RelmError: it is damaged, or not what an evaluation wrote.
     """
     return dict(read_shaped(path, EVALUATION))
+
+
+def read_contamination(path: Path) -> dict[str, Any]:
+    """Return the content of `contamination/TEST.json`.
+
+    Raises:
+        RelmError: it is damaged, or not what `relm contamination` wrote.
+    """
+    return dict(read_shaped(path, CONTAMINATION))

@@ -3,6 +3,7 @@
 from relm.steps import (
     beginning,
     bucket,
+    contamination,
     data,
     evaluation,
     examples,
@@ -25,7 +26,7 @@ def list_steps() -> dict[str, Step]:
     Raises:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
-    before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS}
+    before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
     after = {**generation.STEPS, **reporting.STEPS, **runs.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS}
     after |= {**surroundings.STEPS, **start.STEPS, **beginning.STEPS}
     return {**before, **short_forms.list_short_forms({*before, *after}), **after}

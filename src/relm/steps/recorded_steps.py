@@ -26,7 +26,7 @@ from relm.steps.parser import parser
 # before there was one command for evaluations have its short forms.
 GRAPH_STEPS = frozenset({
     "download", "convert-weights", "extract", "train-tokenizer", "import-tokenizer", "pregenerate", "import", "manifest",
-    "pretrain", "evaluate", "verify", "report", *(declaration.command for declaration in EVALUATIONS),
+    "pretrain", "contamination", "evaluate", "verify", "report", *(declaration.command for declaration in EVALUATIONS),
 })  # fmt: skip
 # Options that name what a step writes.
 _WRITTEN = frozenset({"output", "train", "held_out", "log"})

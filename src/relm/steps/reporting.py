@@ -70,8 +70,10 @@ def report_job(a: Arguments) -> Job:
     beside = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
     evaluations, *others = _by_run(a.evaluations, len(plan.runs))
     return Job(
-        lambda: write_report(plan, a.verify, evaluations, a.output.parent, _by_task(a.before), others),
-        inputs=[a.verify, *a.evaluations, *a.before],
+        lambda: write_report(
+            plan, a.verify, evaluations, a.output.parent, _by_task(a.before), others, _by_task(a.contamination)
+        ),
+        inputs=[a.verify, *a.evaluations, *a.before, *a.contamination],
         outputs=[a.output, *beside],
     )
 
@@ -143,6 +145,14 @@ STEPS: dict[str, Step] = {
             EVALUATIONS,
             argument(
                 "--before", type=given_path, nargs="*", default=[], metavar="PATH", help="the same for the starting weights"
+            ),
+            argument(
+                "--contamination",
+                type=given_path,
+                nargs="*",
+                default=[],
+                metavar="PATH",
+                help="contamination/TEST.json files, by `relm contamination`",
             ),
             path("--output", "report.html; the other files go beside it"),
         ],

@@ -19,6 +19,7 @@ from relm.recipes.run_folder import (
     CHECKPOINT_FILES,
     CHECKSUMS,
     COMPILED,
+    CONTAMINATION,
     DEVICE_FIGURES,
     RECORDS,
     REPLACED,
@@ -97,7 +98,7 @@ def folders(plan: Plan) -> list[Folder]:
     results = _either(*names, *records, COMPILATION, CHECKSUMS)
     return [
         own,
-        Folder(plan.results, re.compile(rf"{results}|eval/(before/)?{_FIGURES}")),
+        Folder(plan.results, re.compile(rf"{results}|eval/(before/|{CONTAMINATION}/)?{_FIGURES}")),
         Folder(plan.reference_results, re.compile(rf"{_either(PAGE, 'verify.json', CHECKSUMS)}|eval/{_FIGURES}")),
     ]
 
@@ -111,7 +112,7 @@ def _in_run_folder(plan: Plan) -> Iterator[str]:
     yield f"{phase}/tensorboard/{_VISIBLE}"
     # Not all files there: Weights & Biases would take the address of its server from `settings`.
     yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
-    yield f"{_either(TRAINED, BEFORE, REFERENCE)}/{_FIGURES}"
+    yield f"{_either(TRAINED, BEFORE, REFERENCE, CONTAMINATION)}/{_FIGURES}"
     yield f"{REFERENCE}/{_either(PAGE)}"
     yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
     yield f"{_either('verify.json', 'verify_reference.json', COMPILATION, REPLACED)}{_WITH_RECORDS}"

@@ -1,0 +1,79 @@
+"""The items of published tests as texts alone, to be compared with training documents."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.evaluation.choice_formats import READERS, Question, read_questions
+from relm.evaluation.evaluated_text import read_text
+from relm.evaluation.passages import read_passages
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a test."""
+
+    where: str
+    """The item's position, such as line 12."""
+    texts: tuple[str, ...]
+    """Its texts: a passage; a context with each of its choices; a context and its question."""
+
+
+def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
+    """Return the items of a test's file, and its sha256.
+
+    Args:
+        sha256: the expected sha256; None: any.
+        form: one of `relm.recipes.published_tests.ITEM_FORMATS`.
+        text_key: for lambada, the key of a passage.
+
+    Raises:
+        RelmError: the file has another sha256, or another form.
+    """
+    if form in READERS:
+        questions, found = read_questions(file, sha256, form, limit=None)
+        return [_question_item(question, file) for question in questions], found
+    if form == "lambada":
+        passages, found = read_passages(file, sha256, text_key, limit=None)
+        return [Item(f"line {number}", (text,)) for number, text in enumerate(passages, 1)], found
+    content, found = read_text(file, sha256)
+    return (_read_lines if form == "text" else _read_squad)(content, file), found
+
+
+def _question_item(question: Question, file: Path) -> Item:
+    prompts = question.prompts.values()
+    texts = [f"{prompt.context} {choice}" for prompt in prompts for choice in prompt.choices]
+    where = question.where.removeprefix(str(file)).removeprefix(", ").removeprefix("/")
+    return Item(where, tuple(dict.fromkeys(texts)))
+
+
+def _read_lines(content: str, file: Path) -> list[Item]:
+    """Return each line of a text that is not blank, a paragraph of WikiText."""
+    return [Item(f"line {number}", (line,)) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+
+
+def _read_squad(content: str, file: Path) -> list[Item]:
+    """Return each question of a file of SQuAD, 1.1 or 2.0, with the paragraph that it is about."""
+    try:
+        articles = json.loads(content)["data"]
+        found = [
+            Item(f"question {question['id']}", (paragraph["context"], question["question"]))
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (ValueError, RecursionError) as error:
+        raise RelmError(f"{file}: not JSON ({error}); expected SQuAD's file") from None
+    except KeyError as error:
+        raise RelmError(f"{file}: an object has no {error}; expected SQuAD's file, as in {_SQUAD}") from None
+    except TypeError:
+        raise RelmError(f"{file}: has a value of another type; expected SQuAD's file, as in {_SQUAD}") from None
+    if wrong := next((item for item in found if not all(isinstance(text, str) for text in item.texts)), None):
+        raise RelmError(f"{file}, {wrong.where}: expected texts under 'context' and 'question'; correct the file")
+    if not found:
+        raise RelmError(f"{file}: has no question; give SQuAD's file, as in {_SQUAD}")
+    return found
+
+
+_SQUAD = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "..."}]}]}]}'

@@ -1,0 +1,39 @@
+"""The passages of LAMBADA's file, which this module reads without torch."""
+
+import json
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.evaluation.evaluated_text import read_text
+
+
+def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
+    """Return the passages of a file, one from each line, and the file's sha256.
+
+    Raises:
+        RelmError: the file has another sha256, or a line has no passage of two words.
+    """
+    content, found = read_text(file, sha256)
+    lines = content.removesuffix("\n").split("\n")[:limit]
+    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
+
+
+def _passage(line: str, key: str, where: str) -> str:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise RelmError(f'{where}: not JSON ({error}); expected an object such as {{"{key}": "A passage."}}') from None
+    text = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        keys = f"the keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
+        raise RelmError(
+            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
+        )
+    if not before_last_space(text).strip() or len(text.split()) < 2:
+        raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
+    return text
+
+
+def before_last_space(text: str) -> str:
+    """Return what stands before the last space of a text; empty if it has none."""
+    return text.rpartition(" ")[0]

@@ -1,0 +1,45 @@
+"""Inputs and parameters of the rule that compares a published test with the training documents."""
+
+import shlex
+from typing import Any
+
+from snakemake.io import ancient
+
+from relm.artifact import sidecar_of
+from relm.errors import RelmError
+from relm.graph.asking import report_faults, sha256_option, sidecars, strings
+from relm.graph.runs import plan_of_run
+
+
+@report_faults
+def contamination_inputs(wildcards: Any) -> dict[str, Any]:
+    """Return the test's file and the training documents, which are `ancient`, and their sidecars.
+
+    Raises:
+        RelmError: the recipe does not ask for this count.
+    """
+    plan = plan_of_run(wildcards)
+    if wildcards.test not in plan.contamination():
+        raise RelmError(
+            f"recipe {plan.name} counts no items of {wildcards.test}; set contamination: true, and name the test in evaluate"
+        )
+    file, documents = plan.test_download(wildcards.test), [plan.documents(shard, "train") for shard in plan.shards]
+    return {
+        "sidecars": [str(sidecar_of(file)), *sidecars(documents)],
+        "file": ancient(str(file)),
+        "documents": ancient(strings(documents)),
+    }
+
+
+@report_faults
+def contamination_options(wildcards: Any) -> str:
+    """Return the options of `relm contamination` that describe the test; if they change, Snakemake counts again."""
+    test = plan_of_run(wildcards).tests[wildcards.test]
+    key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
+    return f"{shlex.join(['--format', str(test.item_format), *key])} {sha256_option({test.file: test.files[test.file].sha256})}"
+
+
+@report_faults
+def counted_tests(wildcards: Any) -> list[str]:
+    """Return the counts of contamination that a recipe asks for."""
+    return strings(list(plan_of_run(wildcards).contamination().values()))
