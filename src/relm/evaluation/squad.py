@@ -33,6 +33,7 @@ from relm.models.configuration import folder_config
 from relm.recipes.architectures import BertArchitecture
 from relm.recipes.fine_tuning import Squad
 from relm.recipes.recipe import Recipe
+from relm.recipes.section import validate
 from relm.training.loop import pretrain
 from relm.training.phase_run import derived_seed
 
@@ -122,7 +123,7 @@ def evaluate_squad(
         "file": file.name,
         "file_sha256": found_sha256,
         "training_file": training_file.name,
-        **identity,
+        **{key: identity[key] for key in ("training_sha256", "tokenizer_sha256", "precision")},
         **options.model_dump(),
     }
     found = _summary(figures, questions)
@@ -219,33 +220,32 @@ class Tuning:
             key: getattr(options, key)
             for key in ("learning_rate", "weight_decay", "epsilon", "bias_correction", "gradient_clipping")
         }
-        return Recipe.model_validate(
-            {
-                "title": "fine-tuning on SQuAD 1.1",
-                "data": {"dataset": PHASE},
-                "tokenizer": {"from_model": PHASE},
-                "model": {"architecture": self.config.family, **sizes},
-                "init_from": PHASE,
-                "seed": seed,
-                "pretrain": {
-                    PHASE: {
-                        "objective": "spans",
-                        "sequence_length": options.sequence_length,
-                        "global_batch_size": options.batch_size,
-                        "steps": steps,
-                        "optimizer": optimizer,
-                        "schedule": {"name": "linear", "warmup_steps": int(options.warmup_share * steps)},
-                        "precision": self.execution.precision,
-                    }
-                },
-                "run": {
-                    "device": self.execution.device,
-                    "threads": self.execution.threads,
-                    "micro_batch_size": self.how.micro_batch_size,
-                    "checkpoint_interval": self.how.checkpoint_interval,
-                },
-            }
-        )
+        content = {
+            "title": "fine-tuning on SQuAD 1.1",
+            "data": {"dataset": PHASE},
+            "tokenizer": {"from_model": PHASE},
+            "model": {"architecture": self.config.family, **sizes},
+            "init_from": PHASE,
+            "seed": seed,
+            "pretrain": {
+                PHASE: {
+                    "objective": "spans",
+                    "sequence_length": options.sequence_length,
+                    "global_batch_size": options.batch_size,
+                    "steps": steps,
+                    "optimizer": optimizer,
+                    "schedule": {"name": "linear", "warmup_steps": int(options.warmup_share * steps)},
+                    "precision": self.execution.precision,
+                }
+            },
+            "run": {
+                "device": self.execution.device,
+                "threads": self.execution.threads,
+                "micro_batch_size": self.how.micro_batch_size,
+                "checkpoint_interval": self.how.checkpoint_interval,
+            },
+        }
+        return validate(Recipe, content, Path(PHASE))
 
 
 def window_lengths(options: Squad) -> WindowLengths:
