@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import BertForQuestionAnswering
 
 from question_files import SAMPLE, made_file
@@ -17,11 +19,16 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.squad import TuningRun, evaluate_squad
+from relm.examples.builders import open_examples
+from relm.examples.contract import numbers_at
 from relm.examples.tokenizers import import_tokenizer
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
+from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
+from relm.recipes.objectives import Objective
 from relm.training.kill_points import KILL_AT
+from relm.training.phase_run import derived_seed
 from tiny_runs import FORKS
 
 VOCABULARY = Path(__file__).resolve().parents[1] / "data" / "prose-vocabulary.txt"
@@ -130,7 +137,11 @@ def test_the_figures_are_means_over_seeds_that_differ(whole: Tuned) -> None:
 
 
 # While an input is prepared, a checkpoint written, a gradient computed, and after a model has been written.
-@pytest.mark.parametrize("kills", [("data:8", "checkpoint-renamed:1"), ("model-written:1", "gradient:5")], ids=str)
+@pytest.mark.parametrize(
+    "kills",
+    [("data:8", "checkpoint-renamed:1"), pytest.param(("model-written:1", "gradient:5"), marks=pytest.mark.full)],
+    ids=str,
+)
 def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whole: Tuned, tmp_path: Path) -> None:
     tuned = Tuned(whole.model, tmp_path)
     for kill in kills:
@@ -172,3 +183,39 @@ def test_a_file_with_another_sha256_is_refused(model: Path, tmp_path: Path) -> N
             SHORT,
             file_sha256="0" * 64,
         )
+
+
+def test_it_takes_the_steps_of_transformers_own_model_from_identical_weights(tmp_path: Path) -> None:
+    learner = tmp_path / "model"
+    learner.mkdir()
+    write_model(learner, replace(TINY, initializer_range=0.2, hidden_dropout=0.0, attention_dropout=0.0))
+    options = Squad(**SMALL, batch_size=4, epochs=10, seeds=1, learning_rate=1e-3, bias_correction=True)
+    Tuned(learner, tmp_path, options, checkpoint_interval=500).run()
+    (runs,) = (tmp_path / "squad11").iterdir()
+    start = BertForSpans.on_encoder(learner, torch.Generator().manual_seed(derived_seed(0, "head of answers")))
+    (tmp_path / "start").mkdir()
+    start.save_folder(tmp_path / "start", {})
+
+    theirs = BertForQuestionAnswering.from_pretrained(tmp_path / "start").train()
+    named = dict(theirs.named_parameters())
+    matrices = [weight for weight in named.values() if weight.dim() > 1]
+    vectors = [weight for weight in named.values() if weight.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer, steps = torch.optim.AdamW(groups, eps=1e-6), 12
+    examples = open_examples(runs / "examples" / "manifest.json", "train", Objective(objective="spans", sequence_length=48), 0)
+    for step in range(1, steps + 1):
+        order = numbers_at(examples, derived_seed(0, "order", "squad"), np.arange(4 * (step - 1), 4 * step))
+        batch = {name: torch.from_numpy(array) for name, array in examples.batch(*order).items()}
+        starts, ends = batch.pop("answer_positions").T
+        theirs(**batch, start_positions=starts, end_positions=ends).loss.backward()
+        torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
+        for group in optimizer.param_groups:  # a warm-up of one step, and then a line to 0
+            group["lr"] = 1e-3 * (steps - step) / (steps - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    ours = load_file(runs / "seed-0" / "squad" / "model" / "model.safetensors")
+    moved = load_file(tmp_path / "start" / "model.safetensors")
+    assert set(ours) == set(named)
+    for name, weight in named.items():
+        torch.testing.assert_close(ours[name], weight.detach(), rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        assert name.endswith("key.bias") or not torch.equal(ours[name], moved[name]), name
