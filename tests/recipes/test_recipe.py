@@ -278,3 +278,10 @@ def test_pairs_are_wanted_in_all_phases_or_in_none(tmp_path: Path) -> None:
     text = VALID[: VALID.index("model:")] + f"model: {bert}\npretrain:\n"
     text += f"  a: {{{short}, masked: {{packing: sentence_pairs}}}}\n  b: {{{short}}}\n"
     assert "pretrain.b.masked.packing: sentence_pairs in one phase needs them in all" in refusal(tmp_path, text)
+
+
+def test_the_objective_of_a_task_is_refused(tmp_path: Path) -> None:
+    text = VALID.replace("architecture: gpt2", "architecture: bert").replace("objective: causal", "objective: spans")
+    message = refusal(tmp_path, text)
+    assert "pretrain.main.objective: spans is that of an evaluation by fine-tuning" in message
+    assert "a gpt2 is trained with causal, found spans" in refusal(tmp_path, VALID.replace("causal", "spans"))

@@ -48,6 +48,7 @@ def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration
             BertConfig(1, 4, 32, 80, 64, VOCABULARY, transform_layer=False, **dropouts),
             phase("masked", **changes),
         ),
+        "bert, answers": (BertConfig(3, 4, 32, 80, 64, VOCABULARY, head="spans", **dropouts), phase("spans", **changes)),
         "t5, gated, deeper decoder": (
             T5Config(2, 4, 12, 32, 48, VOCABULARY, decoder_layers=3, dropout=dropout),
             phase("span_corruption", **changes),

@@ -11,12 +11,14 @@ from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_sw
 # Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
 FREE_FIELDS = (
     "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
-    "next_sentence",
+    "next_sentence", "head",
 )  # fmt: skip
 _OWN_FIELDS = (
     "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
 )  # fmt: skip
 _WITH_SENTENCE_PAIRS = ("BertForPreTraining", "BertForNextSentencePrediction")
+_SPAN_CLASSES = {"bert": "BertForQuestionAnswering", "roberta": "RobertaForQuestionAnswering"}
+_HEADS = ("vocabulary", "spans")
 _INITIALISATIONS = ("normal", "truncated_normal")
 _UNLEARNT_INPUTS = ("padding", "token_0", "none")
 _DEFAULT_VOCABULARY = {"bert": 30522, "roberta": 50265}
@@ -45,6 +47,8 @@ class BertConfig:
     """bert: positions start at row 0; roberta: at row `padding_id + 1`, and files have other names."""
     next_sentence: bool = False
     """A pooled first token and a head that predicts whether the second segment follows the first."""
+    head: str = "vocabulary"
+    """vocabulary: masked tokens, and sentence pairs with `next_sentence`; spans: the first and last token of an answer."""
     activation: str = "gelu_erf"
     """gelu_erf: the exact one, as published; gelu_tanh: the approximation, which Graphcore's devices compute for either."""
     hidden_dropout: float = 0.1
@@ -81,6 +85,8 @@ class BertConfig:
             raise ValueError(f"initialisation is {self.initialisation!r}, expected {' or '.join(_INITIALISATIONS)}")
         if self.unlearnt_input not in _UNLEARNT_INPUTS:
             raise ValueError(f"unlearnt_input is {self.unlearnt_input!r}, expected {' or '.join(_UNLEARNT_INPUTS)}")
+        if self.head not in _HEADS:
+            raise ValueError(f"head is {self.head!r}, expected {' or '.join(_HEADS)}")
         if self.padding_id is not None and not 0 <= self.padding_id < self.vocabulary_size:
             raise ValueError(f"padding_id is {self.padding_id}, expected one of the {self.vocabulary_size} tokens, or none")
         if self.family == "roberta":
@@ -112,7 +118,7 @@ class BertConfig:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> BertConfig:
-        """Read the architecture in a `config.json` of `BertForPreTraining`, `BertForMaskedLM` or `RobertaForMaskedLM`.
+        """Read the architecture in a `config.json` of `BertForPreTraining` or another class of BERT's or RoBERTa's.
 
         Raises:
             ValueError: it describes a model that this class cannot express; names the key.
@@ -136,6 +142,7 @@ class BertConfig:
             type_vocabulary_size=published.whole("type_vocab_size", 2),
             family=family,
             next_sentence=any(name in _WITH_SENTENCE_PAIRS for name in config.get("architectures") or ()),
+            head="spans" if _SPAN_CLASSES[family] in (config.get("architectures") or ()) else "vocabulary",
             activation=published.activation("hidden_act", "gelu"),
             hidden_dropout=published.number("hidden_dropout_prob", 0.1),
             attention_dropout=published.number("attention_probs_dropout_prob", 0.1),
@@ -173,6 +180,8 @@ class BertConfig:
         }
 
     def _architecture(self) -> str:
+        if self.head == "spans":
+            return _SPAN_CLASSES[self.family]
         if self.family == "roberta":
             return "RobertaForMaskedLM"
         if self.transform_layer:
@@ -189,8 +198,9 @@ class BertConfig:
         for ending, own in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(ending):
                 name = name[: -len(ending)] + own
-        pairs = not self.next_sentence and name.startswith(("bert.pooler.", "cls.seq_relationship."))
-        return None if pairs or name == "bert.embeddings.position_ids" else name
+        ignored: tuple[str, ...] = () if self.next_sentence else ("bert.pooler.", "cls.seq_relationship.")
+        ignored += ("cls.",) if self.head == "spans" else ()
+        return None if name.startswith(ignored) or name == "bert.embeddings.position_ids" else name
 
     def published_name(self, own: str) -> str:
         """Return the name in a file for a name of the module, the inverse of `own_name`."""
@@ -212,12 +222,16 @@ class BertConfig:
 
 
 def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> BertConfig:
-    """Return the configuration of a BERT or RoBERTa, which has a head for sentence pairs where these are scored.
+    """Return the configuration of a BERT or RoBERTa, with a head for sentence pairs, or for answers, if these are scored.
 
     `relm.recipes.architectures.ArchitectureDeclaration` describes the arguments.
     """
     sizes = {key: value for key, value in settings.items() if key != "architecture"}
     sizes["intermediate_size"] = sizes["intermediate_size"] or 4 * sizes["hidden_size"]
     return BertConfig(
-        **sizes, family=settings["architecture"], next_sentence="next_sentence" in terms, padding_id=special.get("pad")
+        **sizes,
+        family=settings["architecture"],
+        next_sentence="next_sentence" in terms,
+        head="spans" if "answer" in terms else "vocabulary",
+        padding_id=special.get("pad"),
     )

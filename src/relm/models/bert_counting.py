@@ -53,6 +53,9 @@ def _layer_weights(config: BertConfig) -> Iterator[Weights]:
 
 def _head_weights(config: BertConfig) -> Iterator[Weights]:
     width = config.hidden_size
+    if config.head == "spans":
+        yield from _projection((2, width), True)
+        return
     if config.prediction_bias:
         yield Weights("vectors", (config.vocabulary_size,))
     if config.transform_layer:
@@ -74,10 +77,13 @@ def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
     """Yield the products of one sequence's forward pass; the last layer computes only the positions that are read of it."""
     width, inner = config.hidden_size, config.intermediate_size
     for layer in range(1, config.layers + 1):
-        rows = lengths.source if layer < config.layers else lengths.scored + config.next_sentence
+        rows = lengths.source if layer < config.layers else _read_rows(config, lengths)
         yield from attention_products(queries=rows, keys=lengths.source, width=width, inner=width, heads=config.heads)
         yield Product(rows, width, inner)
         yield Product(rows, inner, width)
+    if config.head == "spans":
+        yield Product(lengths.source, width, 2, recomputed=False)
+        return
     if config.transform_layer:
         yield Product(lengths.scored, width, width, recomputed=False)
     yield Product(lengths.scored, width, config.vocabulary_size, recomputed=False)
@@ -86,16 +92,24 @@ def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
         yield Product(1, width, 2, recomputed=False)
 
 
+def _read_rows(config: BertConfig, lengths: Lengths) -> int:
+    """Return the count of positions of the last layer's output that the head reads."""
+    return lengths.source if config.head == "spans" else lengths.scored + config.next_sentence
+
+
 def bert_activations(config: BertConfig, lengths: Lengths, how: Computing) -> Iterator[Activations]:
     """Yield the activations of one sequence: those of the layers, then of embeddings and heads."""
     length, scored, width = lengths.source, lengths.scored, config.hidden_size
     yield _layer_activations(config, length, length, how)._replace(times=config.layers - 1)
-    yield _layer_activations(config, scored + config.next_sentence, length, how)
+    yield _layer_activations(config, _read_rows(config, lengths), length, how)
+    embeddings = 2 * ID * length + 2 * FLOAT * length * width
+    if config.head == "spans":  # the head's input, and two logits with their logarithms for each position
+        yield Activations(kept=embeddings + how.element * length * width + 4 * FLOAT * length, temporary=2 * FLOAT * length)
+        return
     logits, gradients = loss_bytes(how, scored, config.vocabulary_size)
     # Of the transform: its input, GELU's input, the normalisation's input and its output.
     transform = scored * width * (3 * how.element + FLOAT) if config.transform_layer else how.element * scored * width
     pooler = 4 * FLOAT * width if config.next_sentence else 0
-    embeddings = 2 * ID * length + 2 * FLOAT * length * width
     yield Activations(kept=embeddings + transform + pooler + logits, temporary=gradients)
 
 

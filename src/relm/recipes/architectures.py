@@ -49,6 +49,8 @@ class ArchitectureDeclaration:
     segment_weights: str | None = field(default=None, kw_only=True)
     """Function (configuration) -> pairs of a segment's name (`relm.models.segments`) and a record of parameters in it; imports
     no torch. None: its models have no segments, so no pipeline can be planned for them."""
+    heads: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Head that a configuration names -> the class of its models, where that is not `model`."""
     terms: tuple[str, ...]
     """Terms that the loss of its models can have."""
     twin_sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -265,7 +267,8 @@ _BERT = ArchitectureDeclaration(
     products="relm.models.bert_counting:bert_products",
     activations="relm.models.bert_counting:bert_activations",
     segment_weights="relm.models.bert_counting:bert_segment_weights",
-    terms=("masked_token", "next_sentence"),
+    heads={"spans": "relm.models.bert_span:BertForSpans"},
+    terms=("masked_token", "next_sentence", "answer"),
     twin_sizes={"intermediate_size": None},
 )
 _T5 = ArchitectureDeclaration(

@@ -60,6 +60,8 @@ class ObjectiveDeclaration:
     """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
     depends_on_language: Callable[["Objective"], bool] = _no_language
     """Function that returns True if the stored examples depend on the text's language."""
+    is_of_task: bool = False
+    """Its examples are made of a task's own file, by the evaluation that fine-tunes a model on the task: no recipe has it."""
     option_lengths: Collection[str] = ()
     """Options that are lengths in tokens, which the smoke twin reduces like `sequence_length`."""
 
@@ -170,7 +172,8 @@ class Objective(Section):
 
     objective: Annotated[str, NameIn(OBJECTIVES)]
     """Training objective. causal: predict each next token; masked: predict masked tokens; seq2seq: predict a target text from a
-    source text; span_corruption: predict masked spans."""
+    source text; span_corruption: predict masked spans; spans: mark an answer, in fine-tuning on a task, which no recipe has as
+    a phase."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
     """Length of a sequence in tokens; for seq2seq and span_corruption, that of the encoder."""
     causal: Causal = Causal()
@@ -314,5 +317,18 @@ OBJECTIVES.register(
         generate="relm.examples.span_corruption:generate_span_corruption",
         lengths="relm.examples.span_corruption:span_corruption_lengths",
         options=SpanCorruption,
+    )
+)
+OBJECTIVES.register(
+    ObjectiveDeclaration(
+        name="spans",
+        layout=TABLE,
+        labels={"answer": "answer_positions"},
+        pregenerate="relm.examples.spans:pregenerate_spans",
+        read="relm.examples.spans:open_spans",
+        generate="relm.examples.spans:generate_spans",
+        lengths="relm.examples.spans:span_lengths",
+        stores_length=True,
+        is_of_task=True,
     )
 )

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.errors import RelmError
 from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
 from relm.recipes.control import Control
@@ -201,9 +202,10 @@ class Recipe(Section):
 
     def objectives_fit_the_model(self) -> Self:
         terms = set(self.model.declaration.terms)
-        possible = [objective.name for objective in OBJECTIVES if terms & set(objective.labels)]
+        fitting = [objective for objective in OBJECTIVES if terms & set(objective.labels)]
+        possible = [objective.name for objective in fitting if not objective.is_of_task]
         for name, phase in self.pretrain.items():
-            if phase.objective not in possible:
+            if phase.declaration not in fitting:
                 raise ValueError(
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
@@ -301,5 +303,15 @@ class Recipe(Section):
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in a YAML file, with `extends` resolved."""
-    return validate(Recipe, read_extended(path), path)
+    """Return the recipe in a YAML file, with `extends` resolved.
+
+    Raises:
+        RelmError: it has faults, or a phase with the objective of a task.
+    """
+    recipe = validate(Recipe, read_extended(path), path)
+    if task := next((name for name, phase in recipe.pretrain.items() if phase.declaration.is_of_task), None):
+        raise RelmError(
+            f"{path}: pretrain.{task}.objective: {recipe.pretrain[task].objective} is that of an evaluation by "
+            "fine-tuning, which trains by itself; give another one"
+        )
+    return recipe

@@ -7,6 +7,7 @@ from relm.steps import (
     data,
     evaluation,
     examples,
+    fine_tuning,
     generation,
     images,
     reporting,
@@ -27,6 +28,14 @@ def list_steps() -> dict[str, Step]:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
     before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
-    after = {**generation.STEPS, **reporting.STEPS, **runs.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS}
+    after = {
+        **fine_tuning.STEPS,
+        **generation.STEPS,
+        **reporting.STEPS,
+        **runs.STEPS,
+        **bucket.STEPS,
+        **takeover.STEPS,
+        **images.STEPS,
+    }
     after |= {**surroundings.STEPS, **start.STEPS, **beginning.STEPS}
     return {**before, **short_forms.list_short_forms({*before, *after}), **after}

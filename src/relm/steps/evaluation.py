@@ -102,7 +102,8 @@ def find_tokenizer(a: Arguments) -> Path:
     return found
 
 
-def _execution(a: Arguments) -> Any:
+def execution_of_batches(a: Arguments) -> Any:
+    """Return what `read_execution` returns, with the tokens of a batch."""
     tokens = a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
     return replace(read_execution(a), batch_tokens=tokens)
 
@@ -208,7 +209,7 @@ def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
     }
 
     def run() -> str:
-        execution = {} if declaration.reads_log_alone else {"execution": _execution(a)}
+        execution = {} if declaration.reads_log_alone else {"execution": execution_of_batches(a)}
         return str(load(declaration.run)(**arguments, **execution))
 
     read = list(dict.fromkeys([*list_weights(a), *_inputs(declaration, a, job)]))  # a test file with a sha256 is in both

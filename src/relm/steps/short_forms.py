@@ -145,7 +145,7 @@ def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
     source = a.test if test else Path(declaration.command)
     content = {
         "evaluation": declaration.name,
-        **({"task": _task(a)} if declaration.names_result_by_output else {}),
+        **({"task": name_task(a)} if declaration.names_result_by_output else {}),
         **({"options": _options(declaration, a, test)} if declaration.options else {}),
         **_facts(declaration, a),
     }
@@ -191,7 +191,7 @@ def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | N
     return test
 
 
-def _task(a: Arguments) -> str:
+def name_task(a: Arguments) -> str:
     """Return the name of the result of a short form: its file's."""
     output: Path = a.output
     if output.suffix != ".json" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", output.stem):

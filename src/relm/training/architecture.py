@@ -46,7 +46,8 @@ def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
 
 def model_class(config: Configuration) -> Any:
     """Return the class of the model that a configuration describes."""
-    return load(ARCHITECTURES[config.architecture].model)
+    declaration = ARCHITECTURES[config.architecture]
+    return load(declaration.heads.get(getattr(config, "head", ""), declaration.model))
 
 
 def unset_model(config: Configuration) -> "LanguageModel":

@@ -1,0 +1,151 @@
+"""Examples of fine-tuning on answers that are spans of a paragraph: the step that windows a file of SQuAD, and its reader."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from relm.artifact import write_sidecar
+from relm.errors import RelmError
+from relm.examples.answer_windows import AnswerWindows, WindowLengths, model_inputs, window_questions
+from relm.examples.columns import Column
+from relm.examples.contract import Batch, Integers, Vocabulary
+from relm.examples.draws import Draws, below, drawn, drawn_tokens
+from relm.examples.sharded_tables import ExampleTables, open_tables
+from relm.examples.squad import Paragraph, parse_squad
+from relm.examples.storage import dtype_of
+from relm.examples.table import table_writer
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.recipes.objectives import TABLE, Objective
+
+# Paragraphs whose windows are in memory at once.
+TOGETHER = 64
+
+
+def pregenerate_spans(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Window the questions of a SQuAD 1.1 file by `write_span_table`, with the strides of the original.
+
+    Language and workers change nothing: text is not split into sentences, and all of SQuAD takes one process a minute.
+    """
+    return write_span_table(documents, tokenizer, output, objective, WindowLengths(objective.sequence_length))
+
+
+def write_span_table(documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths) -> str:
+    """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar.
+
+    Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
+    `relm.examples.answer_windows.AnswerWindows`.
+
+    Args:
+        documents: the file of questions.
+        tokenizer: `tokenizer.json`.
+        output: the table; the manifest is built from its sidecar.
+        objective: the one that reads it.
+        lengths: those of the windows.
+
+    Raises:
+        RelmError: the file has a fault, or no answer is where it says; the tokenizer has no template for two texts, or a
+            window no room for a paragraph.
+    """
+    started = perf_counter()
+    content = documents.read_bytes()
+    paragraphs, loaded = parse_squad(content, str(documents)), load_tokenizer(tokenizer)
+    facts = _facts(paragraphs, loaded, objective, hashlib.sha256(content).hexdigest())
+    counts = {"tokens": 0, "questions": 0, "skipped": 0, "unanswered": 0}
+    with table_writer(output, span_columns(objective.sequence_length, loaded.vocabulary_size), facts) as table:
+        for first in range(0, len(paragraphs), TOGETHER):
+            asked, windows, skipped = window_questions(paragraphs[first : first + TOGETHER], loaded, lengths, labelled=True)
+            table.append(_columns_of(windows))
+            counts["tokens"] += int(windows.lengths.sum())
+            counts["questions"] += len(asked)
+            counts["skipped"] += skipped
+            counts["unanswered"] += int((windows.ends == 0).sum())
+    if not table.rows:
+        raise RelmError(f"{documents}: no answer is where the file says; give a file of SQuAD 1.1, such as train-v1.1.json")
+    write_sidecar(output, **facts, **counts, examples=table.rows)
+    return (
+        f"windowed {counts['questions']:,} questions as {table.rows:,} sequences, {counts['unanswered']:,} of them without the "
+        f"answer, and left out {counts['skipped']:,} questions, whose answer is not where the file says; "
+        f"{table.rows / (perf_counter() - started):,.0f} sequences/s"
+    )
+
+
+def span_columns(length: int, vocabulary_size: int) -> list[Column]:
+    """Return the columns of a table of windows."""
+    kind: Any = dtype_of(vocabulary_size)
+    positions = [Column(name, "uint16") for name in ("length", "context_start", "answer_start", "answer_end")]
+    return [Column("input_ids", kind, length, vocabulary_size), *positions]
+
+
+def _columns_of(windows: AnswerWindows) -> Mapping[str, Any]:
+    return {
+        "input_ids": windows.input_ids,
+        "length": windows.lengths,
+        "context_start": windows.context_starts,
+        "answer_start": windows.starts,
+        "answer_end": windows.ends,
+    }
+
+
+def _facts(paragraphs: list[Paragraph], loaded: LoadedTokenizer, objective: Objective, sha256: str) -> dict[str, Any]:
+    texts = [paragraph.context for paragraph in paragraphs]
+    return {
+        "objective": objective.objective,
+        "layout": TABLE,
+        "dtype": dtype_of(loaded.vocabulary_size),
+        "documents": len(texts),
+        "words": sum(len(text.split()) for text in texts),
+        "bytes": sum(len(text.encode()) for text in texts),
+        "tokenizer_sha256": loaded.sha256,
+        "vocabulary_size": loaded.vocabulary_size,
+        "special": asdict(loaded.special),
+        "settings": objective.stored_keys(),
+        "source": sha256,
+    }
+
+
+class SpanExamples:
+    """The windows of one split, by index."""
+
+    def __init__(self, tables: ExampleTables) -> None:
+        """Set up the reading of tables with the columns of `pregenerate_spans`."""
+        self.tables = tables
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """Return the windows with these indices, the same in all epochs.
+
+        Raises:
+            IndexError: there is no such window.
+        """
+        names = ("input_ids", "length", "context_start", "answer_start", "answer_end")
+        ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in names)
+        return {**model_inputs(ids, lengths, starts), "answer_positions": np.stack([first, last], 1).astype(np.int64)}
+
+
+def open_spans(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> SpanExamples:
+    """Open the windows of a split as `relm.examples.builders.open_examples` does; nothing is drawn."""
+    return SpanExamples(open_tables(manifest, split, objective, check_content))
+
+
+def generate_spans(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
+    """Return a batch of random windows, one for each key, whose answer is anywhere in their second half."""
+    length, special = objective.sequence_length, vocabulary.special
+    tokens = drawn_tokens(keys, length, vocabulary.size, last=special.sep, first=special.cls)
+    half = length // 2
+    ends = [half + below(drawn(keys, length + number), length - half) for number in range(2)]
+    inputs = model_inputs(tokens, np.full(len(keys), length), np.full(len(keys), half))
+    return {**inputs, "answer_positions": np.sort(np.stack(ends, 1), axis=1)}
+
+
+def span_lengths(objective: Objective) -> tuple[int, int, int]:
+    """Return the lengths of an example, which has no logits over the vocabulary."""
+    return objective.sequence_length, 0, 0

@@ -1,0 +1,100 @@
+"""SQuAD 1.1 files: paragraphs, with questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relm.errors import RelmError
+from relm.json_shapes import COUNT, OBJECT, TEXT, find_misfit
+
+REMEDY = "give a file of SQuAD 1.1, such as dev-v1.1.json"
+_ANSWER = {"text": TEXT, "answer_start": COUNT}
+_PARAGRAPH = {"context": TEXT, "qas": [{"id": TEXT, "question": TEXT, "answers": [_ANSWER]}]}
+_FILE = {"data": [{"paragraphs": [_PARAGRAPH]}]}
+
+
+@dataclass(frozen=True)
+class MarkedAnswer:
+    """An answer that a person marked."""
+
+    text: str
+    start: int
+    """Offset of its first character in the paragraph."""
+
+
+@dataclass(frozen=True)
+class SpanQuestion:
+    """A question on a paragraph."""
+
+    id: str
+    text: str
+    answers: tuple[MarkedAnswer, ...]
+    """At least one; those of several people in a development file."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph and the questions on it."""
+
+    context: str
+    questions: tuple[SpanQuestion, ...]
+
+
+def parse_squad(content: bytes, name: str) -> list[Paragraph]:
+    """Return the paragraphs of a SQuAD 1.1 file that have questions, in their order.
+
+    Args:
+        content: the file.
+        name: its name, for messages.
+
+    Raises:
+        RelmError: it is no JSON in UTF-8, it lacks a key or has another type under it, two questions have the same id, an
+            answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
+    """
+    try:
+        value = json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise RelmError(f"{name}: not JSON ({error}); {REMEDY}") from None
+    if fault := find_misfit(value, OBJECT) or find_misfit(value, _FILE) or next(_faults(value), None):
+        raise RelmError(f"{name}: {fault}; {REMEDY}")
+    paragraphs = [_paragraph(paragraph) for article in value["data"] for paragraph in article["paragraphs"]]
+    if not (asked := [paragraph for paragraph in paragraphs if paragraph.questions]):
+        raise RelmError(f"{name}: has no question; {REMEDY}")
+    return asked
+
+
+def _faults(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a file whose keys have the right types."""
+    seen: dict[str, str] = {}
+    for number, article in enumerate(value["data"]):
+        for index, paragraph in enumerate(article["paragraphs"]):
+            for position, asked in enumerate(paragraph["qas"]):
+                where = f"data[{number}].paragraphs[{index}].qas[{position}]"
+                if first := seen.get(asked["id"]):
+                    yield f"{where}.id: {asked['id']!r:.80} is also that of {first}, expected an id of its own"
+                seen[asked["id"]] = where
+                if not asked["answers"]:
+                    yield f"{where}.answers: expected at least one, found none: SQuAD 2.0 has such questions"
+                for last, answer in enumerate(asked["answers"]):
+                    yield from _answer_faults(answer, f"{where}.answers[{last}]", len(paragraph["context"]))
+
+
+def _answer_faults(answer: Mapping[str, Any], where: str, length: int) -> Iterator[str]:
+    if not answer["text"].strip():
+        yield f"{where}.text: expected a part of the context, found {answer['text']!r:.80}"
+    elif answer["answer_start"] + len(answer["text"]) > length:
+        last = length - len(answer["text"])
+        yield f"{where}.answer_start: expected at most {last}, where the context ends, found {answer['answer_start']}"
+
+
+def _paragraph(value: Mapping[str, Any]) -> Paragraph:
+    questions = [
+        SpanQuestion(
+            asked["id"], asked["question"], tuple(MarkedAnswer(each["text"], each["answer_start"]) for each in asked["answers"])
+        )
+        for asked in value["qas"]
+    ]
+    return Paragraph(value["context"], tuple(questions))

@@ -1,0 +1,166 @@
+"""The parts that all models on BERT's encoder share: input and layers, initial weights, and folders.
+
+Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from relm.models.bert_configuration import FREE_FIELDS, BertConfig
+from relm.models.bert_encoder import Encoder, padding_mask
+from relm.models.configuration import folder_config
+from relm.models.contract import LanguageModel
+from relm.models.layers import Linear, through_layers, truncated_normal
+from relm.models.segments import ModelSegment, State
+from relm.models.weights import read_weights, write_folder
+
+Model = TypeVar("Model", bound="EncoderModel")
+
+
+class EncoderModel(LanguageModel):
+    """A model whose head reads BERT's encoder."""
+
+    copies: Mapping[str, str] = {}
+    """Tensor that a file may hold -> the parameter that it is tied to."""
+
+    def __init__(self, config: BertConfig) -> None:
+        """Build the encoder with unset weights."""
+        super().__init__()
+        self.config = config
+        self.bert = Encoder(config)
+
+    @property
+    def tokenizer_outputs(self) -> list[str]:
+        """Return the tokenizer's outputs that the model takes; RoBERTa takes no segments, nor a BERT with one kind."""
+        has_segments = self.config.family == "bert" and self.config.type_vocabulary_size > 1
+        return ["input_ids", "token_type_ids", "attention_mask"] if has_segments else super().tokenizer_outputs
+
+    def segments(self) -> list[ModelSegment]:
+        """Return token_embedding, position_embedding, layers.N and head, with what the head reads beside the last layer.
+
+        The last layer computes only the positions that are read, so the head's input has those alone.
+        """
+        names, embeddings = self.parameter_names, "bert.embeddings."
+        others = (embeddings + "position_embeddings.", embeddings + "token_type_embeddings.", embeddings + "LayerNorm.")
+        layers = [
+            ModelSegment(f"layers.{n}", names(f"bert.encoder.layer.{n}."), partial(self._through_layer, n))
+            for n in range(self.config.layers)
+        ]
+        return [
+            ModelSegment("token_embedding", names(embeddings + "word_embeddings."), self._embed_tokens),
+            ModelSegment("position_embedding", names(*others), self._add_positions),
+            *layers,
+            self._head_segment(),
+        ]
+
+    def _head_segment(self) -> ModelSegment:
+        """Return the last segment."""
+        raise NotImplementedError
+
+    def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the positions at which the encoder's output is read; None: all."""
+        raise NotImplementedError
+
+    def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
+        self._require_positions(batch["input_ids"])
+        return {"hidden": self.bert.embeddings.words(batch["input_ids"])}
+
+    def _add_positions(self, batch: Mapping[str, Tensor], state: State) -> State:
+        return {"hidden": self.bert.embeddings.with_positions(state["hidden"], batch.get("token_type_ids"))}
+
+    def _through_layer(self, number: int, batch: Mapping[str, Tensor], state: State) -> State:
+        is_last = number == self.config.layers - 1
+        others = [padding_mask(batch.get("attention_mask")), *([self._read_positions(batch)] if is_last else [])]
+        layer = self.bert.encoder.layer[number]
+        return {"hidden": through_layers([layer], state["hidden"], *others, recompute=self.recompute)}
+
+    def encoded(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the encoder's output (batch, sequence, hidden), or (batch, positions, hidden) at `positions`.
+
+        Arguments as in `terms`.
+
+        Raises:
+            ValueError: the sequences are too long.
+        """
+        self._require_positions(input_ids)
+        hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, self.recompute)
+        return hidden
+
+    def _require_positions(self, input_ids: Tensor) -> None:
+        if input_ids.shape[1] > self.config.positions:
+            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the initial weights on the CPU, in the order of the parameters.
+
+        Every matrix has the standard deviation `initializer_range` and the distribution `initialisation`; biases are 0,
+        normalisation weights 1. With "normal", as in `transformers`, the embedding of padding is 0, and so is the position
+        that RoBERTa keeps for it.
+        """
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 1:
+                    parameter.fill_(1.0 if name.endswith("LayerNorm.weight") else 0.0)
+                else:
+                    parameter.copy_(self._drawn(parameter.shape, generator))
+            if self.config.initialisation == "normal" and self.config.padding_id is not None:
+                self.bert.embeddings.word_embeddings.weight[self.config.padding_id] = 0.0
+                if self.config.family == "roberta":
+                    self.bert.embeddings.position_embeddings.weight[self.config.padding_id] = 0.0
+
+    def _drawn(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        std = self.config.initializer_range
+        if self.config.initialisation == "truncated_normal":
+            return truncated_normal(shape, std, generator)
+        return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+    @classmethod
+    def from_folder(cls: type[Model], folder: Path, expected: BertConfig | None = None) -> Model:
+        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+
+        A pooler and a head for sentence pairs in the file are ignored if the model has none; if it has them, the file must.
+
+        Args:
+            folder: nothing in it is executed or unpickled.
+            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
+
+        Raises:
+            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
+            OSError: a file is absent.
+        """
+        config = folder_config(folder, BertConfig, expected, FREE_FIELDS)
+        model = cls(config)
+        weights = read_weights(folder, model.state_dict(), config.own_name, cls.copies, model._absent_biases())
+        model.load_state_dict(weights)
+        return model
+
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
+        """Write `config.json` and `model.safetensors` (float32) into an existing folder.
+
+        Args:
+            tokens: ids of special tokens for `config.json`, such as `bos_token_id`.
+        """
+        weights = {**self.state_dict(), **self._absent_biases()}
+        published = {self.config.published_name(name): tensor for name, tensor in weights.items()}
+        write_folder(folder, self.config.to_huggingface(), tokens, published, generates=False)
+
+    def _absent_biases(self) -> dict[str, Tensor]:
+        """Return zeros for the biases that `transformers` has and this model lacks."""
+        return {
+            f"{name}.bias": torch.zeros(module.weight.shape[0])
+            for name, module in self.named_modules()
+            if isinstance(module, Linear) and module.bias is None
+        }

@@ -1,0 +1,95 @@
+"""BERT and RoBERTa with a head that marks the first and last token of an answer, as transformers' `BertForQuestionAnswering`.
+
+Devlin et al. 2019, section 4.2: the logits of both are products with the encoder's output at every position, padding included.
+There transformers computes other logits for RoBERTa, whose padding has its own position, and so a slightly different loss.
+Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from relm.models.bert_configuration import FREE_FIELDS, BertConfig
+from relm.models.bert_model import EncoderModel
+from relm.models.configuration import folder_config
+from relm.models.layers import Linear
+from relm.models.losses import Term, cross_entropy
+from relm.models.segments import ModelSegment, state_of
+from relm.models.weights import read_weights
+
+HEAD = "qa_outputs."
+
+
+class BertForSpans(EncoderModel):
+    """An encoder with a head for answers that are spans of the text."""
+
+    def __init__(self, config: BertConfig) -> None:
+        """Build the module with unset weights: call `initialise`, or load a state dict."""
+        super().__init__(replace(config, head="spans", next_sentence=False))
+        self.qa_outputs = Linear(config.hidden_size, 2)
+
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the loss of a batch, "answer", whose labels are the first and the last token of each answer.
+
+        Their mean is that of BERT's `run_squad.py`: half the sum of the mean losses of first and last tokens.
+
+        Args:
+            batch: `input_ids`, `attention_mask`, `token_type_ids`, all (batch, sequence), the latter two optional;
+                `answer_positions`, (batch, 2) int64, both 0 where the answer is not in the text.
+
+        Raises:
+            ValueError: the sequences are too long.
+        """
+        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"))
+        return self._scored(hidden, batch)
+
+    def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the loss at the encoder's output."""
+        return {"answer": cross_entropy(self.head(hidden), batch["answer_positions"], self.traced)}
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(batch, sequence, hidden) -> (batch, 2, sequence), the logits of each position as the first and as the last token"""
+        logits: Tensor = self.qa_outputs(hidden)
+        return logits.transpose(1, 2)
+
+    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
+        """Return the logits (batch, 2, sequence) of the first and of the last token of the answer; arguments as in `terms`."""
+        return self.head(self.encoded(input_ids, attention_mask, token_type_ids))
+
+    def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        return None
+
+    def _head_segment(self) -> ModelSegment:
+        return ModelSegment(
+            "head",
+            self.parameter_names(HEAD),
+            lambda batch, state: state_of(self._scored(state["hidden"], batch)),
+        )
+
+    @classmethod
+    def on_encoder(cls, folder: Path, generator: torch.Generator) -> BertForSpans:
+        """Return the encoder in a Hugging Face folder with a new head, whose weights are drawn as `initialise` draws them.
+
+        Args:
+            folder: of a masked language model, or any other with the encoder; other heads in it are ignored.
+
+        Raises:
+            ValueError: it is no BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
+            OSError: a file is absent.
+        """
+        model = cls(folder_config(folder, BertConfig, None, FREE_FIELDS))
+        encoder = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(HEAD)}
+        weights = read_weights(folder, encoder, model._encoder_name, {}, model._absent_biases())
+        head = {HEAD + "weight": model._drawn(model.qa_outputs.weight.shape, generator), HEAD + "bias": torch.zeros(2)}
+        model.load_state_dict({**weights, **head})
+        return model
+
+    def _encoder_name(self, published: str) -> str | None:
+        """Return the module's name for a parameter of the encoder in a file; None for one of a head."""
+        name = self.config.own_name(published)
+        return name if name is not None and name.startswith("bert.") else None
