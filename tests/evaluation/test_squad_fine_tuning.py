@@ -62,12 +62,12 @@ class Tuned:
     options: Squad = SHORT
     checkpoint_interval: int = 3
 
-    def run(self, file: Path = SAMPLE, sha256: str | None = None) -> dict[str, Any]:
+    def run(self, file: Path = SAMPLE, sha256: str | None = None, training_file: Path | None = None) -> dict[str, Any]:
         """Evaluate in this process, and return the figures."""
         evaluate_squad(
             self.model,
             self.model / "tokenizer.json",
-            training_file=file,
+            training_file=training_file or file,
             file=file,
             output=self.folder / "squad11.json",
             task="squad11",
@@ -158,6 +158,20 @@ def test_other_options_begin_another_run(whole: Tuned, model: Path, tmp_path: Pa
     assert {path.name for path in (tmp_path / "squad11").iterdir()}.isdisjoint(
         path.name for path in (whole.folder / "squad11").iterdir()
     )
+
+
+def test_another_development_file_gets_figures_of_its_own(model: Path, tmp_path: Path) -> None:
+    content = json.loads(SAMPLE.read_text())
+    paragraph = content["data"][0]["paragraphs"][0]
+    paragraph["qas"] = paragraph["qas"][:1]
+    content["data"][0]["paragraphs"] = [paragraph]
+    one = tmp_path / "one.json"
+    one.write_text(json.dumps(content))
+    tuned = Tuned(model, tmp_path, SHORT.model_copy(update={"seeds": 1}))
+    tuned.run()
+    tuned.run(file=one, training_file=SAMPLE)
+    answered = [len(json.loads(path.read_text())) for path in (tmp_path / "squad11").glob("*/seed-5/predictions.json")]
+    assert sorted(answered) == [1, 5]
 
 
 def test_a_model_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None:

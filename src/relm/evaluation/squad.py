@@ -108,6 +108,7 @@ def evaluate_squad(
         "model_sha256": model_sha256,
         "tokenizer_sha256": loaded.sha256,
         "training_sha256": trained_sha256,
+        "file_sha256": found_sha256,  # figures that are there already are those of this file
         "precision": execution.precision,
     }
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
