@@ -137,11 +137,8 @@ def test_the_figures_are_means_over_seeds_that_differ(whole: Tuned) -> None:
 
 
 # While an input is prepared, a checkpoint written, a gradient computed, and after a model has been written.
-@pytest.mark.parametrize(
-    "kills",
-    [("data:8", "checkpoint-renamed:1"), pytest.param(("model-written:1", "gradient:5"), marks=pytest.mark.full)],
-    ids=str,
-)
+@pytest.mark.full
+@pytest.mark.parametrize("kills", [("data:8", "checkpoint-renamed:1"), ("model-written:1", "gradient:5")], ids=str)
 def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whole: Tuned, tmp_path: Path) -> None:
     tuned = Tuned(whole.model, tmp_path)
     for kill in kills:
