@@ -1,8 +1,6 @@
 """Training on a real GPU: the steps of a CPU, the same bytes after kills, and every switch. All of it needs a GPU.
 
-    make test-gpu
-
-Most other tests also pass on a machine with a GPU, but run on its CPU.
+make test-gpu
 """
 
 import dataclasses
@@ -157,15 +155,6 @@ def test_attention_by_blocks_has_the_losses_of_the_dense_mask(
     dense = TinyRun(tmp_path / "dense", examples, changes)
     blocks = TinyRun(tmp_path / "blocks", examples, merge(changes, {"run": {"document_attention": "blockwise"}}))
     assert losses(blocks) == pytest.approx(losses(dense), rel=2e-4 if precision == "float32" else 0.02)
-
-
-def test_sequences_without_padding_take_flash_attention() -> None:
-    query = torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16)
-    chosen = torch._fused_sdp_choice(query, query, query, None, 0.0, False)
-    assert torch.nn.attention.SDPBackend(chosen) in (
-        torch.nn.attention.SDPBackend.FLASH_ATTENTION,
-        torch.nn.attention.SDPBackend.CUDNN_ATTENTION,
-    )
 
 
 def test_training_told_to_stop_saves_and_resumes_with_the_same_bytes(tmp_path: Path, examples: Path) -> None:

@@ -102,16 +102,9 @@ def evaluate_squad(
         config, model_sha256 = _encoder_config(model_folder), weights_sha256(model_folder)
     loaded = load_tokenizer(tokenizer)
     questions = window_questions(parse_squad(content, str(file)), loaded, window_lengths(options), labelled=False)
-    identity = {
-        "revision": REVISION,
-        "options": options.model_dump(exclude={"seed", "seeds"}),
-        "model_sha256": model_sha256,
-        "tokenizer_sha256": loaded.sha256,
-        "training_sha256": trained_sha256,
-        "file_sha256": found_sha256,  # figures that are there already are those of this file
-        "precision": execution.precision,
-    }
-    fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
+    facts = {"training_sha256": trained_sha256, "tokenizer_sha256": loaded.sha256, "precision": execution.precision}
+    # Figures that are there already are those of this development file.
+    fingerprint = _fingerprint(options, {**facts, "model_sha256": model_sha256, "file_sha256": found_sha256})
     tuning = Tuning(model_folder, tokenizer, config, options, execution, how or TuningRun(), fingerprint)
     folder = output.with_suffix("") / fingerprint
     manifest = tuning.write_examples(training_file, folder / "examples")
@@ -124,7 +117,7 @@ def evaluate_squad(
         "file": file.name,
         "file_sha256": found_sha256,
         "training_file": training_file.name,
-        **{key: identity[key] for key in ("training_sha256", "tokenizer_sha256", "precision")},
+        **facts,
         **options.model_dump(),
     }
     found = _summary(figures, questions)
@@ -133,6 +126,12 @@ def evaluate_squad(
         f"fine-tuned {options.seeds} times and answered {found['questions']:,} questions: exact match "
         f"{found['exact_match']:.4f} +- {found['exact_match_std']:.4f}, F1 {found['f1']:.4f} +- {found['f1_std']:.4f}"
     )
+
+
+def _fingerprint(options: Squad, facts: Mapping[str, str]) -> str:
+    """Return the name of the folder in which these options are trained and scored, from whatever decides a seed's figures."""
+    identity = {"revision": REVISION, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
 
 
 def _encoder_config(folder: Path) -> BertConfig:
