@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from relm.progress import ProgressBar, print_into_log, progress_file
@@ -195,6 +196,39 @@ def test_ctrl_c_says_what_was_saved_and_ends_with_130(finished_copy: Commands) -
     )
     assert "Traceback" not in shown
     assert list(finished_copy.folder.glob("work/runs/tiny/*/main/checkpoints/step-*"))
+
+
+@pytest.mark.parametrize(
+    ("number", "sender"),
+    [
+        pytest.param(signal.SIGINT, "Ctrl-C", id="INT"),
+        pytest.param(signal.SIGTERM, "SIGTERM", marks=pytest.mark.full, id="TERM"),
+    ],
+)
+def test_a_step_that_is_stopped_while_it_imports_its_libraries_was_not_killed_for_lack_of_memory(
+    finished_copy: Commands, number: signal.Signals, sender: str
+) -> None:
+    recipe = finished_copy.folder / "recipes" / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 100000"))
+    process = finished_copy.start("results/tiny")
+    main = psutil.Process(process.pid)
+    while not any("relm pretrain" in " ".join(command_of(child)) for child in main.children(recursive=True)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.wait(timeout=60)
+    shown = (finished_copy.folder / "snakemake.out").read_text()
+    assert f"pretrain main: stopped by {sender} before it had anything new to save; the same command continues" in shown
+    assert "memory" not in shown
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return the words of a process's own command; none of a shell, or of one that has ended."""
+    try:
+        words: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return words if words and "python" in words[0] else []
 
 
 def _read(terminal: int, seconds: float = 120) -> str:

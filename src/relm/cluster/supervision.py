@@ -117,9 +117,12 @@ def _read_owner(path: Path) -> dict[str, Any]:
 
 
 class Interrupts:
-    """The number of Ctrl-C that this process received."""
+    """The requests to stop that this process received."""
 
     count = 0
+    """The number of Ctrl-C that it received."""
+    sender = ""
+    """Who had the running steps stopped: Ctrl-C or SIGTERM; empty: nobody."""
 
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -162,6 +165,7 @@ def handle_interrupts() -> None:
 
     def handler(number: int, frame: FrameType | None) -> None:
         Interrupts.count += 1
+        Interrupts.sender = "Ctrl-C"
         if Interrupts.count == 1:
             signal_jobs(signal.SIGTERM)
             raise SystemExit(INTERRUPTED)  # Snakemake's scheduler waits for its jobs, as after KeyboardInterrupt
@@ -189,6 +193,7 @@ def forward_termination_to_jobs() -> None:
     before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGTERM)
 
     def handler(number: int, frame: FrameType | None) -> None:
+        Interrupts.sender = Interrupts.sender or "SIGTERM"
         signal_jobs(signal.SIGTERM)
         if callable(before):
             before(number, frame)

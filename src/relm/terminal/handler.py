@@ -43,6 +43,8 @@ FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero e
 
 # The first words of a step that saved a checkpoint because it was told to stop, also without Ctrl-C.
 STOPPED = "stopped by "
+# Of a step that was told to stop before it had a handler for the signal, as while it imports its libraries.
+STOPPED_EARLY = STOPPED + "{sender} before it had anything new to save; the same command continues"
 STOPPED_BY_SIGNAL = re.compile(rf"^{STOPPED}SIG[A-Z]+")
 
 
@@ -196,6 +198,8 @@ class LogHandler(LogHandlerBase):
             self._lose_job(line)
             return
         words = line.last_words()
+        if Interrupts.sender and not words:
+            words = STOPPED_EARLY.format(sender=Interrupts.sender)
         is_stopped = Interrupts.count or words.startswith(STOPPED)
         if Interrupts.count:  # the signal that the step received is that of this process
             words = STOPPED_BY_SIGNAL.sub(f"{STOPPED}Ctrl-C", words)
