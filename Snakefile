@@ -17,6 +17,7 @@ min_version("9.27")
 
 WORK = graph.usable_work_folder()
 DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
+KEPT = f"{WORK}/kept/{{dataset}}-{{key}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"

@@ -91,6 +91,45 @@ rule extract:
         " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
 
 
+# Only of recipes with `data: {remove: ...}`: which documents of all shards are removed, and then each shard without them.
+rule list_removed:
+    input:
+        unpack(graph.list_inputs),
+    output:
+        removed=f"{KEPT}/removed.jsonl",
+        sidecar=f"{KEPT}/removed.jsonl.json",
+    log:
+        f"{LOGS}/kept/{{dataset}}-{{key}}/removed.log",
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        disk_mb=graph.DISK_MB,
+        runtime=graph.RUNTIME,
+    params:
+        options=graph.data_job("kept"),
+    shell:
+        "python -m relm list-removed {params.options} --documents {input.documents:q} --workers {threads}"
+        " --output {output.removed:q} --log {log:q}"
+
+
+rule remove_listed:
+    input:
+        unpack(graph.kept_inputs),
+    output:
+        documents=f"{KEPT}/{{shard}}.{{split}}.jsonl",
+        sidecar=f"{KEPT}/{{shard}}.{{split}}.jsonl.json",
+    log:
+        f"{LOGS}/kept/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        disk_mb=graph.documents_disk,
+        runtime=graph.documents_runtime,
+    shell:
+        "python -m relm remove-listed --documents {input.documents:q} --removed {input.removed:q} --workers {threads}"
+        " --output {output.documents:q} --log {log:q}"
+
+
 rule train_tokenizer:
     input:
         unpack(graph.data_inputs("tokenizer")),

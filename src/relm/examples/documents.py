@@ -122,6 +122,13 @@ def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iter
         file.seek(start)
 
 
+def read_chunks(documents: Iterable[Path]) -> Iterator[Lines]:
+    """Yield the whole lines of several files of documents, one file after the other, in chunks of about `CHUNK` bytes."""
+    for path in documents:
+        with open(path, "rb") as file:
+            yield from chunks_of(file)
+
+
 def _line_size(file: IO[bytes]) -> int:
     """Return the length of the line that begins at the file's offset, its newline included."""
     size = 0

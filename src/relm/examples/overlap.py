@@ -6,7 +6,7 @@ same.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relm.corpus.ngrams import Hashes, Integers, Words, hash_ngrams, hash_words
 from relm.corpus.workers import ordered_map
-from relm.examples.documents import Lines, chunks_of, document_texts
+from relm.examples.documents import Lines, document_texts, read_chunks
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
@@ -197,16 +197,10 @@ def count_overlap(sought: Sought, documents: Sequence[Path], workers: int | None
     processes = min(usable_cores() if workers is None else workers, 1 + size // BYTES_PER_WORKER)
     task = "comparing documents with a test"
     with ProgressBar(total=size, desc=task, unit="B", unit_scale=True, disable=None) as progress:
-        for chunk in ordered_map(functools.partial(find_overlap, sought), _read_chunks(documents), processes, task):
+        for chunk in ordered_map(functools.partial(find_overlap, sought), read_chunks(documents), processes, task):
             overlap.add(chunk)
             progress.update(chunk.size)
     return overlap
-
-
-def _read_chunks(documents: Sequence[Path]) -> Iterator[Lines]:
-    for path in documents:
-        with open(path, "rb") as file:
-            yield from chunks_of(file)
 
 
 def find_overlap(sought: Sought, lines: Lines) -> ChunkOverlap:

@@ -4,7 +4,7 @@ They are fast: no torch, no network. A fault in one recipe is an error only for 
 """
 
 from relm.graph.contamination import contamination_inputs, contamination_options, counted_tests
-from relm.graph.data import data_inputs, data_job, download_sha256, shard_sidecars
+from relm.graph.data import data_inputs, data_job, download_sha256, kept_inputs, list_inputs, shard_sidecars
 from relm.graph.data_requests import (
     documents_disk,
     documents_runtime,
@@ -76,7 +76,9 @@ __all__ = [
     "import_disk",
     "judged",
     "judged_inputs",
+    "kept_inputs",
     "launcher",
+    "list_inputs",
     "nearest_target",
     "papers",
     "published_reference",

@@ -13,10 +13,10 @@ from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes import identity
 from relm.recipes.identity import work_folder
-from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, TokenizerJob
 from relm.recipes.remote_files import RemoteFile
 
-JOBS: dict[str, type[DataJob]] = {kind.product: kind for kind in (DocumentsJob, TokenizerJob, ExamplesJob)}
+JOBS: dict[str, type[DataJob]] = {kind.product: kind for kind in (DocumentsJob, KeptDocumentsJob, TokenizerJob, ExamplesJob)}
 
 
 @report_faults
@@ -92,6 +92,26 @@ def data_job(product: str) -> Callable[[Any, Any], str]:
 def find_data_job(product: str, wildcards: Any) -> DataJob:
     """Return the job that makes a product with the key, and of the dataset, that a path names."""
     return PROJECT.find_job(JOBS[product], wildcards.key, wildcards.get("dataset"))
+
+
+@report_faults
+def list_inputs(wildcards: Any) -> dict[str, list[Any]]:
+    """Return the files that the list of removed documents is made from, which are `ancient`, and their sidecars."""
+    files = PROJECT.find_job(KeptDocumentsJob, wildcards.key, wildcards.dataset).list_inputs()
+    every = [path for paths in files.values() for path in paths]
+    return {"sidecars": sidecars(every), **{name: ancient(strings(paths)) for name, paths in files.items()}}
+
+
+@report_faults
+def kept_inputs(wildcards: Any) -> dict[str, Any]:
+    """Return the documents of a shard and split, and the list of removed ones, which are `ancient`, and their sidecars."""
+    files = PROJECT.find_job(KeptDocumentsJob, wildcards.key, wildcards.dataset).inputs(wildcards.shard)
+    documents, removed = files["documents"][SPLITS.index(wildcards.split)], files["removed"][0]
+    return {
+        "sidecars": sidecars([documents, removed]),
+        "documents": ancient(str(documents)),
+        "removed": ancient(str(removed)),
+    }
 
 
 @report_faults

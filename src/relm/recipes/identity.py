@@ -27,7 +27,7 @@ from relm.recipes.section import Section
 
 # Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count.
 # The last two are in no path: their rules run again when they change.
-REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
+REVISIONS = {"documents": 1, "kept": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
 
 # Keys of a dataset that determine its documents and their splits, beside the content of its files.
 DOCUMENTS_KEYS = {
@@ -128,6 +128,18 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
     """Return the identity of extracted documents: the dataset's identity, and the limit of documents per shard."""
     identity = {"revision": REVISIONS["documents"], **dataset_identity(dataset, cache)}
     return identity if limit is None else {**identity, "documents": limit}
+
+
+def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the identity of the documents that stay when some are removed.
+
+    Args:
+        documents: the identity of the extracted documents.
+        duplicates: whether duplicates are removed.
+        tests: test -> what identifies its items: its form and its file's sha256.
+    """
+    listed = {name: list(identity) for name, identity in tests.items()}
+    return {"revision": REVISIONS["kept"], "documents": digest(documents), "duplicates": duplicates, "tests": listed}
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:

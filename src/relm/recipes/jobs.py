@@ -16,6 +16,7 @@ from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.identity import digest
 from relm.recipes.own_folders import resolve_own_folder
+from relm.recipes.published_tests import PublishedTest
 
 # With more files than this, a command lists only the file that it reads, so that a person can read the command.
 LISTED_FILES = 20
@@ -98,6 +99,66 @@ class DocumentsJob:
         document = document_without_folder(self.document, self.dataset)
         cut = len(self.dataset.files) > LISTED_FILES and not FORMATS[self.dataset.format].one_document_a_file
         return {**document, "content": [[shard, self.dataset.files[shard].identity]]} if cut else document
+
+
+@dataclass(frozen=True)
+class SoughtTest:
+    """A test whose items no document may share words with."""
+
+    test: PublishedTest
+    file: Path
+    """Its downloaded file."""
+
+    @property
+    def identity(self) -> list[str]:
+        """The format of its items, the key of a passage, and the sha256 of its file."""
+        return [str(self.test.item_format), self.text_key, self.test.files[self.test.file].sha256]
+
+    @property
+    def text_key(self) -> str:
+        """The key of a passage, for lambada; empty for other formats."""
+        return self.test.lambada.text_key if self.test.item_format == "lambada" else ""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptDocumentsJob(DocumentsJob):
+    """Removal of duplicates, and of documents that share words with tests, from the extracted documents."""
+
+    product: ClassVar[str] = "kept"
+    extracted: DocumentsJob
+    """The job of the documents before."""
+    tests: Mapping[str, SoughtTest]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all shards, and of the list of removed documents."""
+        return self.work / "kept" / f"{self.dataset_name}-{self.key}"
+
+    @property
+    def removed(self) -> Path:
+        """The list of removed documents, of all shards."""
+        return self.folder / "removed.jsonl"
+
+    def inputs(self, shard: str) -> dict[str, list[Path]]:
+        """Return the documents of a shard, both splits, and the list of removed ones."""
+        return {"documents": [self.extracted.documents(shard, split) for split in SPLITS], "removed": [self.removed]}
+
+    def list_inputs(self) -> dict[str, list[Path]]:
+        """Return what the list is made from: the documents of all shards, held-out ones first, and the tests' files."""
+        documents = [self.extracted.documents(shard, split) for split in reversed(SPLITS) for shard in self.shards]
+        return {"documents": documents, "tests": [sought.file for sought in self.tests.values()]}
+
+    def options(self, shard: str = "") -> str:
+        """Return the options of the command that makes the list: `--duplicates`, and `--test NAME FORMAT FILE` of each test."""
+        tests = [["--test", name, str(each.test.item_format), str(each.file)] for name, each in self.tests.items()]
+        keys = sorted({sought.text_key for sought in self.tests.values()} - {""})
+        return shlex.join(
+            [
+                *(["--duplicates"] if self.document["duplicates"] else []),
+                *(word for words in tests for word in words),
+                *(["--text-key", keys[0]] if keys else []),
+            ]
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,10 @@ def list_names(content: Mapping[str, Any]) -> Iterator[NamedFile]:
     """Yield the names in a recipe's mapping; what cannot be a name is left to the schema."""
     found = [(kind, value_at(content, *keys), ".".join(keys)) for keys, kind in SINGLE.items()]
     found += [("test", name, "evaluate") for name in _items(content, "evaluate", list) if names_test(name)]
+    removed = value_at(content, "data", "remove")
+    found += (
+        [("test", name, "data.remove.tests") for name in _items(removed, "tests", list)] if isinstance(removed, dict) else []
+    )
     found += [("machine", name, f"on.{name}") for name in _items(content, "on", dict)]
     rows = enumerate(_items(content, "expect", list))
     found += [("machine", value_at(row, "measured_on"), f"expect.{number}.measured_on") for number, row in rows]

@@ -31,28 +31,44 @@ def require_parts(
             raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
 
 
-def require_countable_tests(path: Path, recipe: Recipe, dataset: Dataset, tests: Mapping[str, PublishedTest]) -> None:
-    """Raise an error if a recipe asks for contamination where there are no tests, or no texts to compare them with.
+def require_countable_tests(
+    path: Path,
+    recipe: Recipe,
+    dataset: Dataset,
+    evaluated: Mapping[str, PublishedTest],
+    removed: Mapping[str, PublishedTest],
+) -> None:
+    """Raise an error if documents are to be compared with tests where there are no tests, or no texts to compare.
+
+    Args:
+        path: the recipe's file.
+        evaluated: the tests whose items are counted.
+        removed: the tests whose items no document may share words with.
 
     Raises:
-        RelmError: it does; the message names what is missing.
+        RelmError: it is so; the message names what is missing.
     """
+    if recipe.data.remove is not None:
+        _require_texts(f"{path}: data.remove", recipe, dataset, removed)
+        if not (recipe.data.remove.duplicates or removed):
+            raise RelmError(f"{path}: data.remove: removes nothing; set duplicates: true, name tests, or leave it out")
     if not recipe.contamination:
         return
-    if not tests:
+    if not evaluated:
         raise RelmError(
             f"{path}: contamination: true: evaluate names no published test, a file in recipes/evaluations/, whose items would "
             "be counted; name one, or leave it out"
         )
+    _require_texts(f"{path}: contamination: true", recipe, dataset, evaluated)
+
+
+def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[str, PublishedTest]) -> None:
     if dataset.is_tokenized:
-        raise RelmError(
-            f"{path}: contamination: true: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); "
-            "leave it out"
-        )
+        raise RelmError(f"{key}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); leave it out")
     if unread := [name for name, test in tests.items() if test.item_format is None]:
         raise RelmError(
-            f"{path}: contamination: true: items of the protocol {tests[unread[0]].protocol} cannot be read, and {unread[0]} "
-            "has it; leave one of both out"
+            f"{key}: items of the protocol {tests[unread[0]].protocol} cannot be read, and {unread[0]} has it; leave one of "
+            "both out"
         )
 
 

@@ -16,7 +16,7 @@ from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
-from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machines import Machine
 from relm.recipes.own_folders import require_consent
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
@@ -56,6 +56,8 @@ class Plan:
     """Published curve against which training is watched; None if the recipe names none."""
     changes: tuple[Change, ...] = ()
     """Differences of a variation from the recipe's file."""
+    removed_tests: Mapping[str, PublishedTest] = field(default_factory=dict)
+    """Published tests with which no document may share words, by name."""
     number: int = 0
     """Position of the run among the recipe's `seeds`; the first is published as the model."""
 
@@ -80,6 +82,17 @@ class Plan:
             raise RelmError(f"recipes/data/{self.recipe.data.dataset}.yaml: {error}") from None
         return DocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work)
 
+    @functools.cached_property
+    def kept_job(self) -> DocumentsJob:
+        """The job of the documents that tokenizers and examples are made of: without removed ones if the recipe removes any."""
+        remove = self.recipe.data.remove
+        if remove is None:
+            return self.documents_job
+        tests = {name: SoughtTest(test, self._download_of(name, test)) for name, test in self.removed_tests.items()}
+        identities = {name: sought.identity for name, sought in tests.items()}
+        document = identity.kept_identity(self.documents_job.document, remove.duplicates, identities)
+        return KeptDocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work, self.documents_job, tests)
+
     @property
     def _command(self) -> str:
         """The command that makes the run, for messages."""
@@ -88,7 +101,7 @@ class Plan:
     @functools.cached_property
     def tokenizer_job(self) -> TokenizerJob:
         """The job that trains or imports the tokenizer."""
-        parts = self.recipe.tokenizer, self.tokenizer_model, self.documents_job.document
+        parts = self.recipe.tokenizer, self.tokenizer_model, self.kept_job.document
         document = identity.tokenizer_identity(*parts, self.work / "folders", self._command)
         texts = [self.documents(shard, "train") for shard in self.shards]
         return TokenizerJob(document, tuple(self.tokenizer_files if self.tokenizer_model else texts), self.work)
@@ -99,8 +112,8 @@ class Plan:
         return {name: self._examples_job(phase) for name, phase in self.recipe.pretrain.items()}
 
     def _examples_job(self, phase: Phase) -> ExamplesJob:
-        parts = self.documents_job.document, self.tokenizer_job.document, phase, self.dataset.language
-        return ExamplesJob(identity.examples_identity(*parts), self.documents_job, self.tokenizer_job, phase.suffix)
+        parts = self.kept_job.document, self.tokenizer_job.document, phase, self.dataset.language
+        return ExamplesJob(identity.examples_identity(*parts), self.kept_job, self.tokenizer_job, phase.suffix)
 
     def evaluated_examples(self, task: str) -> ExamplesJob:
         """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation has its own."""
@@ -114,7 +127,9 @@ class Plan:
     def data_jobs(self) -> list[DataJob]:
         """All jobs that prepare data."""
         evaluated = [self._evaluated_examples(name) for name in self.recipe.evaluate]
-        return list(dict.fromkeys([self.documents_job, self.tokenizer_job, *self.examples_jobs.values(), *evaluated]))
+        return list(
+            dict.fromkeys([self.documents_job, self.kept_job, self.tokenizer_job, *self.examples_jobs.values(), *evaluated])
+        )
 
     @property
     def examples_keys(self) -> dict[str, str]:
@@ -145,8 +160,8 @@ class Plan:
         return self.documents_job.download(shard)
 
     def documents(self, shard: str, split: str) -> Path:
-        """Return the path of the extracted documents of one shard and split, JSON lines."""
-        return self.documents_job.documents(shard, split)
+        """Return the path of the documents of one shard and split, without removed ones, JSON lines."""
+        return self.kept_job.documents(shard, split)
 
     def model_download(self, name: str, model: PretrainedModel, file: ModelFile) -> Path:
         """Return the path of a file of a published model, in a folder named after the content of the files used together."""
@@ -232,7 +247,7 @@ class Plan:
 
     @property
     def document_files(self) -> list[Path]:
-        """Paths of all extracted documents; a dataset of tokens has none."""
+        """Paths of all documents, without removed ones; a dataset of tokens has none."""
         if self.dataset.is_tokenized:
             return []
         return [self.documents(shard, split) for shard in self.shards for split in SPLITS]
@@ -335,7 +350,9 @@ class Plan:
 
     def test_download(self, test: str) -> Path:
         """Return the path of a published test's file, in a folder named after its sha256."""
-        spec = self.tests[test]
+        return self._download_of(test, self.tests[test])
+
+    def _download_of(self, test: str, spec: PublishedTest) -> Path:
         return self.work / "downloads" / "evaluations" / test / spec.files[spec.file].sha256[:12] / spec.file
 
     @property

@@ -203,21 +203,23 @@ class Project:
         """Return the published tests that a recipe evaluates."""
         return {name: self.test(name) for name in recipe.evaluate if names_test(name)}
 
-    def _require_test(self, name: str, path: Path) -> None:
-        """Raise unless a published test that a recipe evaluates exists and can be read.
+    def _require_test(self, named: NamedFile, path: Path) -> None:
+        """Raise unless a published test that a recipe names exists and can be read.
 
         Raises:
             RelmError: it is unknown, or its file has faults; suggests the nearest name.
         """
+        name = named.name
         if name.startswith(task_of(HARNESS)):
             raise RelmError(
-                f"{path}: evaluate: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
+                f"{path}: {named.key}: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
             )
         if not os.path.lexists(self.test_path(name)):
-            known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
+            others = [*names_in_recipes(), f"{HARNESS}TASK"] if named.key == "evaluate" else []
+            known = [*others, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
-            raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise RelmError(f"{path}: {named.key}: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
         self.test(name)
 
     def plan(self, name: str) -> Plan:
@@ -238,7 +240,8 @@ class Project:
             require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
             require_documents(path, recipe, dataset)
             tests = self._tests_of(recipe)
-            require_countable_tests(path, recipe, dataset, tests)
+            removed = {name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {}
+            require_countable_tests(path, recipe, dataset, tests, removed)
             self._plans[name] = Plan(
                 require_short_name(run._replace(settings=tuple(change.setting for change in changes))),
                 recipe,
@@ -250,6 +253,7 @@ class Project:
                 machine=machine,
                 own_machine=own_machine,
                 curve=self._curve_of(recipe, path),
+                removed_tests=removed,
                 changes=changes,
             )
         return self._plans[name]
@@ -325,7 +329,7 @@ class Project:
             case "machine":
                 self.machine(named.name, f"{path}: {named.key}")
             case "test":
-                self._require_test(named.name, path)
+                self._require_test(named, path)
 
     def _check_pipelines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe has a pipeline that its machine cannot run."""

@@ -37,6 +37,15 @@ class Paper(Section):
     """Address of the publication."""
 
 
+class Removal(Section):
+    """The documents that are removed before a tokenizer or a model sees them."""
+
+    duplicates: bool = False
+    """Remove all but the first of documents whose texts are equal but for case and white space; held-out ones come first."""
+    tests: list[Slug] = Field(default_factory=list)
+    """Tests: the names of files in `recipes/evaluations/`. A document that shares 13 words in a row with an item is removed."""
+
+
 class DataChoice(Section):
     """The documents of the run."""
 
@@ -44,6 +53,8 @@ class DataChoice(Section):
     """Dataset: the name of a file in `recipes/data/`."""
     documents: int | None = Field(default=None, gt=0)
     """Largest number of documents read from each shard; null: all."""
+    remove: Removal | None = None
+    """Documents that are removed; null: none."""
 
 
 class TokenizerChoice(Section):

@@ -10,6 +10,7 @@ from relm.steps import (
     fine_tuning,
     generation,
     images,
+    removal,
     reporting,
     runs,
     short_forms,
@@ -27,7 +28,7 @@ def list_steps() -> dict[str, Step]:
     Raises:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
-    before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
+    before = {**data.STEPS, **removal.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
     after = {
         **fine_tuning.STEPS,
         **generation.STEPS,

@@ -1,0 +1,189 @@
+"""The list of documents that are to be removed: duplicates, and those that share words with a test.
+
+All documents are read once, in the order in which the files are given, and the first of several duplicates stays. Memory grows
+by 24 bytes with each document, and not with its text.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from relm.artifact import atomic_file, canonical_json, write_sidecar
+from relm.corpus.ngrams import Integers, hash_words
+from relm.corpus.workers import ordered_map
+from relm.errors import RelmError
+from relm.evaluation.evaluated_items import Item, read_items
+from relm.examples.documents import Lines, checked_documents, document_texts, read_chunks
+from relm.examples.duplicates import Digests, digest_texts, find_duplicates
+from relm.examples.overlap import BYTES_PER_WORKER, SHORTEST, ItemNGrams, Sought, seek_items
+from relm.limits import usable_cores
+from relm.progress import ProgressBar
+
+DUPLICATE = "duplicate"
+"""The reason of a removal that is no test's name."""
+
+
+class ComparedTest(NamedTuple):
+    """A published test with which documents are compared."""
+
+    name: str
+    """The name under which removals are counted."""
+    form: str
+    """One of `relm.recipes.published_tests.ITEM_FORMATS`."""
+    file: Path
+    text_key: str = "text"
+    """For lambada, the key of a passage."""
+
+
+@dataclass(frozen=True)
+class _SoughtTest:
+    """A test with the sequences of words of its items."""
+
+    name: str
+    items: Sequence[Item]
+    ngrams: ItemNGrams
+    sha256: str
+
+    def find_item(self, number: int) -> Item:
+        """Return the first item that has a sequence."""
+        return self.items[int(self.ngrams.items[np.flatnonzero(self.ngrams.numbers == number)[0]])]
+
+
+class _Marks(NamedTuple):
+    """Duplicates and shared words in a chunk of documents."""
+
+    lines: Lines
+    digests: Digests
+    """(documents, 2); (documents, 0) where duplicates are not sought."""
+    tests: Integers
+    """(documents,) number of the first test with which the document shares words; -1: with none."""
+    sequences: Integers
+    """(documents,) the lowest number of a shared sequence of that test; -1: none."""
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """A function of a chunk of documents that finds what is sought; each worker gets a copy."""
+
+    duplicates: bool
+    tests: Sequence[Sought]
+
+    def __call__(self, lines: Lines) -> _Marks:
+        texts = list(document_texts(lines.lines, lines.path, lines.first))
+        digests = digest_texts(texts) if self.duplicates else np.empty((len(texts), 0), dtype=np.uint64)
+        tests, sequences = np.full((2, len(texts)), -1, dtype=np.int64)
+        words = hash_words(texts) if self.tests else None
+        for number, sought in enumerate(self.tests):
+            assert words is not None
+            numbers, owners = sought.find(words)
+            lowest = np.full(len(texts), len(sought), dtype=np.int64)
+            np.minimum.at(lowest, owners, numbers)
+            new = (lowest < len(sought)) & (tests < 0)
+            tests[new], sequences[new] = number, lowest[new]
+        return _Marks(lines, digests, tests, sequences)
+
+
+def list_removed(
+    documents: Sequence[Path], output: Path, duplicates: bool, tests: Sequence[ComparedTest], workers: int | None = None
+) -> str:
+    """List the documents that are to be removed from some files, and return a sentence about them.
+
+    The list is JSON lines in the order of the documents, `{"file": NAME, "line": NUMBER, "reason": REASON, "of": WHERE}`: the
+    reason is `duplicate`, and then `of` is the document that stays; or it is a test's name, and then `of` is the first item
+    with which the document shares words. Its sidecar has the sha256 of each file of documents, their count, and that of the
+    removed ones by reason.
+
+    Args:
+        documents: files of documents, JSON lines, of different names; of duplicates the first stays, so held-out files that are
+            given first keep theirs.
+        output: the list.
+        duplicates: remove all documents but the first of those that are equal but for case and white space.
+        tests: remove documents that share 13 words in a row with an item of a test, as `relm contamination` counts them.
+        workers: processes; None: one for each core. The count changes no byte.
+
+    Raises:
+        RelmError: there is nothing to seek, two files have one name, a file is damaged, or no document would be left.
+    """
+    _require_different_names(documents, tests)
+    if not duplicates and not tests:
+        raise RelmError("list-removed: nothing is sought; give --duplicates, or a test by --test")
+    sought = [_seek(test) for test in tests]
+    sources = {path.name: checked_documents(path)[0] for path in documents}
+    find = _Finder(duplicates, [test.ngrams.sought for test in sought])
+    found = _Found(list(_find_marks(documents, find, workers)), duplicates)
+    counts = dict.fromkeys([*([DUPLICATE] if duplicates else []), *(test.name for test in sought)], 0)
+    with atomic_file(output) as file:
+        for number in found.removed.tolist():
+            original = int(found.firsts[number])
+            if original != number:
+                reason, of = DUPLICATE, "{}, line {}".format(*found.locate(original))
+            else:
+                test = sought[int(found.tests[number])]
+                reason, of = test.name, test.find_item(int(found.sequences[number])).where
+            name, line = found.locate(number)
+            counts[reason] += 1
+            file.write(f"{canonical_json({'file': name, 'line': line, 'reason': reason, 'of': of})}\n".encode())
+        if len(found.removed) == len(found.firsts):
+            raise RelmError(
+                f"{', '.join(map(str, documents))}: none of {len(found.firsts):,} documents would be left; seek less, or give "
+                "more documents"
+            )
+    compared = {test.name: test.sha256 for test in sought}
+    write_sidecar(output, documents=len(found.firsts), removed=counts, sources=sources, tests=compared)
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
+    return f"{len(found.removed):,} of {len(found.firsts):,} documents are to be removed: {reasons}; {output}"
+
+
+def _require_different_names(documents: Sequence[Path], tests: Sequence[ComparedTest]) -> None:
+    names = [path.name for path in documents]
+    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise RelmError(f"{double}: two files of documents have this name, by which the list tells them apart; rename one")
+    names = [DUPLICATE, *(test.name for test in tests)]
+    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise RelmError(f"{double}: removals are counted by this name, which two reasons have; name a test otherwise")
+
+
+def _seek(test: ComparedTest) -> _SoughtTest:
+    items, sha256 = read_items(test.file, None, test.form, test.text_key)
+    ngrams = seek_items([item.texts for item in items])
+    if not len(ngrams.sought):
+        raise RelmError(
+            f"{test.file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is "
+            f"{test.form} the format of the file?"
+        )
+    return _SoughtTest(test.name, items, ngrams, sha256)
+
+
+def _find_marks(documents: Sequence[Path], find: _Finder, workers: int | None) -> Iterator[_Marks]:
+    size = sum(path.stat().st_size for path in documents)
+    processes = min(usable_cores() if workers is None else workers, 1 + size // BYTES_PER_WORKER)
+    task = "seeking documents to remove"
+    with ProgressBar(total=size, desc=task, unit="B", unit_scale=True, disable=None) as progress:
+        for marks in ordered_map(functools.partial(find), read_chunks(documents), processes, task):
+            yield marks
+            progress.update(marks.lines.size)
+
+
+class _Found:
+    """Duplicates and shared words in all documents, which are numbered in their order."""
+
+    def __init__(self, marks: Sequence[_Marks], duplicates: bool) -> None:
+        nothing = np.empty(0, dtype=np.int64)
+        self.tests = np.concatenate([nothing, *(mark.tests for mark in marks)])
+        self.sequences = np.concatenate([nothing, *(mark.sequences for mark in marks)])
+        self.firsts = np.arange(len(self.tests))
+        if duplicates and marks:
+            self.firsts = find_duplicates(np.concatenate([mark.digests for mark in marks]))
+        self.removed = np.flatnonzero((self.firsts != np.arange(len(self.firsts))) | (self.tests >= 0))
+        self._chunks = [mark.lines for mark in marks]
+        self._starts = np.cumsum([0, *(len(mark.tests) for mark in marks)])
+
+    def locate(self, number: int) -> tuple[str, int]:
+        """Return the name of a document's file, and its line, counted from 1."""
+        chunk = int(np.searchsorted(self._starts, number, side="right")) - 1
+        lines = self._chunks[chunk]
+        return lines.path.name, lines.first + number - int(self._starts[chunk])
