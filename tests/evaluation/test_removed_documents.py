@@ -14,6 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.removed_documents import ComparedTest, list_removed
 from relm.examples import documents as documents_module
 from relm.examples import kept_documents, overlap
+from relm.examples.inspection import inspect
 from relm.examples.kept_documents import remove_listed
 from small_documents import write_texts
 
@@ -47,6 +48,12 @@ def test_the_first_of_duplicates_stays_and_documents_with_a_tests_words_go(tmp_p
         ("a.train.jsonl", 5, "duplicate", "a.train.jsonl, line 4"),
     ]
     assert read_sidecar(output)["removed"] == {"duplicate": 2, "lambada": 1}
+
+    shown = inspect(output, None, 1)
+    assert "removed    2 duplicate, 1 lambada\n" in shown
+    assert "duplicate: a.train.jsonl, line 2\n  equal to a.held_out.jsonl, line 2\n  another\\nTEXT.\n" in shown
+    assert "lambada: a.train.jsonl, line 3\n  shares words with line 2\n" in shown
+    assert f"Before. {LONG}! Aft" in " ".join(shown.split())
 
     kept = tmp_path / "kept" / "a.train.jsonl"
     sentence = remove_listed(train, output, kept)

@@ -13,18 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from relm.artifact import atomic_file, canonical_json, write_sidecar
+from relm.corpus.documents import parse_document
 from relm.corpus.ngrams import Integers, hash_words
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.evaluation.evaluated_items import Item, read_items
 from relm.examples.documents import Lines, checked_documents, document_texts, read_chunks
-from relm.examples.duplicates import Digests, digest_texts, find_duplicates
+from relm.examples.duplicates import DUPLICATE, Digests, digest_texts, find_duplicates
 from relm.examples.overlap import BYTES_PER_WORKER, SHORTEST, ItemNGrams, Sought, seek_items
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
-DUPLICATE = "duplicate"
-"""The reason of a removal that is no test's name."""
+SHOWN = 100
+"""Characters of a removed document that are in the list."""
 
 
 class ComparedTest(NamedTuple):
@@ -92,10 +93,10 @@ def list_removed(
 ) -> str:
     """List the documents that are to be removed from some files, and return a sentence about them.
 
-    The list is JSON lines in the order of the documents, `{"file": NAME, "line": NUMBER, "reason": REASON, "of": WHERE}`: the
-    reason is `duplicate`, and then `of` is the document that stays; or it is a test's name, and then `of` is the first item
-    with which the document shares words. Its sidecar has the sha256 of each file of documents, their count, and that of the
-    removed ones by reason.
+    The list is JSON lines in the order of the documents, objects with `file`, `line`, `reason`, `of`, and `text`, the text's
+    first characters. The reason is `duplicate`, and then `of` is the document that stays; or it is a test's name, and then `of`
+    is the first item with which the document shares words. Its sidecar has the sha256 of each file of documents, their count,
+    and that of the removed ones by reason.
 
     Args:
         documents: files of documents, JSON lines, of different names; of duplicates the first stays, so held-out files that are
@@ -126,7 +127,8 @@ def list_removed(
                 reason, of = test.name, test.find_item(int(found.sequences[number])).where
             name, line = found.locate(number)
             counts[reason] += 1
-            file.write(f"{canonical_json({'file': name, 'line': line, 'reason': reason, 'of': of})}\n".encode())
+            entry = {"file": name, "line": line, "reason": reason, "of": of, "text": found.read_text(number)[:SHOWN]}
+            file.write(f"{canonical_json(entry)}\n".encode())
         if len(found.removed) == len(found.firsts):
             raise RelmError(
                 f"{', '.join(map(str, documents))}: none of {len(found.firsts):,} documents would be left; seek less, or give "
@@ -181,9 +183,21 @@ class _Found:
         self.removed = np.flatnonzero((self.firsts != np.arange(len(self.firsts))) | (self.tests >= 0))
         self._chunks = [mark.lines for mark in marks]
         self._starts = np.cumsum([0, *(len(mark.tests) for mark in marks)])
+        self._read: tuple[int, list[bytes]] = (-1, [])
 
     def locate(self, number: int) -> tuple[str, int]:
         """Return the name of a document's file, and its line, counted from 1."""
+        chunk, position = self._place(number)
+        return self._chunks[chunk].path.name, self._chunks[chunk].first + position
+
+    def read_text(self, number: int) -> str:
+        """Return the text of a document, read again from its file; a chunk is read once if documents come in order."""
+        chunk, position = self._place(number)
+        if self._read[0] != chunk:
+            self._read = chunk, self._chunks[chunk].lines
+        return parse_document(self._read[1][position], "{}, line {}".format(*self.locate(number))).text
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the number of a document's chunk, and its position there."""
         chunk = int(np.searchsorted(self._starts, number, side="right")) - 1
-        lines = self._chunks[chunk]
-        return lines.path.name, lines.first + number - int(self._starts[chunk])
+        return chunk, number - int(self._starts[chunk])

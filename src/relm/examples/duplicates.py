@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from relm.corpus.ngrams import normalise
 
+DUPLICATE = "duplicate"
+"""The reason of a document's removal that is no test's name."""
 Digests = npt.NDArray[np.uint64]
 BYTES = 16
 """Size of a digest: of 10^9 different texts, two have the same one with a probability of 10^-21."""

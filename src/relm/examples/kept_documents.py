@@ -66,6 +66,17 @@ def remove_listed(documents: Path, removed: Path, output: Path, workers: int | N
     return f"kept {kept.documents:,} documents with {kept.words:,} words; removed {len(reasons):,}{by_reason}; {output}"
 
 
+def read_removals(removed: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a list, which has been compared with its sidecar: `file`, `line`, `reason`, `of`, `text`.
+
+    Raises:
+        RelmError: a line is no entry.
+    """
+    with open(removed, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            yield _parse(line, f"{removed}, line {number}")
+
+
 def read_removed(documents: Path, removed: Path) -> dict[int, str]:
     """Return line -> reason of each document of a file that a list removes.
 
@@ -81,23 +92,18 @@ def read_removed(documents: Path, removed: Path) -> dict[int, str]:
     if sources.get(documents.name) != found:
         listed = sources.get(documents.name, f"none; it has {', '.join(sources)}")
         raise RelmError(f"{documents}: sha256 is {found}, {removed} was made from {listed}; {_AGAIN}")
-    reasons: dict[int, str] = {}
-    with open(removed, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            entry = _parse(line, f"{removed}, line {number}")
-            if entry["file"] == documents.name:
-                reasons[entry["line"]] = entry["reason"]
-    return reasons
+    return {entry["line"]: entry["reason"] for entry in read_removals(removed) if entry["file"] == documents.name}
 
 
 def _parse(line: bytes, location: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-        if isinstance(entry["file"], str) and type(entry["line"]) is int and isinstance(entry["reason"], str):
+        texts = [entry[key] for key in ("file", "reason", "of", "text")]
+        if type(entry["line"]) is int and all(isinstance(text, str) for text in texts):
             return dict(entry)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise RelmError(f'{location}: expected {{"file": NAME, "line": NUMBER, "reason": REASON}}, found {line[:99]!r}; {_AGAIN}')
+    raise RelmError(f"{location}: expected an object with file, line, reason, of and text, found {line[:99]!r}; {_AGAIN}")
 
 
 def _read_kept(documents: Path, removed: Set[int], workers: int | None) -> Iterator[_Kept]:
