@@ -334,9 +334,13 @@ class Plan:
         return SMOKE_EXAMPLES if self.name.startswith(SMOKE) else None
 
     def test_download(self, test: str) -> Path:
-        """Return the path of a published test's file, in a folder named after its sha256."""
-        spec = self.tests[test]
-        return self.work / "downloads" / "evaluations" / test / spec.files[spec.file].sha256[:12] / spec.file
+        """Return the path of the file of a published test that is scored, in a folder named after its sha256."""
+        return self.test_downloads(test)["file"]
+
+    def test_downloads(self, test: str) -> dict[str, Path]:
+        """Return input of the test's protocol, file or training_file -> its path, in a folder named after its sha256."""
+        spec, folder = self.tests[test], self.work / "downloads" / "evaluations" / test
+        return {key: folder / spec.files[name].sha256[:12] / name for key, name in spec.inputs.items()}
 
     @property
     def results(self) -> Path:
