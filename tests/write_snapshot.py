@@ -45,7 +45,8 @@ def list_data_paths(plan: Plan) -> Iterator[tuple[str, Path]]:
     for shard in shards if plan.dataset.files else ():
         yield f"download.data.{shard}", plan.download(shard)
     for test in plan.tests:
-        yield f"download.evaluation.{test}", plan.test_download(test)
+        for name, path in plan.test_downloads(test).items():
+            yield f"download.evaluation.{test}{'' if name == 'file' else f'.{name}'}", path
     for split in ("train", "held_out"):
         for shard in (shard for shard in shards if split in plan.documents_job.splits(shard)):
             if not plan.dataset.is_tokenized:

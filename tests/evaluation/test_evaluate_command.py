@@ -99,7 +99,11 @@ def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
 @pytest.mark.parametrize("name", EVALUATIONS.names)
 def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -> None:
     declaration = EVALUATIONS[name]
-    inputs = {"file": ["file", "file_sha256"], "log": ["logs", "trained_on"]}
+    inputs = {
+        "file": ["file", "file_sha256"],
+        "training_file": ["training_file", "training_sha256"],
+        "log": ["logs", "trained_on"],
+    }
     arguments = ["model_folder", "output", "task", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]
     arguments += [fact for fact in declaration.facts if fact != "task_files"]
     arguments += ["options"] if declaration.options else []

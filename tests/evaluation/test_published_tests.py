@@ -25,19 +25,20 @@ TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))
 ABSENT = {
     "wikitext2": "../shared/data lacks WikiText-2's processed test file",
     "blimp": "../shared/data lacks BLiMP's archive",
+    "squad11": "../shared/data lacks SQuAD",
 }
 
 
 def test_there_are_tests_of_each_protocol() -> None:
     assert {path.stem for path in TESTS} >= {"lambada", "wikitext103", "wikitext2", "wikitext2_raw", "wikitext_lm_eval"}
-    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice"}
+    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice", "squad"}
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_a_test_loads_and_files_fetched_in_an_archive_are_pinned(path: Path) -> None:
     test = load_test(path)
     assert Project(CHECKOUT).test(path.stem) == test
-    for source in test.files[test.file].sources:
+    for source in (source for remote in test.files.values() for source in remote.sources):
         assert source.member is None or source.sha256 is not None
         assert source.huggingface is None or len(source.revision or "") == 40
 

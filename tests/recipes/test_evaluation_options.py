@@ -1,5 +1,6 @@
 """Evaluations that a recipe may name."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_each_evaluation_fits_an_objective(evaluation: str, objective: str) -> N
     assert objectives_of(evaluation) == (objective,)
 
 
-@pytest.mark.parametrize("evaluation", ["held_out", "samples", "lm_eval:hellaswag", "anything"])
+@pytest.mark.parametrize("evaluation", ["held_out", "samples", "lm_eval:hellaswag"])
 def test_a_masked_model_has_no_evaluation_of_next_tokens(
     project: Commands, monkeypatch: pytest.MonkeyPatch, evaluation: str
 ) -> None:
@@ -51,6 +52,49 @@ def test_a_masked_model_has_no_evaluation_of_next_tokens(
 def test_a_causal_model_has_no_masked_evaluation(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RelmError, match="evaluate: masked_lm: for objective masked; the last phase has causal"):
         plan_with(project, monkeypatch, "extends: tiny\nevaluate: [masked_lm]\n")
+
+
+TESTS = {
+    "passages": "protocol: lambada\nfiles:\n  a.txt: ",
+    "answers": "protocol: squad\ntraining_file: b.txt\nfiles:\n  b.txt: {0}\n  a.txt: ",
+}
+REMOTE = '{{sha256: {digit}, size: 1, sources: [{{url: "https://example.org/a.txt"}}]}}'
+CAUSAL = "extends: tiny\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "test", "message"),
+    [
+        (MASKED, "passages", "evaluate: passages: for objective causal; the last phase has masked"),
+        (CAUSAL, "answers", "evaluate: answers: for objective masked; the last phase has causal"),
+        (MASKED, "answers", "evaluate: answers: its windows have 384 tokens, and model.positions is 32; name a test"),
+    ],
+)
+def test_a_published_test_fits_the_objective_and_the_model(
+    project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str, test: str, message: str
+) -> None:
+    plan_with(project, monkeypatch, f"{recipe}evaluate: [{test}]\n")
+    Path("recipes/evaluations").mkdir(exist_ok=True)
+    remote = REMOTE.format(digit="'" + "0" * 64 + "'")
+    content = f"title: x\nlicence: CC0-1.0\n{TESTS[test].format(remote)}{remote}\n"
+    Path("recipes/evaluations", f"{test}.yaml").write_text(content)
+    with pytest.raises(RelmError, match=re.escape(message)):
+        Project().plan("new")
+
+
+def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_with(project, monkeypatch, f"{MASKED.replace('positions: 32', 'positions: 384')}evaluate: [answers]\n")
+    Path("recipes/evaluations").mkdir(exist_ok=True)
+    files = [REMOTE.format(digit="'" + digit * 64 + "'") for digit in "01"]
+    content = f"title: x\nlicence: CC0-1.0\n{TESTS['answers'].format(files[0])}{files[1]}\n"
+    Path("recipes/evaluations/answers.yaml").write_text(content)
+    plan = Project().plan("new")
+    assert plan.test_download("answers").parts[-2:] == ("1" * 12, "a.txt")
+    assert plan.test_downloads("answers")["training_file"].parts[-2:] == ("0" * 12, "b.txt")
+    assert plan.evaluation_identity("answers")["evaluation"] == "squad"
+    assert plan.evaluations()["answers"].name == "answers.json"
+    twin = Project().plan("smoke/new").evaluation_identity("answers")["options"]
+    assert twin == {"batch_size": 8, "doc_stride": 16, "max_query_length": 16, "seeds": 2, "sequence_length": 64}
 
 
 def test_an_evaluation_given_twice_is_refused(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

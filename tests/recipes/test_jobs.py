@@ -41,7 +41,7 @@ def test_the_document_of_every_shipped_dataset_says_how_its_files_are_read(check
                 assert getattr(again, key) == getattr(dataset, key), (path, key)
             assert again.hub == dataset.hub
             if dataset.files:
-                assert again.files[shard].sha256 == dataset.files[shard].sha256
+                assert again.files[shard].sha256 == dataset.files[shard].identity
     assert digest(job.document) == job.key == job.folder.name.rpartition("-")[2]
 
 

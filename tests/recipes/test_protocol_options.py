@@ -24,6 +24,21 @@ def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"training_file": "a.txt"}, "training_file: perplexity fine-tunes no model; leave it out"),
+        ({"files": FILE | {"b.txt": FILE["a.txt"]}}, "files: perplexity scores one file, found a.txt, b.txt"),
+        ({"protocol": "squad"}, "training_file: squad fine-tunes a model; name the one of a.txt for that"),
+        ({"protocol": "squad", "training_file": "b.txt"}, "training_file: b.txt is not one of files, which has a.txt"),
+        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores a second one beside a.txt; add it"),
+    ],
+)
+def test_the_files_are_those_that_the_protocol_reads(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PublishedTest.model_validate(TEST | keys)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"windows": "rolling", "stride": 32}, "stride: rolling windows have none"),

@@ -25,7 +25,7 @@ from relm.evaluation.squad_scoring import score_answers
 from relm.examples.answer_windows import AnswerWindows, Windowed, WindowLengths, window_questions
 from relm.examples.manifest import write_manifest
 from relm.examples.spans import write_span_table
-from relm.examples.squad import parse_squad
+from relm.examples.squad import first_questions, parse_squad
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.models.bert_configuration import BertConfig
 from relm.models.bert_span import BertForSpans
@@ -71,6 +71,7 @@ def evaluate_squad(
     file_sha256: str | None = None,
     execution: Execution | None = None,
     how: TuningRun | None = None,
+    limit: int | None = None,
 ) -> str:
     """Fine-tune a model on SQuAD 1.1, once for each seed, and write `eval/TASK.json`.
 
@@ -87,7 +88,8 @@ def evaluate_squad(
         training_sha256: the expected sha256 of the training file; None: any.
         file_sha256: the expected sha256 of the development file; None: any.
         execution: the device, for training and answers, and the precision of matrix products in both.
-        how: how training is executed; None: with all defaults.
+        how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
+        limit: the count of questions, from the first on, of either file; None: all.
 
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved.
@@ -101,11 +103,18 @@ def evaluate_squad(
     with readable(model_folder, "BERT or RoBERTa"):
         config, model_sha256 = _encoder_config(model_folder), weights_sha256(model_folder)
     loaded = load_tokenizer(tokenizer)
-    questions = window_questions(parse_squad(content, str(file)), loaded, window_lengths(options), labelled=False)
-    facts = {"training_sha256": trained_sha256, "tokenizer_sha256": loaded.sha256, "precision": execution.precision}
+    paragraphs = first_questions(parse_squad(content, str(file)), limit)
+    questions = window_questions(paragraphs, loaded, window_lengths(options), labelled=False)
+    facts: dict[str, str | int] = {
+        "training_sha256": trained_sha256,
+        "tokenizer_sha256": loaded.sha256,
+        "precision": execution.precision,
+        **({} if limit is None else {"limit": limit}),
+    }
     # Figures that are there already are those of this development file.
     fingerprint = _fingerprint(options, {**facts, "model_sha256": model_sha256, "file_sha256": found_sha256})
-    tuning = Tuning(model_folder, tokenizer, config, options, execution, how or TuningRun(), fingerprint)
+    how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, execution.batch_tokens))
+    tuning = Tuning(model_folder, tokenizer, config, options, execution, how, fingerprint, limit)
     folder = output.with_suffix("") / fingerprint
     manifest = tuning.write_examples(training_file, folder / "examples")
     figures = [
@@ -128,10 +137,22 @@ def evaluate_squad(
     )
 
 
-def _fingerprint(options: Squad, facts: Mapping[str, str]) -> str:
+def _fingerprint(options: Squad, facts: Mapping[str, str | int]) -> str:
     """Return the name of the folder in which these options are trained and scored, from whatever decides a seed's figures."""
     identity = {"revision": REVISION, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
+
+
+def fitting_micro_batch(options: Squad, tokens: int) -> int:
+    """Return the largest divisor of the batch size whose sequences have at most so many tokens, or 1.
+
+    >>> fitting_micro_batch(Squad(batch_size=32, sequence_length=384), 16_384)
+    32
+    >>> fitting_micro_batch(Squad(batch_size=30, sequence_length=384), 2_000)
+    5
+    """
+    most = max(1, tokens // options.sequence_length)
+    return next(size for size in range(min(most, options.batch_size), 0, -1) if options.batch_size % size == 0)
 
 
 def _encoder_config(folder: Path) -> BertConfig:
@@ -165,6 +186,8 @@ class Tuning:
     execution: Execution
     how: TuningRun
     fingerprint: str
+    limit: int | None = None
+    """Number of questions of the training file, from the first on; None: all."""
 
     def write_examples(self, file: Path, folder: Path) -> Path:
         """Write the windows of the training file, unless they are there, and return their manifest."""
@@ -172,7 +195,7 @@ class Tuning:
         if not manifest.exists():
             folder.mkdir(parents=True, exist_ok=True)
             phase = self.recipe(0, 1).pretrain[PHASE]
-            write_span_table(file, self.tokenizer, table, phase, window_lengths(self.options))
+            write_span_table(file, self.tokenizer, table, phase, window_lengths(self.options), self.limit)
             write_manifest({"train": [table]}, manifest)
         return manifest
 

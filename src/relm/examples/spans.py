@@ -16,7 +16,7 @@ from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
 from relm.examples.sharded_tables import ExampleTables, open_tables
-from relm.examples.squad import Paragraph, parse_squad
+from relm.examples.squad import Paragraph, first_questions, parse_squad
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
@@ -36,7 +36,9 @@ def pregenerate_spans(
     return write_span_table(documents, tokenizer, output, objective, WindowLengths(objective.sequence_length))
 
 
-def write_span_table(documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths) -> str:
+def write_span_table(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths, limit: int | None = None
+) -> str:
     """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar.
 
     Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
@@ -48,6 +50,7 @@ def write_span_table(documents: Path, tokenizer: Path, output: Path, objective: 
         output: the table; the manifest is built from its sidecar.
         objective: the one that reads it.
         lengths: those of the windows.
+        limit: the count of questions, from the first on; None: all.
 
     Raises:
         RelmError: the file has a fault, or no answer is where it says; the tokenizer has no template for two texts, or a
@@ -55,7 +58,7 @@ def write_span_table(documents: Path, tokenizer: Path, output: Path, objective: 
     """
     started = perf_counter()
     content = documents.read_bytes()
-    paragraphs, loaded = parse_squad(content, str(documents)), load_tokenizer(tokenizer)
+    paragraphs, loaded = first_questions(parse_squad(content, str(documents)), limit), load_tokenizer(tokenizer)
     facts = _facts(paragraphs, loaded, objective, hashlib.sha256(content).hexdigest())
     counts = {"tokens": 0, "questions": 0, "skipped": 0, "unanswered": 0}
     with table_writer(output, span_columns(objective.sequence_length, loaded.vocabulary_size), facts) as table:

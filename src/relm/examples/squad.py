@@ -1,7 +1,7 @@
 """SQuAD 1.1 files: paragraphs, with questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,19 @@ def parse_squad(content: bytes, name: str) -> list[Paragraph]:
     if not (asked := [paragraph for paragraph in paragraphs if paragraph.questions]):
         raise RelmError(f"{name}: has no question; {REMEDY}")
     return asked
+
+
+def first_questions(paragraphs: Sequence[Paragraph], limit: int | None) -> list[Paragraph]:
+    """Return the paragraphs of the first `limit` questions, with these alone; None: all."""
+    if limit is None:
+        return list(paragraphs)
+    found, left = [], limit
+    for paragraph in paragraphs:
+        if left <= 0:
+            break
+        found.append(Paragraph(paragraph.context, paragraph.questions[:left]))
+        left -= len(paragraph.questions)
+    return found
 
 
 def _faults(value: Mapping[str, Any]) -> Iterator[str]:

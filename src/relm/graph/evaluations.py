@@ -15,6 +15,9 @@ from relm.recipes.devices import HOST, find_evaluation_device
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 
+# Inputs that `relm evaluate` takes as one file each.
+FILES = ("manifest", "tokenizer", "training_file", "file")
+
 
 @report_faults
 def evaluated_weights(wildcards: Any) -> str:
@@ -52,8 +55,9 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
     if "tokenizer" in declaration.inputs:
         inputs["tokenizer"] = ancient(str(plan.tokenizer))
     if declaration.is_protocol:
-        file = plan.test_download(wildcards.task)
-        inputs |= {"file_sidecar": str(sidecar_of(file)), "file": ancient(str(file))}
+        files = plan.test_downloads(wildcards.task)
+        inputs["file_sidecar"] = [str(sidecar_of(file)) for file in files.values()]
+        inputs |= {name: ancient(str(file)) for name, file in files.items()}
     return inputs
 
 
@@ -68,9 +72,7 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     if declaration.reads_log_alone:
         run = plan.recipe.run
         return shlex.join(["--logs", *strings(plan.logs), "--trained-on", *filter(None, (run.device, run.topology))])
-    read = [
-        word for name in ("manifest", "tokenizer", "file") if name in declaration.inputs for word in (f"--{name}", input[name])
-    ]
+    read = [word for name in FILES if name in declaration.inputs for word in (f"--{name.replace('_', '-')}", input[name])]
     folder = ["--task-folder", str(HARNESS_TASKS)] if "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir() else []
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
     found = find_evaluation_device(plan.recipe.run.device)
@@ -81,9 +83,9 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
 
 
 def _expected_sha256(plan: Plan, wildcards: Any) -> dict[str, str]:
-    """Return file name -> sha256 of published weights, and of a published test's file."""
+    """Return file name -> sha256 of published weights, and of a published test's files."""
     test = plan.tests.get(wildcards.task)
-    return {**plan.evaluated_sha256(wildcards.of), **({test.file: test.files[test.file].sha256} if test else {})}
+    return {**plan.evaluated_sha256(wildcards.of), **(test.sha256 if test else {})}
 
 
 @report_faults

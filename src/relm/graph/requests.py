@@ -163,12 +163,17 @@ def _evaluation_accelerators(wildcards: Any) -> int:
 
 
 def _evaluation_memory(wildcards: Any) -> int:
-    """Return the main memory of an evaluation in MB: a little if it reads the log alone, else at least twice the weights."""
+    """Return the main memory of an evaluation in MB: a little if it reads the log alone, else at least twice the weights.
+
+    Where it fine-tunes, gradients and two moments are added to the weights, and as much again for activations.
+    """
     plan = PROJECT.plan(wildcards.recipe)
-    if plan.evaluation(wildcards.task).reads_log_alone:
+    declaration = plan.evaluation(wildcards.task)
+    if declaration.reads_log_alone:
         return SMALL_MEMORY_MB
+    copies = 8 if declaration.fine_tunes else 2
     least = MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB
-    return max(least, SMALL_MEMORY_MB + 2 * _weights_mb(wildcards.recipe))
+    return max(least, SMALL_MEMORY_MB + copies * _weights_mb(wildcards.recipe))
 
 
 @functools.cache
@@ -182,8 +187,14 @@ def _weights_mb(recipe: str) -> int:
 
 
 def _evaluation_runtime(wildcards: Any) -> int:
-    """Return the minutes of an evaluation: few if it reads the log alone, else a default."""
-    return START if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else RUNTIME
+    """Return the minutes of an evaluation: few if it reads the log alone, most if it fine-tunes, else a default.
+
+    Fine-tuning that takes longer is stopped; the next job resumes from its checkpoint.
+    """
+    declaration = PROJECT.plan(wildcards.recipe).evaluation(wildcards.task)
+    if declaration.reads_log_alone:
+        return START
+    return LONGEST if declaration.fine_tunes else RUNTIME
 
 
 def _training_accelerators(wildcards: Any) -> int:

@@ -13,13 +13,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from relm.recipes.declaration import Registry, register_with_options
+from relm.recipes.fine_tuning import Squad
 from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.section import Section
 
-Input = Literal["manifest", "tokenizer", "file", "task_folder", "log"]
+Input = Literal["manifest", "tokenizer", "file", "training_file", "task_folder", "log"]
 """A file that an evaluation reads beside the model: the manifest of the last phase's examples, with their shards; the recipe's
-tokenizer; a published test file; the folder of the harness's task files; or the logs of all phases, in which case no weights
-are read."""
+tokenizer; a published test file; the file that a model is fine-tuned on before the test file is scored; the folder of the
+harness's task files; or the logs of all phases, in which case no weights are read."""
 
 Fact = Literal["context", "batch_size", "phase", "language", "phases", "harness_task", "task_files"]
 """A key of `EvaluationJob`, beside the options, that follows from the recipe."""
@@ -36,7 +37,8 @@ class EvaluationDeclaration:
     run: str
     """Function as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
     name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
-    `file_sha256` as well, for a `log` it gets `logs` and `trained_on`. It returns a sentence for the user."""
+    `file_sha256` as well, for a `training_file` `training_sha256`, for a `log` `logs` and `trained_on`. It returns a sentence
+    for the user."""
     inputs: tuple[Input, ...]
     """Files that are read beside the model."""
     objectives: tuple[str, ...] = ("causal",)
@@ -57,6 +59,8 @@ class EvaluationDeclaration:
     """The evaluation's command names the result after its output file; false: always after the evaluation."""
     command: str = ""
     """Name of the command that users call; default: the evaluation's name with hyphens."""
+    has_step: bool = False
+    """The command is a step of its own, with arguments of its own; false: it is a short form of `relm evaluate`."""
     epilog: str = ""
     """Sentence at the end of the command's help."""
 
@@ -72,6 +76,11 @@ class EvaluationDeclaration:
     def is_protocol(self) -> bool:
         """True if it scores a published test file."""
         return "file" in self.inputs
+
+    @property
+    def fine_tunes(self) -> bool:
+        """True if a model is trained on the task before it is scored, which takes time and memory as training does."""
+        return "training_file" in self.inputs
 
     @property
     def is_named_in_recipes(self) -> bool:
@@ -106,7 +115,10 @@ def names_in_recipes() -> list[str]:
 
 
 def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """Return the objectives of the last phase for which an entry of `evaluate` is defined; published tests are causal only."""
+    """Return the objectives of the last phase for which an entry of `evaluate` is defined, unless it is a published test.
+
+    The file of a published test names its protocol, which has them.
+    """
     return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
 
 
@@ -302,6 +314,18 @@ _declare(
         inputs=("file", "tokenizer"),
         options=MultipleChoice,
         takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="squad",
+        summary="fine-tune a BERT or RoBERTa on SQuAD 1.1 with several seeds, and score its answers: exact match and F1",
+        run="relm.evaluation.squad:evaluate_squad",
+        objectives=("masked",),
+        inputs=("training_file", "file", "tokenizer"),
+        options=Squad,
+        takes_limit=True,
+        has_step=True,
     )
 )
 _declare(

@@ -1,5 +1,7 @@
 """Options of fine-tuning on a task, by which an encoder is evaluated."""
 
+from typing import Self
+
 from pydantic import Field
 
 from relm.recipes.section import Section
@@ -43,3 +45,15 @@ class Squad(FineTuning):
     """Likeliest first and last tokens of each window that are combined to answers."""
     longest_answer: int = Field(default=30, gt=0)
     """Largest number of tokens of an answer."""
+
+    def shorten(self, longest: int, batch_size: int, seeds: int) -> Self:
+        """Return the options of a small model: windows of at most `longest` tokens, and at most so many in a batch."""
+        length = min(self.sequence_length, longest)
+        sizes = {
+            "sequence_length": length,
+            "doc_stride": min(self.doc_stride, length // 4),
+            "max_query_length": min(self.max_query_length, length // 4),
+            "batch_size": min(self.batch_size, batch_size),
+            "seeds": min(self.seeds, seeds),
+        }
+        return self.model_copy(update=sizes)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.evaluations import PROTOCOLS
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
@@ -29,6 +30,25 @@ def require_parts(
         if model is not None and not model.weights:
             found = getattr(recipe, key)
             raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+
+def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, PublishedTest]) -> None:
+    """Raise an error if a published test is not defined for the objective of the last phase, or its windows do not fit.
+
+    Raises:
+        RelmError: one is not; the message names it.
+    """
+    last, longest = list(recipe.pretrain.values())[-1].objective, recipe.model.longest_sequence
+    for name, test in tests.items():
+        objectives = PROTOCOLS[test.protocol].objectives
+        if last not in objectives:
+            wanted = " or ".join(objectives)
+            raise RelmError(f"{path}: evaluate: {name}: for objective {wanted}; the last phase has {last}")
+        if test.protocol == "squad" and longest is not None and test.squad.sequence_length > longest:
+            raise RelmError(
+                f"{path}: evaluate: {name}: its windows have {test.squad.sequence_length} tokens, and model.positions is "
+                f"{longest}; name a test with a shorter squad.sequence_length, or leave it out"
+            )
 
 
 def require_countable_tests(

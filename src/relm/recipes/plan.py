@@ -88,7 +88,7 @@ class Plan:
         remove = self.recipe.data.remove
         if remove is None:
             return self.documents_job
-        tests = {name: SoughtTest(test, self._download_of(name, test)) for name, test in self.removed_tests.items()}
+        tests = {name: SoughtTest(test, self._downloads_of(name, test)["file"]) for name, test in self.removed_tests.items()}
         identities = {name: sought.identity for name, sought in tests.items()}
         document = identity.kept_identity(self.documents_job.document, remove.duplicates, identities)
         return KeptDocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work, self.documents_job, tests)
@@ -349,11 +349,16 @@ class Plan:
         return SMOKE_EXAMPLES if self.name.startswith(SMOKE) else None
 
     def test_download(self, test: str) -> Path:
-        """Return the path of a published test's file, in a folder named after its sha256."""
-        return self._download_of(test, self.tests[test])
+        """Return the path of the file of a published test that is scored, in a folder named after its sha256."""
+        return self.test_downloads(test)["file"]
 
-    def _download_of(self, test: str, spec: PublishedTest) -> Path:
-        return self.work / "downloads" / "evaluations" / test / spec.files[spec.file].sha256[:12] / spec.file
+    def test_downloads(self, test: str) -> dict[str, Path]:
+        """Return input of the test's protocol, file or training_file -> its path, in a folder named after its sha256."""
+        return self._downloads_of(test, self.tests[test])
+
+    def _downloads_of(self, test: str, spec: PublishedTest) -> dict[str, Path]:
+        folder = self.work / "downloads" / "evaluations" / test
+        return {key: folder / spec.files[name].sha256[:12] / name for key, name in spec.inputs.items()}
 
     @property
     def results(self) -> Path:

@@ -17,7 +17,7 @@ from relm.recipes.jobs import DataJob
 from relm.recipes.machine_use import describe_deviation, require_division
 from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
 from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
-from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_parts
+from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_fitting_tests, require_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
@@ -25,7 +25,7 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME, drop_faulty, raise_together, read_extended, validate
-from relm.recipes.smoke import smoke_twin
+from relm.recipes.smoke import smoke_test, smoke_twin
 from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
 
 J = TypeVar("J", bound=DataJob)
@@ -240,6 +240,9 @@ class Project:
             require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
             require_documents(path, recipe, dataset)
             tests = self._tests_of(recipe)
+            if run.is_twin:
+                tests = {name: smoke_test(test, recipe.model) for name, test in tests.items()}
+            require_fitting_tests(path, recipe, tests)
             removed = {name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {}
             require_countable_tests(path, recipe, dataset, tests, removed)
             self._plans[name] = Plan(

@@ -17,6 +17,7 @@ from relm.recipes.curves import ExpectedCurve
 from relm.recipes.devices import DEVICES
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
 from relm.recipes.expectations import Expectation
+from relm.recipes.names_in_recipe import names_test
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.on_machine import OnMachine
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
@@ -242,7 +243,7 @@ class Recipe(Section):
     def evaluations_fit_the_objective(self) -> Self:
         last = list(self.pretrain.values())[-1].objective
         for evaluation in self.evaluate:
-            if last not in objectives_of(evaluation):
+            if not names_test(evaluation) and last not in objectives_of(evaluation):
                 wanted = " or ".join(objectives_of(evaluation))
                 raise ValueError(f"evaluate: {evaluation}: for objective {wanted}; the last phase has {last}")
         if twice := next((task for task in self.evaluate if self.evaluate.count(task) > 1), None):

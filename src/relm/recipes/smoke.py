@@ -15,6 +15,7 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.pipeline import Pipeline, PipelineOfPhase
+from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 
 # Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
@@ -101,6 +102,14 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
     if recipe.run.pipeline is not None:
         _split_twin(twin, recipe, small_pipeline(recipe.run.pipeline))
     return Recipe.model_validate(twin)
+
+
+def smoke_test(test: PublishedTest, model: Architecture) -> PublishedTest:
+    """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are."""
+    if test.protocol != "squad":
+        return test
+    longest = model.longest_sequence or test.squad.sequence_length
+    return test.model_copy(update={"squad": test.squad.shorten(longest, GLOBAL_BATCH_SIZE, SEEDS)})
 
 
 def _split_twin(twin: dict[str, Any], recipe: Recipe, pipeline: Pipeline) -> None:

@@ -40,6 +40,8 @@ METRICS = {
     "masked_nats_per_token": "loss",
     "bits_per_byte": "bits_per_byte",
     "perplexity_per_word": "word_perplexity",
+    "exact_match": "exact_match",
+    "f1": "f1",
 }
 
 

@@ -58,9 +58,16 @@ TASK_FOLDER = (
     argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
 )
 # Inputs that are one file each, in the order in which a record names them.
-FILES = ("manifest", "tokenizer", "file")
+FILES = ("manifest", "tokenizer", "training_file", "file")
 # Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
-OPTIONAL = {"manifest": False, "tokenizer": True, "file": False, "task_folder": True, "logs": False}
+OPTIONAL = {
+    "manifest": False,
+    "tokenizer": True,
+    "file": False,
+    "training_file": False,
+    "task_folder": True,
+    "logs": False,
+}
 
 
 def model_folder(a: Arguments) -> Path:
@@ -78,11 +85,9 @@ def list_weights(a: Arguments) -> list[Path]:
 
 
 def _expected(a: Arguments) -> dict[Path, str]:
-    """Return the files of a published model, and the test file, with the sha256 that the command gives for each."""
-    file = getattr(a, "file", None)
-    return expected_sha256(
-        a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *([file] if file else [])]
-    )
+    """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
+    files = [file for name in ("training_file", "file") if (file := getattr(a, name, None)) is not None]
+    return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 
 
 def find_tokenizer(a: Arguments) -> Path:
@@ -226,6 +231,8 @@ def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected:
             found |= {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
         else:
             found[name] = getattr(a, name)
+    if declaration.fine_tunes:
+        found["training_sha256"] = expected.get(a.training_file)
     return found | ({"file_sha256": expected.get(a.file)} if declaration.is_protocol else {})
 
 
@@ -249,7 +256,8 @@ STEPS: dict[str, Step] = {
             EXPECTED,
             path("--manifest", "the examples' manifest", required=False),
             TOKENIZER,
-            path("--file", "the text of a published test", required=False),
+            path("--file", "the file of a published test", required=False),
+            path("--training-file", "the file that a model is fine-tuned on for the test", required=False),
             *TASK_FOLDER,
             argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
             argument(

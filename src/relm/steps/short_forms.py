@@ -42,6 +42,7 @@ INPUT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
         path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
         path("--file", "the text that it names, or one of your own"),
     ],
+    "training_file": [path("--training-file", "the file that the model is fine-tuned on")],
     "task_folder": list(TASK_FOLDER),
     "log": [RECIPE, FINGERPRINT],
 }
@@ -71,7 +72,7 @@ RESERVED = frozenset({"help", "log", "set", "step"})
 
 
 def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
-    """Return the command of each evaluation, also of those that extensions declared before this is called.
+    """Return the command of each evaluation without a step of its own, also of those that extensions declared before.
 
     Args:
         taken: names of the other steps.
@@ -81,6 +82,8 @@ def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
     """
     forms: dict[str, Step] = {}
     for declaration in EVALUATIONS:
+        if declaration.has_step:
+            continue
         name = declaration.command
         if name in taken or name in forms:
             raise RelmError(f"evaluation {declaration.name}: relm has a step {name!r} already; declare another command")
@@ -152,7 +155,7 @@ def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
     job = validate(EvaluationJob, content, source)
     given = vars(a) | _logs(declaration, a)
     if test is not None:
-        given["sha256"] = [*a.sha256, (a.file.name, test.files[test.file].sha256)]
+        given["sha256"] = [*a.sha256, *((getattr(a, key).name, test.sha256[name]) for key, name in test.inputs.items())]
     return build_job(job, argparse.Namespace(**given), source)
 
 

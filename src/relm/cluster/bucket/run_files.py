@@ -103,6 +103,14 @@ def folders(plan: Plan) -> list[Folder]:
     ]
 
 
+def _in_fine_tuning_folder(folder: str) -> Iterator[str]:
+    """Yield patterns of the paths of an evaluation's training runs, from whose checkpoints and answers it goes on."""
+    yield rf"{folder}/examples/{_either('manifest.json', 'train.arrow')}{_WITH_RECORDS}"
+    yield rf"{folder}/seed-[0-9]+/{_either('figures.json', 'predictions.json')}"
+    yield rf"{folder}/seed-[0-9]+/squad/{_either(*RECORDS)}"
+    yield rf"{folder}/seed-[0-9]+/squad/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
+
+
 def _in_run_folder(plan: Plan) -> Iterator[str]:
     """Yield patterns of the paths inside the run's folder."""
     phase = _either(*plan.phases)
@@ -113,6 +121,8 @@ def _in_run_folder(plan: Plan) -> Iterator[str]:
     # Not all files there: Weights & Biases would take the address of its server from `settings`.
     yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
     yield f"{_either(TRAINED, BEFORE, REFERENCE, CONTAMINATION)}/{_FIGURES}"
+    if tuned := [test for test in plan.tests if plan.evaluation(test).fine_tunes]:
+        yield from _in_fine_tuning_folder(f"{_either(TRAINED, BEFORE, REFERENCE)}/{_either(*tuned)}/{identity.KEY.pattern}")
     yield f"{REFERENCE}/{_either(PAGE)}"
     yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
     yield f"{_either('verify.json', 'verify_reference.json', COMPILATION, REPLACED)}{_WITH_RECORDS}"
@@ -152,7 +162,7 @@ def _single_products(plan: Plan) -> Iterator[Path]:
     for name, model in ((plan.recipe.init_from, plan.init_model), (plan.recipe.expect_reference, plan.reference_model)):
         if name is not None and model is not None and model.converted:
             yield plan.model_download(name, model, PICKLED_WEIGHTS)
-    yield from (plan.test_download(test) for test in plan.tests)
+    yield from (path for test in plan.tests for path in plan.test_downloads(test).values())
 
 
 def _list_inside(folder: Path) -> Iterator[Path]:
