@@ -104,9 +104,34 @@ def test_html_leaves_its_text() -> None:
 
 def test_emphasis_and_magic_words_go() -> None:
     check({
-        "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both la it's dogs'",
+        "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both l'a it's dogs'",
         "a ''{{x}}'' b '''[[File:y.png]]''' c": "a b c",
         "__NOTOC__ a __init__ __b": "a __init__ __b",
+    })  # fmt: skip
+
+
+def test_apostrophes_among_quotes_stay() -> None:
+    """MediaWiki's rules: where bold and italic are both left open in a line, one run of three is an apostrophe and italic."""
+    check({
+        "L'opera dell'''Iliade'', '''Omero''' e ''x''": "L'opera dell'Iliade, Omero e x",
+        "l'''Iliade'' e '''Omero'''": "l'Iliade e Omero",
+        "'''Omero''' scrisse l'''Iliade'' qui": "Omero scrisse l'Iliade qui",
+        "la '''sua dell'''arte l'''Iliade''": "la sua dellarte l'Iliade",  # first after a word of one letter
+        "la '''sua dell'''arte all'''Iliade''": "la sua dell'arte allIliade",  # then after a longer word
+        "la '''sua''": "la 'sua",  # then after a space
+        "la '''sua '''e '''tua''": "la 'sua e tua",
+        "l'''Iliade\n''e'' l'''Odissea''": "lIliade e l'Odissea",  # each line by itself
+        "l'''Iliade'' e l'''Odissea''": "lIliade e lOdissea",  # shown in bold by MediaWiki too
+        "a ''b ''' c'''": "a b c",
+        "l''''Iliade''' ''''x''' it''''s": "l'Iliade 'x it's",
+        "a ''''''b''''' '''''''c'''''": "a 'b ''c",
+        "'''''a''' b'' ''c": "a b c",
+        "l''''''Iliade'' dell'''x": "l'Iliade dellx",
+        "l'''''Iliade'' dell'''x": "lIliade dellx",
+        "'''x": "x",
+        "a '''''b": "a b",
+        "<poem>\n''a\nl'''b''\n</poem>": "a\nl'b",
+        "[[x|l'''Iliade'']] <nowiki>l'''Iliade''</nowiki>": "l'Iliade l'''Iliade''",
     })  # fmt: skip
 
 
