@@ -21,7 +21,7 @@ $namespaceAliases = [ 'Bilde_x' => NS_FILE, 'Bildes_sprīža' => NS_FILE_TALK,
 $magicWords = [
 	'index'                     => [ '1', '__Indekss__', '__INDEX__' ],
 	'notoc'                     => [ 0, '__BEZ_Satura__' ],
-	'redirect'                  => [ '0', '#Pāradresēt', '#REDIRECT' ],
+	'redirect'                  => [ '0', '#Pāradresēt', '#REDIRECT', '#d\\'x' ],
 	'img_thumbnail'             => [ '1', 'thumb' ],
 ];
 """
@@ -65,7 +65,7 @@ def test_the_table_is_read_from_messages_and_scripts_that_are_never_run(tmp_path
         "be-tarask": {
             "fallback": ["lv", "en"],
             "hidden": ["bilde x", "fails", "l'ordine", "medeja"],
-            "redirect": ["#pāradresēt", "#redirect"],
+            "redirect": ["#d'x", "#pāradresēt", "#redirect"],
             "switches": ["__bez_satura__"],
             "exact_switches": ["__INDEX__", "__Indekss__"],
         },

@@ -62,6 +62,15 @@ def test_templates_vanish_but_those_that_belong_to_the_sentence() -> None:
     })  # fmt: skip
 
 
+def test_templates_are_those_of_the_language() -> None:
+    check({
+        "(vācu: {{val|de|Tag}}) {{lang|fr|jour}} {{nowrap|a b}} {{convert|2|to|3|C}}": "(vācu: Tag) jour a b 2–3 °C",
+        "a{{as of|2010}} b{{ar|x}} c{{circa|1900}} d{{ss|Maine}}": "a b c d",
+    }, "lv")  # fmt: skip
+    check({"{{val|de|Tag}}a {{unité|5|km|2}} {{Lang|en|day}}": "a 5 km day"}, "fr")
+    check({"{{val|5|ul=km}} {{as of|2010}} {{convert|2|to|3|C}}": "5 as of 2010 2 to 3 °C"})
+
+
 def test_tables_vanish_with_what_they_hold() -> None:
     check({
         "Before\n{| class=x\n|-\n! a || b\n| {{c}} || {| nested\n| [[d|e]]\n|}\n|}\nafter": "Before\nafter",

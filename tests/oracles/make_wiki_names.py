@@ -29,16 +29,21 @@ def find_array(php: str, variable: str) -> str:
     return re.sub(r"(?m)^\s*(?:#|//|/?\*).*$", "", found[1]) if found else ""
 
 
+def unescape(strings: list[str]) -> list[str]:
+    """Return PHP's strings in single quotes without the backslashes before quotes and backslashes."""
+    return [re.sub(r"\\(['\\])", r"\1", string) for string in strings]
+
+
 def read_namespaces(php: str) -> Iterator[str]:
     """Yield the names and aliases of the namespaces of images, media and categories."""
-    yield from re.findall(rf"\b(?:{NAMESPACES})\s*=>\s*{_STRING}", find_array(php, "namespaceNames"))
-    yield from re.findall(rf"{_STRING}\s*=>\s*(?:{NAMESPACES})\b", find_array(php, "namespaceAliases"))
+    yield from unescape(re.findall(rf"\b(?:{NAMESPACES})\s*=>\s*{_STRING}", find_array(php, "namespaceNames")))
+    yield from unescape(re.findall(rf"{_STRING}\s*=>\s*(?:{NAMESPACES})\b", find_array(php, "namespaceAliases")))
 
 
 def read_magic_word(words: str, name: str) -> tuple[bool, list[str]]:
     """Return whether the case of a magic word counts, and its spellings."""
     found = re.search(rf"'{name}'\s*=>\s*\[\s*'?([01])'?(.*?)\]", words, re.DOTALL)
-    return (found[1] == "1", re.findall(_STRING, found[2])) if found else (False, [])
+    return (found[1] == "1", unescape(re.findall(_STRING, found[2]))) if found else (False, [])
 
 
 def read_messages(php: str, switches: list[str]) -> dict[str, list[str]]:
@@ -48,7 +53,7 @@ def read_messages(php: str, switches: list[str]) -> dict[str, list[str]]:
     fallback = re.search(rf"^\$fallback\s*=\s*{_STRING};", php, re.MULTILINE)
     return {
         "fallback": [code.strip() for code in fallback[1].split(",")] if fallback else [],
-        "hidden": [name.replace("\\", "").replace("_", " ").lower() for name in read_namespaces(php)],
+        "hidden": [name.replace("_", " ").lower() for name in read_namespaces(php)],
         "redirect": [name.lower() for name in read_magic_word(words, "redirect")[1]],
         "switches": [name.lower() for exact, names in read if not exact for name in names],
         "exact_switches": [name for exact, names in read if exact for name in names],

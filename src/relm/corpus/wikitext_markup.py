@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from html.entities import html5
 
 from relm.corpus.wiki_names import WikiNames, names_of
-from relm.corpus.wikitext_templates import render_template
+from relm.corpus.wikitext_templates import render_template, shown_in
 
 DEEPEST = 12
 
@@ -351,7 +351,8 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
     if (codes := names.variants) and "-{" in text:
         text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
     text = _replace_nested(_LINK, lambda match: _choose_link_text(match[1], names.hidden), text)
-    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or ""), text)
+    known = shown_in(names.language)
+    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or "", known), text)
     text = _replace_nested(_TABLE, "\n\n", text)
     text = _replace_nested(_HTML_TABLE, "\n\n", text)
     text = _remove_inline_markup(text)
