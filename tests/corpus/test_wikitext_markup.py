@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relm.corpus.wiki_names import names_of
 from relm.corpus.wikitext_markup import extract_plain_text
 
 PIECES = [
@@ -15,8 +16,8 @@ PIECES = [
 MARKUP = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=60).map("".join)
 
 
-def check(cases: dict[str, str]) -> None:
-    assert {source: extract_plain_text(source) for source in cases} == cases
+def check(cases: dict[str, str], language: str = "en") -> None:
+    assert {source: extract_plain_text(source, names_of(language)) for source in cases} == cases
 
 
 def test_prose_stays_as_it_is() -> None:
@@ -30,7 +31,7 @@ def test_links_show_their_label() -> None:
         "[[Dog|the '''dog''']] [[Dog#Legs|legs]] [[#Tail]]": "the dog legs #Tail",
         "[[Mercury (planet)|]], [[Help:Edit|]]": "Mercury, Edit",
         "[[Wikipedia:Help|help]] [[Star Trek: Picard]] [[wikt:Word|word]]": "help Star Trek: Picard word",
-        "see [[:Category:Dogs]], [[:fr:Chien|chien]]": "see Category:Dogs, chien",
+        "see [[:Category:Dogs]], [[:fr:Chien|chien]]": "see Dogs, chien",
         "[[a [b] c]] [[x|y [z]]]": "a [b] c y [z]",
         "[http://x.org/a label one] [https://x.org] [mailto:a@b.c mail] [//x.org z]": "label one mail z",
         "bare http://x.org/a_b stays, [1] too": "bare http://x.org/a_b stays, [1] too",
@@ -45,7 +46,7 @@ def test_images_categories_and_other_languages_show_nothing() -> None:
         "one[[Category:Dogs]][[category:Cats|*]] [[de:Hund]] [[zh-min-nan:Káu]] [[simple:Dog]] two": "one two",
         "([[Media:Dog.ogg|listen]]) [[Bild:Dog.svg|mini|Hund]]x": "x",
     })  # fmt: skip
-    assert extract_plain_text("[[Файл:x|y]] [[File:x]]ok [[Файл]]", {"файл", "file"}) == "ok Файл"
+    assert extract_plain_text("[[Файл:x|y]] [[File:x]]ok [[Файл]]", names_of("ru")) == "ok Файл"
 
 
 def test_templates_vanish_but_those_that_belong_to_the_sentence() -> None:
@@ -59,6 +60,15 @@ def test_templates_vanish_but_those_that_belong_to_the_sentence() -> None:
         "a }} b {{ c": "a b c",
         "{{lang}} {{convert|5}} {{frac}} {{transl}}x": "5 x",
     })  # fmt: skip
+
+
+def test_templates_are_those_of_the_language() -> None:
+    check({
+        "(vācu: {{val|de|Tag}}) {{lang|fr|jour}} {{nowrap|a b}} {{convert|2|to|3|C}}": "(vācu: Tag) jour a b 2–3 °C",
+        "a{{as of|2010}} b{{ar|x}} c{{circa|1900}} d{{ss|Maine}}": "a b c d",
+    }, "lv")  # fmt: skip
+    check({"{{val|de|Tag}}a {{unité|5|km|2}} {{Lang|en|day}}": "a 5 km day"}, "fr")
+    check({"{{val|5|ul=km}} {{as of|2010}} {{convert|2|to|3|C}}": "5 as of 2010 2 to 3 °C"})
 
 
 def test_tables_vanish_with_what_they_hold() -> None:
@@ -104,9 +114,34 @@ def test_html_leaves_its_text() -> None:
 
 def test_emphasis_and_magic_words_go() -> None:
     check({
-        "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both la it's dogs'",
+        "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both l'a it's dogs'",
         "a ''{{x}}'' b '''[[File:y.png]]''' c": "a b c",
         "__NOTOC__ a __init__ __b": "a __init__ __b",
+    })  # fmt: skip
+
+
+def test_apostrophes_among_quotes_stay() -> None:
+    """MediaWiki's rules: where bold and italic are both left open in a line, one run of three is an apostrophe and italic."""
+    check({
+        "L'opera dell'''Iliade'', '''Omero''' e ''x''": "L'opera dell'Iliade, Omero e x",
+        "l'''Iliade'' e '''Omero'''": "l'Iliade e Omero",
+        "'''Omero''' scrisse l'''Iliade'' qui": "Omero scrisse l'Iliade qui",
+        "la '''sua dell'''arte l'''Iliade''": "la sua dellarte l'Iliade",  # first after a word of one letter
+        "la '''sua dell'''arte all'''Iliade''": "la sua dell'arte allIliade",  # then after a longer word
+        "la '''sua''": "la 'sua",  # then after a space
+        "la '''sua '''e '''tua''": "la 'sua e tua",
+        "l'''Iliade\n''e'' l'''Odissea''": "lIliade e l'Odissea",  # each line by itself
+        "l'''Iliade'' e l'''Odissea''": "lIliade e lOdissea",  # shown in bold by MediaWiki too
+        "a ''b ''' c'''": "a b c",
+        "l''''Iliade''' ''''x''' it''''s": "l'Iliade 'x it's",
+        "a ''''''b''''' '''''''c'''''": "a 'b ''c",
+        "'''''a''' b'' ''c": "a b c",
+        "l''''''Iliade'' dell'''x": "l'Iliade dellx",
+        "l'''''Iliade'' dell'''x": "lIliade dellx",
+        "'''x": "x",
+        "a '''''b": "a b",
+        "<poem>\n''a\nl'''b''\n</poem>": "a\nl'b",
+        "[[x|l'''Iliade'']] <nowiki>l'''Iliade''</nowiki>": "l'Iliade l'''Iliade''",
     })  # fmt: skip
 
 
@@ -138,8 +173,50 @@ def test_sections_that_only_point_elsewhere_are_dropped_with_their_content() -> 
     check({
         "A\n== See also ==\n* [[x]]\n=== Under it ===\ny\n== Next ==\nB\n==External links==\n* z": "A\nNext\nB",
         "A\n=== References: ===\nx\n== '''Notes''' ==\ny\n== Notes on style ==\nB": "A\nNotes on style\nB",
-        "A\n== Legături externe ==\nx\n== Vezi și ==\ny\n== Външни препратки ==\nz": "A",
     })  # fmt: skip
+    check({"A\n== Legături externe ==\nx\n== Vezi și ==\ny\n== References ==\nz": "A"}, "ro")
+    check({"A\n== Външни препратки ==\nz": "A"}, "bg")
+
+
+def test_sections_of_links_are_known_in_each_language() -> None:
+    check({"A\n== Voci correlate ==\n* x\n== Note ==\n* y\n== Altri progetti ==\nz\n== Vita ==\nb": "A\nVita\nb"}, "it")
+    check({"A\n== Atsauces ==\nx\n== Ārējās saites ==\ny\n== Skatīt arī ==\nz": "A"}, "lv")
+    check({"A\n== Atsauces ==\nx": "A"}, "ltg")  # falls back to Latvian
+    check({"A\n== Zie ook ==\nx\n== Externe links ==\ny\n== Bronvermelding ==\nz": "A"}, "nl")
+    check({"A\n== Weblinks ==\nx\n== Einzelnachweise ==\ny\n== Zie ook ==\nz": "A\nZie ook\nz"}, "de")
+
+
+def test_names_of_images_and_categories_are_known_in_each_language() -> None:
+    check({"[[Immagine:Cane|thumb|un [[cane]]]][[Categoria:Cani|*]][[File:Cane]][[image:Cane]]Un cane": "Un cane"}, "it")
+    check({"[[Attēls:Suns|x]] [[Kategorija:Suņi]] [[Fails:Suņs]]a": "a"}, "ltg")
+    check({"[[Afbeelding:Hond]][[Bestand:Hond]]a__GEENINHOUD__ __NOTOC__b__InHoud__": "a b"}, "nl")
+    check({"__INDEX__ a __index__ __toc__": "a __index__"})
+
+
+def test_links_to_other_wikis_and_to_categories_show_no_prefix() -> None:
+    check({
+        "[[wikt:parola]], [[:wikt:fr:mot]], [[:Categoria:Cani]], [[:fr:Chien]]": "parola, mot, Cani, Chien",
+        "[[voy:Roma|Roma]] [[:Categoria:Cani|i cani]] [[wikt:fr:mot|mot]]": "Roma i cani mot",
+        "[[Star Trek: Picard]] [[Progetto:Cani]] [[w:]]": "Star Trek: Picard Progetto:Cani w:",
+    }, "it")  # fmt: skip
+
+
+def test_of_a_text_in_several_scripts_the_first_is_shown() -> None:
+    check({
+        "在-{zh-hans:计算机; zh-hant:電腦;}-上": "在计算机上",
+        "-{zh-cn:[[软件|软]]&nbsp;件;zh-tw:軟體}-": "软 件",
+        "-{A|zh-hans:甲;zh-hant:乙}- -{甲}- -{R|甲}- -{|zh-hans:甲}- -{zh-hans;zh-hant|甲}-": "甲 甲 甲 甲 甲",
+        "甲-{H|zh-hans:a;zh-hant:b}--{T|zh-hans:a}--{甲=>zh-cn:乙;}-": "甲乙",
+        "-{zh-hans:甲-{zh-hant:丙}-;zh-hant:乙}- -{zh-hans:{{lang|en|x}};zh-hant:y}-": "甲丙 x",
+        "-{{lang|en|x}}- a-{b -{": "-x- a-{b -{",
+    }, "zh")  # fmt: skip
+    check({"-{zh-hans:a;zh-hant:b}-": "-{zh-hans:a;zh-hant:b}-"})
+
+
+def test_megabytes_of_unclosed_variants_end() -> None:
+    for piece in ("-{", "}-", "-{a", "-{{", "-{zh:", "-{}", "{-"):
+        source = piece * 100_000
+        assert len(extract_plain_text(source, names_of("zh"))) <= len(source)
 
 
 def test_what_templates_leave_between_parentheses_is_tidied() -> None:

@@ -1,15 +1,17 @@
 """Fingerprints: what changes them, what does not, and golden values that no release may change."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from relm.artifact import canonical_json
 from relm.errors import RelmError
-from relm.recipes.datasets import Dataset
+from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.identity import examples_identity, stored_identity
-from relm.recipes.job_documents import objective_of_examples
+from relm.recipes.job_documents import dataset_of_documents, objective_of_examples
+from relm.recipes.jobs import DocumentsJob
 from relm.recipes.objectives import Objective
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -49,7 +51,7 @@ def test_fingerprints_of_a_literal_recipe_never_change() -> None:
     assert [here.documents_job.key, here.tokenizer_job.key, *here.examples_keys, here.fingerprint] == GOLDEN
 
 
-GOLDEN = ["1900297309b5", "f630d3c747d7", "970a3e03752b", "4bddcf60a502"]
+GOLDEN = ["63abfa97f3fc", "e2be3f5f38b6", "5ed0595faa8c", "cbb06ecaf27c"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,21 @@ def test_a_new_mirror_or_licence_keeps_the_documents_and_a_new_hash_does_not() -
     assert plan(dataset={"held_out_one_in": 7}).documents_job.key != plan().documents_job.key
 
 
+def test_a_revision_of_a_format_changes_its_own_documents_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def documents_of(format: str) -> DocumentsJob:
+        return plan(dataset={"format": format}).documents_job
+
+    dump, lines = documents_of("mediawiki_xml").key, documents_of("text_lines").key
+    now = FORMATS["mediawiki_xml"]
+    monkeypatch.setitem(FORMATS._declarations, now.name, replace(now, revision=now.revision + 1))
+    assert documents_of("text_lines").key == lines
+    raised = documents_of("mediawiki_xml")
+    assert raised.key != dump
+    assert dataset_of_documents(raised.document, Path("unused")).format == "mediawiki_xml"
+    with pytest.raises(RelmError, match=f"revision: found 1, this code computes revision {now.revision + 1} of the documents"):
+        dataset_of_documents({**raised.document, "revision": 1}, Path("unused"))
+
+
 def folder_plan(folder: Path, work: Path) -> Plan:
     dataset = {key: DATASET[key] for key in ("title", "licence", "language")} | {"format": "text_files", "folder": str(folder)}
     return Plan("test", Recipe.model_validate(RECIPE), Dataset.model_validate(dataset), None, None, work)
@@ -143,9 +160,9 @@ SHIPPED = {
     "bert_large_wikitext103_v3-8_bf16": "913a5855838e",
     "bert_large_wikitext103_v3-8_fp32": "4e821a8582f7",
     "mt5_base_romanian_diacritics_v3-8": "a112d5d642e8",
-    "roberta_base_v3-8": "8ecc5d181ad4",
-    "roberta_base_v3-8_as_published": "13044fe757d5",
-    "quickstart": "3738b887b8e4",
+    "roberta_base_v3-8": "d1687a3ea958",
+    "roberta_base_v3-8_as_published": "a14340bce201",
+    "quickstart": "9d4f7691d31f",
     "shakespeare_char": "13d525f2996c",
     "shakespeare_char_gpu": "94c0eb2c208e",
     "stories260k": "a58c85906eec",

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, cast
 from xml.parsers import expat
 
 from relm.corpus.documents import Skipped
-from relm.corpus.wikitext_markup import HIDDEN_NAMESPACES
+from relm.corpus.wiki_names import names_of
 from relm.errors import RelmError
 from relm.progress import ProgressBar
 
@@ -27,7 +27,7 @@ _SUBJECTS = (
     "user", "wikipedia", "image", "file", "mediawiki", "template", "help", "category", "portal", "book", "draft", "module",
 )  # fmt: skip
 OTHER_NAMESPACES = frozenset({"media", "special", "talk", "wp", *_SUBJECTS, *(f"{name} talk" for name in _SUBJECTS)})
-FILE_KEY, CATEGORY_KEY = 6, 14
+HIDDEN_KEYS = (-2, 6, 14)  # media, images, categories
 
 # The elements of a dump stand at most six deep, and a page has at most 2 MiB of text (MediaWiki's $wgMaxArticleSize).
 DEEPEST = 50
@@ -37,7 +37,6 @@ LONGEST_TAG = 1 << 24  # bytes
 _LARGEST_COMMON_ID = 1 << 30
 
 _KEY = re.compile(r"-?[0-9]{1,18}")
-_REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
 
 class Page(NamedTuple):
@@ -84,8 +83,8 @@ class Dump:
         self.path = path
         self.ends_mid_page = ends_mid_page
         self.other_namespaces = set(OTHER_NAMESPACES)
-        self.hidden_namespaces = set(HIDDEN_NAMESPACES)
-        """Names, in lower case, of the namespaces whose links show nothing; complete when the first page is yielded."""
+        self.names = names_of("en")
+        """The names that decide what is text, in the language that the dump states; complete when the first page is yielded."""
         self._fed = 0
         self._begun = False
         self._ready: list[Page | Skipped] = []
@@ -128,6 +127,8 @@ class Dump:
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
         if not self._begun and tag != "mediawiki":
             raise self._no_dump(f"<{tag}>")
+        if not self._begun:
+            self.names = names_of(attributes.get("xml:lang", "en"))
         self._begun = True
         self._open.append(tag)
         if len(self._open) > DEEPEST:
@@ -179,8 +180,8 @@ class Dump:
     def _note_namespace(self, name: str) -> None:
         if self._namespace_key != 0:
             self.other_namespaces.add(name)
-        if self._namespace_key in (FILE_KEY, CATEGORY_KEY):
-            self.hidden_namespaces.add(name)
+        if self._namespace_key in HIDDEN_KEYS:
+            self.names = self.names._replace(hidden=self.names.hidden | {name})
 
     def _classify(self, page: Mapping[str, str]) -> Page | Skipped:
         title, text = page.get("title", ""), page.get("text", "")
@@ -192,7 +193,7 @@ class Dump:
         )
         if namespace != "0":
             return Skipped("other_namespaces")
-        if "redirect" in page or _REDIRECT.match(text):
+        if "redirect" in page or self.names.redirect.match(text):
             return Skipped("redirects")
         if not text.strip():
             return Skipped("empty")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.corpus.documents import Document, Encoded, Skipped, encode_document
+from relm.corpus.wiki_names import WikiNames
 from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikitext_markup import extract_plain_text
 from relm.errors import RelmError
@@ -17,7 +18,7 @@ BATCH = 300_000
 class PageBatch(NamedTuple):
     """The pages of one work item."""
 
-    hidden_namespaces: frozenset[str]
+    names: WikiNames
     pages: list[Page | Skipped]
 
 
@@ -31,20 +32,20 @@ def batch_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
             pages.append(page)
             size += 100 + (len(page.wikitext) if isinstance(page, Page) else 0)
             if size >= BATCH:
-                yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+                yield PageBatch(dump.names, pages)
                 pages, size = [], 0
     except RelmError as error:
-        yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+        yield PageBatch(dump.names, pages)
         raise error
-    yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+    yield PageBatch(dump.names, pages)
 
 
 def extract_pages(dataset: Dataset, file: str, batch: PageBatch) -> Iterator[Encoded | Skipped]:
     """Yield each article, cleaned; its title decides the split."""
     for page in batch.pages:
-        yield page if isinstance(page, Skipped) else _extract_article(page, batch.hidden_namespaces)
+        yield page if isinstance(page, Skipped) else _extract_article(page, batch.names)
 
 
-def _extract_article(page: Page, hidden_namespaces: frozenset[str]) -> Encoded | Skipped:
-    text = extract_plain_text(page.wikitext, hidden_namespaces)
+def _extract_article(page: Page, names: WikiNames) -> Encoded | Skipped:
+    text = extract_plain_text(page.wikitext, names)
     return encode_document(Document(page.id, page.title, text)) if text else Skipped("empty")

@@ -2,7 +2,7 @@
 
 Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
 Dropped are most templates, tables, images with their captions, references, galleries, code blocks, categories, and sections
-that only point elsewhere (`DROPPED_SECTIONS`).
+that only point elsewhere. The names of all these in the wiki's language are in `wiki_names.py`.
 
 Everything is done by regular expressions that read each character a bounded number of times, also where brackets are
 unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes. The output is never longer than the input.
@@ -14,24 +14,10 @@ import re
 from collections.abc import Callable, Collection
 from html.entities import html5
 
-from relm.corpus.wikitext_templates import render_template
+from relm.corpus.wiki_names import WikiNames, names_of
+from relm.corpus.wikitext_templates import render_template, shown_in
 
 DEEPEST = 12
-
-# Links into these namespaces show nothing in the text. A dump's own names (Файл, Kategorie) are added from its header.
-HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
-
-# Sections without text of their own: lists of links, and the remains of reference lists.
-DROPPED_SECTIONS = frozenset({
-    "see also", "see also and external links", "related links", "related topics", "links", "weblinks", "gallery",
-    "external link", "external links", "external links and references", "external references", "external resources",
-    "reference", "references", "references and external links", "references and notes", "references and further reading",
-    "notes", "notes and references", "notes and citations", "footnotes", "footnotes and references", "citations", "sources",
-    "works cited", "further reading", "further reading and external links",
-    "vezi și", "vezi şi", "legături externe", "referințe", "referinţe", "note", "note și referințe", "lectură suplimentară",
-    "bibliografie", "galerie",
-    "вижте също", "външни препратки", "източници", "бележки", "литература", "допълнителна литература", "галерия",
-})  # fmt: skip
 
 # --- elements whose content is not wikitext --------------------------------------------------------------------------------
 
@@ -106,18 +92,113 @@ def _replace_nested(pattern: re.Pattern[str], replacement: str | Callable[[re.Ma
     return text
 
 
+# Prefixes of links to Wikipedia's sister projects, https://meta.wikimedia.org/wiki/Interwiki_map.
+_PROJECTS = frozenset({
+    "w", "wikt", "wiktionary", "b", "wikibooks", "c", "commons", "d", "wikidata", "m", "meta", "mw", "n", "wikinews", "q",
+    "wikiquote", "s", "wikisource", "species", "wikispecies", "v", "wikiversity", "voy", "wikivoyage",
+})  # fmt: skip
+
+
 def _choose_link_text(body: str, hidden: Collection[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     target, bar, label = body.partition("|")
     prefix, colon, rest = target.partition(":")
-    if colon and prefix.strip():
-        namespace = prefix.strip().lower()
-        if namespace in hidden or _LANGUAGE.fullmatch(prefix.strip()) or _PICTURE.search(rest, max(len(rest) - 6, 0)):
+    namespace = prefix.strip()
+    if colon and namespace and namespace.lower() not in _PROJECTS:
+        is_picture = _PICTURE.search(rest, max(len(rest) - 6, 0))
+        if namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) or is_picture:
             return ""
     if not bar:
-        return rest if colon and not prefix.strip() else target
+        return _remove_prefixes(target, hidden)
     # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]
     return label or (rest if colon else target).partition(" (")[0]
+
+
+def _remove_prefixes(target: str, hidden: Collection[str]) -> str:
+    """Return a link's target without what leads to another wiki, or by a colon in front to a category: [[:wikt:fr:mot]]."""
+    for _ in range(DEEPEST):
+        prefix, colon, rest = target.partition(":")
+        namespace = prefix.strip()
+        leads = not namespace or namespace.lower() in _PROJECTS or namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace)
+        if not (colon and leads and rest.strip()):
+            break
+        target = rest
+    return target
+
+
+# --- text in several scripts -----------------------------------------------------------------------------------------------
+
+# An innermost -{...}-; after the minus of "-{{template}}" there is none.
+_VARIANTS = re.compile(r"-\{(?!\{)([^{}-]*(?:(?:-(?!\{(?!\{))|\}(?!-)|(?<!-)\{|\{(?=\{)|(?<=-\{)\{)[^{}-]*)*)\}-")
+_FLAGS = re.compile(r"([A-Za-z+; -]*)\|")  # letters, or codes of languages
+_SHOWING_NOTHING = frozenset("HTDN- ;")
+
+
+def _choose_variant(body: str, codes: re.Pattern[str]) -> str:
+    """Return what -{zh-hans:...; zh-hant:...}- shows: the first of the texts, or nothing where a rule is only declared.
+
+    The markup is described at https://www.mediawiki.org/wiki/Writing_systems/Syntax.
+    """
+    flags = _FLAGS.match(body)
+    if flags and flags[1].strip() and _SHOWING_NOTHING.issuperset(flags[1]):
+        return ""
+    texts = codes.split(body[flags.end() :] if flags else body)
+    return texts[1].strip(" \n;") if len(texts) > 1 else texts[0]
+
+
+# --- quotes ----------------------------------------------------------------------------------------------------------------
+
+_QUOTES = re.compile("''+")
+
+
+def _remove_quotes(text: str) -> str:
+    """Remove the quotes of italic and bold text, line by line; what is an apostrophe among them is kept.
+
+    The rules are MediaWiki's, https://www.mediawiki.org/wiki/Markup_spec: of four quotes the first is an apostrophe, of more
+    than five all but five are, and ``l'''Iliade''`` is an apostrophe before an italic title.
+    """
+    if "''" not in text:
+        return text
+    return "\n".join(_remove_quotes_of_line(line) if "''" in line else line for line in text.split("\n"))
+
+
+def _remove_quotes_of_line(line: str) -> str:
+    if "''''" not in line:
+        without_bold = line.replace("'''", "")
+        plain = without_bold.replace("''", "")
+        bold, italic = (len(line) - len(without_bold)) // 3, (len(without_bold) - len(plain)) // 2
+        if not (bold & 1 and italic & 1):
+            return plain
+    texts, runs = _QUOTES.split(line), [len(run) for run in _QUOTES.findall(line)]
+    for place, run in enumerate(runs):
+        literal = 1 if run == 4 else max(run - 5, 0)
+        texts[place] += "'" * literal
+        runs[place] = run - literal
+    bold, italic = (sum(run in (marked, 5) for run in runs) for marked in (3, 2))
+    if bold & 1 and italic & 1 and 3 in runs:
+        texts[_choose_apostrophe(texts, runs)] += "'"
+    return "".join(texts)
+
+
+def _choose_apostrophe(texts: list[str], runs: list[int]) -> int:
+    """Return which run of three is an apostrophe and italic, where bold and italic are both left open at the line's end.
+
+    Args:
+        texts: the text before each run, and the text after the last.
+        runs: the number of quotes in each run; at least one is 3.
+    """
+    after_space = after_word = -1
+    for place, run in enumerate(runs):
+        if run != 3:
+            continue
+        before = texts[place]
+        if before.endswith(" "):
+            after_space = place if after_space < 0 else after_space
+        elif before[-2:-1] == " ":
+            return place
+        elif after_word < 0:
+            after_word = place
+    return after_word if after_word >= 0 else after_space
 
 
 # --- markup within a line --------------------------------------------------------------------------------------------------
@@ -145,7 +226,7 @@ def _remove_inline_markup(text: str) -> str:
         text = _SUPERSCRIPT.sub(lambda match: match[1].translate(_SUPERSCRIPT_SIGNS), text)
         text = _BREAKING_TAG.sub("\n\n", text)
         text = _TAG.sub("", text)
-    return _MAGIC_WORD.sub("", text)
+    return _MAGIC_WORD.sub("", text) if "__" in text else text
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------------
@@ -164,7 +245,8 @@ def _parse_heading(line: str) -> tuple[int, str] | None:
 class _Outline:
     """Collects paragraphs; headings wait until their section turns out to have content."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: Collection[str]) -> None:
+        self.dropped = dropped
         self.lines: list[str] = []
         self.waiting: list[tuple[int, str]] = []
         self.dropping = 0
@@ -174,7 +256,7 @@ class _Outline:
             return
         while self.waiting and self.waiting[-1][0] >= level:
             self.waiting.pop()
-        self.dropping = level if title.rstrip(":").lower() in DROPPED_SECTIONS else 0
+        self.dropping = level if title.rstrip(":").lower() in self.dropped else 0
         if not self.dropping:
             self.waiting.append((level, title))
 
@@ -201,9 +283,9 @@ def _is_row(line: str) -> bool:
     return line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
 
 
-def _collect_paragraphs(text: str) -> list[str]:
+def _collect_paragraphs(text: str, dropped: Collection[str]) -> list[str]:
     """Return one paragraph, heading or list item an element; the lines of a paragraph are concatenated."""
-    outline = _Outline()
+    outline = _Outline(dropped)
     paragraph: list[str] = []
     for line in text.split("\n"):
         first = line[:1]
@@ -253,25 +335,30 @@ def _tidy(text: str) -> str:
     return _LINE_ENDS.sub("\n", text).strip()
 
 
-def extract_plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
+def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
     """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
     Args:
         wikitext: an article's source, XML entities already decoded.
-        hidden: lower-case names of the namespaces whose links show nothing: images, media and categories.
+        names: the names that decide what is text in this wiki; None: those of the English Wikipedia.
     """
+    names = names or names_of("en")
     kept: list[str] = []
     text = wikitext.replace("\x02", "").replace("\x03", "")
-    text = _POEM.sub(lambda match: match[1].replace("\n", "<br>"), text)
+    text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
-    for quotes in ("'''''", "'''", "''"):  # before the text between them may vanish
-        text = text.replace(quotes, "")
-    text = _replace_nested(_LINK, lambda match: _choose_link_text(match[1], hidden), text)
-    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or ""), text)
+    text = _remove_quotes(text)  # before the text between them may vanish
+    if (codes := names.variants) and "-{" in text:
+        text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
+    text = _replace_nested(_LINK, lambda match: _choose_link_text(match[1], names.hidden), text)
+    known = shown_in(names.language)
+    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or "", known), text)
     text = _replace_nested(_TABLE, "\n\n", text)
     text = _replace_nested(_HTML_TABLE, "\n\n", text)
     text = _remove_inline_markup(text)
-    text = "\n".join(_collect_paragraphs(text))
+    if names.switches and "__" in text:
+        text = names.switches.sub("", text)
+    text = "\n".join(_collect_paragraphs(text, names.sections))
     for residue in ("[[", "]]", "{{", "}}"):
         text = text.replace(residue, "")
     text = _tidy(_decode(text))

@@ -17,6 +17,8 @@ class FormatDeclaration:
     """A format of documents that a dataset may name."""
 
     name: str
+    revision: int = 1
+    """Increase it if the documents of the same source change; it is part of the fingerprint of the format's datasets alone."""
     batches: str = ""
     """Reference to a function (dataset, path) that yields batches of entries for workers, in the order of the source."""
     documents: str = ""
@@ -62,6 +64,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
     FormatDeclaration(
         "mediawiki_xml",
+        revision=2,
         batches="relm.corpus.wikipedia_articles:batch_pages",
         documents="relm.corpus.wikipedia_articles:extract_pages",
         entries="pages",

@@ -15,7 +15,7 @@ from typing import Any
 from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
-from relm.recipes.datasets import Dataset
+from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.home_folder import expand_home
 from relm.recipes.objectives import Objective
@@ -25,7 +25,8 @@ from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
-# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count.
+# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. What changes the
+# documents of one format alone increases the revision in the format's declaration instead.
 # The last two are in no path: their rules run again when they change.
 REVISIONS = {"documents": 1, "kept": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
 
@@ -124,9 +125,14 @@ def dataset_identity(dataset: Dataset, cache: Path) -> dict[str, Any]:
     return {"content": content, **dataset.model_dump(mode="json", include=keys, exclude_defaults=True)}
 
 
+def revision_of_documents(format: str) -> int:
+    """Return the revision of the documents of a format: it grows with that of the step and with that of the format."""
+    return REVISIONS["documents"] + (FORMATS[format].revision - 1 if format in FORMATS else 0)
+
+
 def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict[str, Any]:
     """Return the identity of extracted documents: the dataset's identity, and the limit of documents per shard."""
-    identity = {"revision": REVISIONS["documents"], **dataset_identity(dataset, cache)}
+    identity = {"revision": revision_of_documents(dataset.format), **dataset_identity(dataset, cache)}
     return identity if limit is None else {**identity, "documents": limit}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
-from relm.recipes.identity import KEY, REVISIONS, digest, folder_content, work_folder
+from relm.recipes.identity import KEY, REVISIONS, digest, folder_content, revision_of_documents, work_folder
 from relm.recipes.jobs import LISTED_FILES
 from relm.recipes.objectives import Objective
 from relm.recipes.project import Project
@@ -42,7 +42,7 @@ def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str
     Raises:
         RelmError: the document does not describe documents; names the faulty key.
     """
-    require_revision(document, "documents")
+    require_revision(document, "documents", revision_of_documents(str(document.get("format"))))
     content, keys = document.get("content"), _options(document, _OF_DOCUMENTS, _IN_NO_DOCUMENTS)
     limit = document.get("documents", 1)
     if type(limit) is not int or limit < 1:
@@ -102,16 +102,21 @@ def _unused_keys(objective: Objective, document: Mapping[str, Any]) -> list[str]
     return unused + (["language"] if "language" in document and not objective.depends_on_language else [])
 
 
-def require_revision(document: Mapping[str, Any], product: str) -> None:
+def require_revision(document: Mapping[str, Any], product: str, expected: int | None = None) -> None:
     """Raise an error if a document has another revision of a product than this code makes.
+
+    Args:
+        document: the identity of the product.
+        product: a name in `REVISIONS`.
+        expected: the revision that this code makes; None: that in `REVISIONS`.
 
     Raises:
         RelmError: the revision differs, so the document comes from another version of the code.
     """
-    revision = document.get("revision")
-    if type(revision) is not int or revision != REVISIONS[product]:
+    revision, expected = document.get("revision"), REVISIONS[product] if expected is None else expected
+    if type(revision) is not int or revision != expected:
         raise RelmError(
-            f"--job: revision: found {revision!r:.99}, this code computes revision {REVISIONS[product]} of the {product}; "
+            f"--job: revision: found {revision!r:.99}, this code computes revision {expected} of the {product}; "
             "give the snakemake command again"
         )
 
