@@ -8,7 +8,7 @@ import pytest
 
 from question_files import SAMPLE, made_file
 from relm.errors import RelmError
-from relm.examples.squad import MarkedAnswer, parse_squad
+from relm.examples.squad import MarkedAnswer, first_questions, parse_squad
 
 QUESTION = ("data", 0, "paragraphs", 0, "qas", 0)
 
@@ -48,6 +48,15 @@ FAULTS = {
         r"data\[0\].paragraphs\[1\].qas\[0\].id: '1-0' is also that of data\[0\].paragraphs\[0\].qas\[0\]",
     ),
 }
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 99, None])
+def test_the_first_questions_are_taken_with_their_paragraphs(limit: int | None) -> None:
+    paragraphs = parse_squad(SAMPLE.read_bytes(), "sample")
+    asked = [question.id for paragraph in paragraphs for question in paragraph.questions]
+    found = first_questions(paragraphs, limit)
+    assert [question.id for paragraph in found for question in paragraph.questions] == asked[:limit]
+    assert all(paragraph.questions for paragraph in found)
 
 
 def test_a_file_is_read() -> None:

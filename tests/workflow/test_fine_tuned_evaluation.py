@@ -10,6 +10,8 @@ import pytest
 from made_once import copy_of
 from question_files import SAMPLE
 from relm.artifact import sha256_of
+from relm.cluster.bucket.run_files import list_files, list_others
+from relm.recipes.project import Project
 from small_project import Commands
 
 TEST = """
@@ -110,6 +112,21 @@ def test_they_stand_in_the_report_the_card_and_the_verdict(answered: Commands) -
     assert rows["answers.f1"]["ours"] == figures["f1"]
     assert rows["answers.exact_match_std"]["ours"] == figures["exact_match_std"]
     assert rows["answers.f1"]["verdict"] == "not consistent"
+
+
+@pytest.mark.full
+def test_what_a_fine_tuning_goes_on_from_is_among_the_files_of_a_run(
+    answered: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(answered.folder)
+    plan = Project().plan("answering")
+    (folder,) = (path for path in (plan.run_folder / "eval" / "answers").iterdir())
+    listed = {path for path in list_files(plan).values() if path.is_relative_to(folder)}
+    assert {path.relative_to(folder).as_posix() for path in listed} >= {
+        *("examples/train.arrow", "examples/manifest.json"),
+        *(f"seed-{seed}/{name}" for seed in (0, 1) for name in ("figures.json", "predictions.json")),
+    }
+    assert list_others(plan) == []
 
 
 @pytest.mark.full
