@@ -321,7 +321,8 @@ BREAKAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights missing": (_remove_a_weight, "its weights lack model.layers.1.mlp.up_proj.weight and 1 more, which Llama"),
     "a file of several missing": (_remove_a_shard, "No such file or directory"),
     "other shapes": (
-        lambda folder: _break_config(folder, json.dumps({**LLAMA, "model_type": "llama", "hidden_size": 24})), "mismatch",
+        lambda folder: _break_config(folder, json.dumps({**LLAMA, "model_type": "llama", "hidden_size": 24})),
+        "config.json does not fit the weights",
     ),
 }  # fmt: skip
 

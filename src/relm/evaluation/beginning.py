@@ -5,7 +5,8 @@ lm_eval 0.4.13 encodes texts as the tokenizer does by itself; a text whose first
 `prefix_token_id`: the tokenizer's bos, or else its end of text.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,20 @@ def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
     """Return the ids that a tokenizer puts before a text when it encodes one with special tokens."""
     if not tokenizer.tokenizer.num_special_tokens_to_add(False):
         return ()
-    encoded = tokenizer.tokenizer.encode("a", add_special_tokens=True)
-    return tuple(encoded.ids[: [*encoded.special_tokens_mask, 0].index(0)])
+    for text in _texts_with_tokens(tokenizer):
+        with contextlib.suppress(
+            Exception
+        ):  # the library raises bare ones where neither the text nor unknown ones have a token
+            encoded = tokenizer.tokenizer.encode(text, add_special_tokens=True)
+            if 0 in encoded.special_tokens_mask:
+                return tuple(encoded.ids[: encoded.special_tokens_mask.index(0)])
+    return ()
+
+
+def _texts_with_tokens(tokenizer: LoadedTokenizer) -> Iterator[str]:
+    """Yield texts of which at least one has a token: the letter a, and then the text of each token."""
+    yield "a"
+    yield from (tokenizer.tokenizer.decode([number]) for number in sorted(tokenizer.tokenizer.get_vocab().values()))
 
 
 def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:
@@ -79,7 +92,13 @@ def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -
     """
     found = bos_token(tokenizer, model_folder)
     found = named_tokens(tokenizer, model_folder).get("eos_token") if found is None else found
-    return tokenizer.required("end_of_text") if found is None else found
+    found = tokenizer.special.end_of_text if found is None else found
+    if found is None:
+        raise RelmError(
+            f"{tokenizer.path}: has no token that begins a text (bos) or ends one (eos), which a text follows whose first "
+            "token is scored; name its bos_token in the tokenizer_config.json beside it, or use a protocol that gives it"
+        )
+    return found
 
 
 def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int | None:

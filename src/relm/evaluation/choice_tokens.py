@@ -40,8 +40,8 @@ class ChoiceEncoder:
     tokenizer: LoadedTokenizer
     added: tuple[int, ...]
     """Ids that the tokenizer puts before a text."""
-    prefix: int
-    """The id before a choice without a context, in lm_eval."""
+    prefix: int | None
+    """The id before a choice without a context, in lm_eval; None: every choice has a context."""
 
     def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
         """Return the choices of questions for one way of scoring.

@@ -1,12 +1,16 @@
 """The input of an evaluation: a file, compared with the sha256 of its recipe, as text and as tokens."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+
+from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.examples.encoder import Disagreement, EncodedTexts, TextEncoder
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
@@ -49,9 +53,65 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
     return content, found
 
 
+def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
+    """Return the tokenizer in a `tokenizer.json`, compared with that of the model's folder, if it has one.
+
+    Raises:
+        RelmError: as of `load_tokenizer`; or the model's own tokenizer gives a token another id.
+    """
+    loaded, own = load_tokenizer(path), model_folder / "tokenizer.json"
+    if not own.is_file() or sha256_of(own) == loaded.sha256:
+        return loaded
+    ids = load_tokenizer(own).tokenizer.get_vocab()
+    other = sorted((n, token) for token, n in loaded.tokenizer.get_vocab().items() if ids.get(token, n) != n)
+    if other:
+        number, token = other[0]
+        raise RelmError(
+            f"{path}: has {token!r} as {number}, and {len(other) - 1:,} more tokens with another id than in {own}, where it is "
+            f"{ids[token]}: the model was trained with that one; give it as the tokenizer"
+        )
+    return loaded
+
+
 def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
-    """Return the ids of each text, encoded unchanged and in one piece."""
+    """Return the ids of each text, encoded unchanged and in one piece.
+
+    Raises:
+        RelmError: a character has no token, and the tokenizer has none for unknown ones.
+    """
+    advice = "give a text without it, or the tokenizer and the model of another language"
+    if lacking := lacking_characters(tokenizer.tokenizer, set().union(*texts)):
+        raise RelmError(
+            f"{tokenizer.path}: has no token for {lacking[0]!r} and {len(lacking) - 1} more characters of the text, nor one "
+            f"for unknown characters, so that they would not be scored; {advice}"
+        )
     try:
         return TextEncoder(tokenizer.tokenizer).encoded(texts)
     except Disagreement:  # the fast encoder gave other ids for a sample than the library, which now encodes everything
         return TextEncoder(tokenizer.tokenizer, fast=False).encoded(texts)
+    except RelmError:
+        raise
+    except Exception as error:  # the library raises bare exceptions
+        raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}; {advice}") from None
+
+
+def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> list[str]:
+    """Return the characters that a BPE would leave out without a word, in order; other kinds raise an exception there.
+
+    White space that a normaliser or the division into words removes has no token by design.
+    """
+    model = tokenizer.model
+    if not isinstance(model, BPE) or model.unk_token or model.byte_fallback or model.continuing_subword_prefix:
+        return []
+    if model.end_of_word_suffix:
+        return []
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    added = {part for token in tokenizer.get_added_tokens_decoder().values() for part in token.content}
+    return [each for each in sorted(set(characters) - added) if not vocabulary.keys() >= _symbols(tokenizer, each)]
+
+
+def _symbols(tokenizer: Tokenizer, text: str) -> set[str]:
+    """Return the characters that a tokenizer's model sees of a text: for a byte-level one a character for each byte."""
+    shown = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    pieces = [(shown, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(shown)
+    return {symbol for piece, _ in pieces for symbol in piece}

@@ -1,7 +1,8 @@
 """Models of `transformers`, whose body and head are called apart."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from relm.evaluation.branched_rows import BranchedRows
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
 
+# Ends of the names of classes whose head is no language model's, though all other weights are.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 # Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
 PROBE = 8
 # What models raise that cannot be called in parts, or with the mask and positions of branches.
@@ -20,7 +23,7 @@ UNUSUAL = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 
 
 class ForeignCausalModel:
-    """A model of `transformers`; fulfils `CausalModel` and `BranchingModel`.
+    """A model of `transformers`; fulfils `CausalModel`, `BranchingModel` and `LengthDependentModel`.
 
     Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
     cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
@@ -31,7 +34,7 @@ class ForeignCausalModel:
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
-        self.positions = longest_sequence(model)
+        self.positions, self.short_rows = longest_sequence(model), longest_short_row(model)
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
         self.model: Any = self._device.place(model.eval())
@@ -69,6 +72,8 @@ class ForeignCausalModel:
 
         A sliding window, positions that are no input, or a state that passes from token to token show in a comparison only.
         """
+        if self.short_rows is not None and length > self.short_rows:
+            return False
         shared = max(1, length // 2)
         ids = (torch.arange(length) * 7 + 1) % self.vocabulary_size
         other = torch.cat([ids[:shared], (ids[shared:] + 1) % self.vocabulary_size])
@@ -136,8 +141,16 @@ def longest_sequence(model: Any) -> int | None:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    config = model.config.get_text_config()
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # the latter: MPT
     return int(positions) if positions and positions > 0 else None
+
+
+def longest_short_row(model: Any) -> int | None:
+    """Return the count of tokens beyond which a row has other rotary frequencies, as Phi-3's LongRoPE; None: there is none."""
+    found = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    parts = [part for part in (found, *found.values()) if isinstance(part, Mapping) and part.get("rope_type") == "longrope"]
+    return min((int(part["original_max_position_embeddings"]) for part in parts), default=None)
 
 
 def choose_attention(auto_class: Any, config: Any) -> str:
@@ -150,7 +163,8 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
     """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class.
 
     Raises:
-        ValueError: the configuration does not fit its architecture, or the folder's files lack weights of the model, in place
+        ValueError: the configuration does not fit its architecture or the weights, names a classifier, or leaves out weights
+            that the folder's files hold; or these lack weights of the model, in place
             of which `transformers` would draw random ones.
         RelmError: a weight is not finite.
     """
@@ -159,21 +173,81 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _require_language_model(config)
         kind = getattr(transformers, auto_class)
-        model, report = kind.from_pretrained(
-            folder,
-            config=config,
-            attn_implementation=choose_attention(kind, config),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        with _without_a_table():
+            model, report = kind.from_pretrained(
+                folder,
+                config=config,
+                attn_implementation=choose_attention(kind, config),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused by name below
+            )
     except StrictDataclassError as error:
         raise ValueError(f"config.json: {' '.join(str(error).split())}") from None
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"its weights lack {missing[0]}{more}, which {type(model).__name__} has")
+    _require_fitting_weights(model, report)
     require_finite_weights(folder, model)
     return model
+
+
+@contextlib.contextmanager
+def _without_a_table() -> Iterator[None]:
+    """Keep `transformers` from printing a table of the weights that do not fit, which are refused by name."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _require_language_model(config: Any) -> None:
+    """Refuse a classifier: where input and output embeddings are one, `transformers` opens it as a language model.
+
+    Raises:
+        ValueError: the configuration names one.
+    """
+    named = [str(name) for name in config.architectures or ()]
+    if named and all(name.endswith(CLASSIFIERS) for name in named):
+        raise ValueError(f"config.json: architectures is {named[0]}, whose head is no language model's")
+
+
+def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> None:
+    """Refuse weights of other shapes than the model's, and weights that the configuration alone leaves out.
+
+    These are weights of another layer or expert, and a bias where the model has none. Weights of other parts, such as a head
+    for another task, belong to no language model and stay unread.
+
+    Raises:
+        ValueError: there are such weights.
+    """
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        raise ValueError(
+            f"config.json does not fit the weights: {name} has the shape {list(found)}, by config.json {list(expected)}"
+        )
+    parts = dict(model.named_modules())
+    known = {_without_numbers(name) for name in model.state_dict()}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    for name in sorted(report["unexpected_keys"]):
+        for whole in (name, prefix + name):  # a body that was saved by itself has no prefix
+            part, _, own = whole.rpartition(".")
+            left_out = part in parts and parts[part]._parameters.get(own, model) is None
+            if left_out or _without_numbers(whole) in known:
+                raise ValueError(
+                    f"config.json does not fit the weights: they hold {name}, for which {type(model).__name__} has no place "
+                    "by config.json"
+                )
+
+
+def _without_numbers(name: str) -> str:
+    """Return the name of a weight without the numbers of its layer and its expert."""
+    return re.sub(r"\d+", "#", name)

@@ -24,14 +24,14 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
-from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.examples.encoder import EncodedTexts
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenizers import LoadedTokenizer
 from relm.recipes.protocol_options import Lambada
 
 Integers = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ def evaluate_lambada(
     started = perf_counter()
     execution = execution or Execution()
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer_of(model_folder, tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder)
     passages = tokenise_passages(texts, loaded, file)
     model = load_causal(model_folder, loaded.vocabulary_size, execution)

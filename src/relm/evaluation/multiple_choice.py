@@ -21,12 +21,12 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.choice_formats import Question, read_questions
 from relm.evaluation.choice_tokens import ChoiceEncoder, EncodedChoices
+from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result
 from relm.evaluation.scoring import ScoredSequences
 from relm.evaluation.shared_prefixes import score_groups
-from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.protocol_options import MultipleChoice
 
 Floats = npt.NDArray[np.float64]
@@ -70,8 +70,9 @@ def evaluate_multiple_choice(
     started = perf_counter()
     execution = execution or Execution()
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
-    loaded = load_tokenizer(tokenizer)
-    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model_folder))
+    loaded = load_tokenizer_of(model_folder, tokenizer)
+    alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model_folder) if alone else None)
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     scores = choice_scores(model, questions, encoded, execution.batch_tokens)

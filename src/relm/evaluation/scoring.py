@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.models import CausalModel, SelectiveModel, require_context
+from relm.evaluation.models import CausalModel, LengthDependentModel, SelectiveModel, require_context
 from relm.progress import ProgressBar
 
 Integers = npt.NDArray[np.int64]
@@ -98,9 +98,10 @@ def score(
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
+    short = model.short_rows if isinstance(model, LengthDependentModel) else None
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
     with torch.inference_mode(), progress(total, done) as report:
-        for rows in batches(lengths, batch_tokens):
+        for rows in batches(lengths, batch_tokens, short):
             indices = concatenated_ranges(offsets[rows], sequences.scored[rows])
             nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
             require_finite(model, nats[indices])
@@ -128,12 +129,18 @@ def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable
         yield bar.update
 
 
-def batches(lengths: Integers, batch_tokens: int) -> Iterator[Integers]:
-    """Yield the indices of the sequences of each batch, longest first, so that there is little padding."""
+def batches(lengths: Integers, batch_tokens: int, short: int | None = None) -> Iterator[Integers]:
+    """Yield the indices of the sequences of each batch, longest first, so that there is little padding.
+
+    Args:
+        short: sequences up to this length are in other batches than longer ones; None: they may be in one.
+    """
     order = np.argsort(-lengths, kind="stable")
+    longer = 0 if short is None else int((lengths > short).sum())
     first = 0
     while first < len(order):
         count = max(1, batch_tokens // int(lengths[order[first]]))
+        count = min(count, longer - first) if first < longer else count
         yield order[first : first + count]
         first += count
 

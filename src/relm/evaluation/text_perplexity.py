@@ -18,13 +18,13 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import encode_texts, read_text
+from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of, read_text
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
-from relm.examples.tokenizers import ENDS_OF_TEXT, LoadedTokenizer, load_tokenizer
+from relm.examples.tokenizers import ENDS_OF_TEXT, LoadedTokenizer
 from relm.recipes.protocol_options import TextPerplexity
 
 
@@ -61,7 +61,7 @@ def evaluate_text(
     started = perf_counter()
     execution = execution or Execution()
     text, sha256 = read_text(file, file_sha256)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer_of(model_folder, tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
     prepared = prepare_text(text, loaded, options, limit, beginning)
     if prepared.targets < 1 or prepared.words < 1:

@@ -291,6 +291,8 @@ def _checked(content: str, path: Path) -> LoadedTokenizer:
         raise RelmError(f"{path}: not a tokenizer.json of the tokenizers library: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):  # chance has a place in training alone, and never here
+        tokenizer.model.dropout = None
     tokenizer.encode_special_tokens = True
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     sha256 = hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""Folders of models as users meet them that would give figures of another model: the right figure, or a refusal by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, saved, windows
+
+from relm.errors import RelmError
+from relm.evaluation.masked_models import load_masked
+from relm.evaluation.models import load_causal
+from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.shared_prefixes import score_groups
+
+LONGROPE = {
+    "original_max_position_embeddings": 8,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [3.0, 5.0, 7.0, 9.0]},
+}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+# Models whose output for a token depends on how far away others are, or on the length of the text.
+FAR: dict[str, tuple[Callable[..., Any], Any]] = {
+    "mistral, a window of 4": (hf.MistralForCausalLM, hf.MistralConfig(**LLAMA, sliding_window=4)),
+    "gemma3, a window in some layers": (
+        hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(**LLAMA, head_dim=8, sliding_window=4),
+    ),
+    "phi3, other frequencies beyond 8 tokens": (hf.Phi3ForCausalLM, hf.Phi3Config(**LLAMA, **SPECIAL, **LONGROPE)),
+    "mpt, a table of distances": (
+        hf.MptForCausalLM,
+        hf.MptConfig(d_model=16, n_heads=2, n_layers=2, max_seq_len=20, vocab_size=TOKENS, expansion_ratio=2),
+    ),
+}  # fmt: skip
+
+
+def nats_alone(model: Any, sequences: ScoredSequences) -> np.ndarray:
+    """Return the losses by transformers, which sees each sequence without its last token, by itself."""
+    nats = []
+    for start, end, scored in zip(sequences.starts, sequences.ends, sequences.scored, strict=True):
+        ids = torch.from_numpy(sequences.tokens[start:end])[None]
+        with torch.no_grad():
+            logits = model(ids[:, :-1], use_cache=False).logits[0].double()
+        nats.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")[-scored:])
+    return torch.cat(nats).numpy()
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_batch_of_several_lengths_has_the_losses_of_each_sequence_by_itself(name: str, tmp_path: Path) -> None:
+    theirs, ours = saved(tmp_path, *FAR[name]), load_causal(tmp_path, TOKENS, ONE_THREAD)
+    sequences = windows()
+    expected = pytest.approx(nats_alone(theirs, sequences), rel=1e-5, abs=1e-5)
+    for batch_tokens in (20, 100, 1000):
+        assert score(ours, sequences, batch_tokens).nats == expected
+        assert score_groups(ours, sequences, [3] * 10, batch_tokens).nats == expected
+    with pytest.raises(RelmError, match="has 20 positions; a context of 21 does not fit"):
+        score(ours, ScoredSequences(sequences.tokens, np.array([0]), np.array([22]), np.array([1])), 100)
+
+
+# --- a configuration, or a head, of another model ----------------------------------------------------------------------------
+
+
+def change(folder: Path, **keys: Any) -> None:
+    """Change keys of config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+Case = tuple[Callable[..., Any], Any, dict[str, Any], str]
+CONFIG = "config.json does not fit the weights: "
+CASES: dict[str, Case] = {
+    "a layer less": (
+        hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), {"num_hidden_layers": 1},
+        f"{CONFIG}they hold model.layers.1.input_layernorm.weight, for which LlamaForCausalLM has no place",
+    ),
+    "a layer less of a body that was saved alone": (
+        hf.LlamaModel, hf.LlamaConfig(**LLAMA, tie_word_embeddings=True), {"num_hidden_layers": 1},
+        f"{CONFIG}they hold layers.1.input_layernorm.weight, for which LlamaForCausalLM has no place",
+    ),
+    "without the biases": (
+        hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA, attention_bias=True), {"attention_bias": False},
+        f"{CONFIG}they hold model.layers.0.self_attn.k_proj.bias, for which LlamaForCausalLM has no place",
+    ),
+    "an expert less": (
+        hf.MixtralForCausalLM, hf.MixtralConfig(**LLAMA, num_local_experts=3), {"num_local_experts": 2},
+        f"{CONFIG}model.layers.0.mlp.experts.down_proj has the shape [3, 16, 32], by config.json [2, 16, 32]",
+    ),
+    "other heads": (
+        hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), {"num_key_value_heads": 2},
+        f"{CONFIG}model.layers.0.self_attn.k_proj.weight has the shape [8, 16], by config.json [16, 16]",
+    ),
+    "a layer less, of relm's own architecture": (
+        hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2), {"n_layer": 1}, "transformer.h.1.attn.c_attn.bias is unknown",
+    ),
+    "a body alone": (
+        hf.LlamaModel, hf.LlamaConfig(**LLAMA), {}, "its weights lack lm_head.weight, which LlamaForCausalLM has",
+    ),
+    "a classifier whose embeddings are one": (
+        hf.LlamaForSequenceClassification, hf.LlamaConfig(**LLAMA, tie_word_embeddings=True), {},
+        "config.json: architectures is LlamaForSequenceClassification, whose head is no language model's",
+    ),
+    "a classifier of relm's own architecture": (
+        hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2), {}, "transformer.score.weight is unknown",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_that_the_configuration_does_not_fit_and_heads_of_others_are_refused(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind, config, keys, message = CASES[name]
+    saved(tmp_path, kind, config)
+    change(tmp_path, **keys)
+    capfd.readouterr()
+    with pytest.raises(RelmError) as refused:
+        load_causal(tmp_path, TOKENS, ONE_THREAD)
+    assert f"{tmp_path}: cannot be read as a causal language model: " in str(refused.value)
+    assert message in str(refused.value)
+    assert "UNEXPECTED" not in "".join(capfd.readouterr())  # no table of transformers' beside the sentence
+
+
+def test_a_body_whose_embeddings_are_its_head_needs_no_other(tmp_path: Path) -> None:
+    theirs = saved(tmp_path / "whole", hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA, tie_word_embeddings=True))
+    theirs.model.save_pretrained(tmp_path / "body")
+    ours = load_causal(tmp_path / "body", TOKENS, ONE_THREAD)
+    assert score(ours, windows(), 100).nats == pytest.approx(nats_alone(theirs, windows()), rel=1e-5, abs=1e-5)
+
+
+def test_a_masked_model_with_a_layer_less_in_its_configuration_is_refused(tmp_path: Path) -> None:
+    config = hf.DistilBertConfig(vocab_size=TOKENS, dim=16, hidden_dim=32, n_layers=2, n_heads=2, max_position_embeddings=20)
+    saved(tmp_path, hf.DistilBertForMaskedLM, config)
+    change(tmp_path, n_layers=1)
+    with pytest.raises(RelmError, match=r"they hold distilbert\.transformer\.layer\.1\.attention\.k_lin\.bias, for which Dist"):
+        load_masked(tmp_path, TOKENS, ONE_THREAD)
+
+
+def test_a_head_for_another_task_beside_that_of_a_masked_model_stays_unread(tmp_path: Path) -> None:
+    saved(tmp_path, hf.ElectraForMaskedLM, hf.ElectraConfig(**MANY, embedding_size=8))
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights | {"classifier.weight": torch.zeros(2, 16)}, tmp_path / "model.safetensors", {"format": "pt"})
+    load_masked(tmp_path, TOKENS, ONE_THREAD)
