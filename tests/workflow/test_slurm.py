@@ -35,7 +35,7 @@ OTHERS = {
 }
 SBATCH = '#!/bin/sh\nprintf "%s\\n" "$*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
 ANSWER = "#!/bin/sh\nexit 0\n"
-# Snakemake ends only after the plugin's wait before it asks for states, which is 40 s by default; here no job is ever submitted.
+# Snakemake waits for the plugin, whose first wait is 40 s by default, although no job is ever submitted here.
 SHORT_WAIT = ["--slurm-init-seconds-before-status-checks", "1"]
 
 
