@@ -13,6 +13,9 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
+# Each step is a process of its own: without the compiled modules of an earlier one it compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: chaos soak language test-gpu test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make

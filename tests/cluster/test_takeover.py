@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from made_once import copy_of
 from relm.artifact import seal, sha256_of
 from relm.training.checkpoint_state import read_state, write_state
 from relm.training.interruption import run_lock
-from small_project import Commands, make_project
+from small_project import Commands
 
 TWO_PHASES = """
 extends: tiny
@@ -94,9 +95,15 @@ def refusal(project: Commands, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+def stopped(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """A project with a run of two phases that was killed in the second one; no test changes it."""
-    return Commands(copy_of(tmp_path_factory, "stopped", lambda folder: interrupt(add_machines(make_project(folder)), "long")))
+    return Commands(copy_of(tmp_path_factory, "stopped", lambda folder: start_and_kill(finished_project, folder)))
+
+
+def start_and_kill(finished: Commands, folder: Path) -> None:
+    """Copy the finished project, whose examples the run of two phases reads, and kill this run in its second phase."""
+    subprocess.run(["cp", "-a", f"{finished.folder}/.", str(folder)], check=True)
+    interrupt(add_machines(Commands(folder)), "long")
 
 
 @pytest.fixture

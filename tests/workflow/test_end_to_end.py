@@ -5,6 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from relm.artifact import sha256_of
 from small_project import Commands
 
@@ -79,6 +81,8 @@ def test_the_report_needs_nothing_from_elsewhere(finished_project: Commands) -> 
     assert "<svg" in page
 
 
+# In full alone: test_graph.py compares the twin's jobs, test_report.py its page, and the stage `smoke` of .ci/run runs one.
+@pytest.mark.full
 def test_the_smoke_twin_runs_the_same_graph_and_says_that_its_figures_mean_nothing(project: Commands) -> None:
     done = project.snakemake("results/smoke/tiny")
     assert done.returncode == 0, done.stdout

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from relm.recipes.project import Project
 from small_project import FRAMES, Commands, make_project
 
 PEAK = "peak: {float32: 1.0, source: 'https://example.org'}\n"
@@ -36,17 +35,24 @@ OTHERS = {
 }
 SBATCH = '#!/bin/sh\nprintf "%s\\n" "$*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
 ANSWER = "#!/bin/sh\nexit 0\n"
+# Snakemake waits for the plugin, whose first wait is 40 s by default, although no job is ever submitted here.
+SHORT_WAIT = ["--slurm-init-seconds-before-status-checks", "1"]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Commands:
-    made = make_project(tmp_path)
-    (tmp_path / "recipes" / "machines").mkdir()
+    return add_machines(make_project(tmp_path))
+
+
+def add_machines(project: Commands) -> Commands:
+    """Add the machines to a project, and change the batch of its recipe, which is then another run on the same examples."""
+    recipes = project.folder / "recipes"
+    (recipes / "machines").mkdir()
     for name, text in MACHINES.items():
-        (tmp_path / "recipes" / "machines" / f"{name}.yaml").write_text(text)
-    recipe = tmp_path / "recipes" / "tiny.yaml"
+        (recipes / "machines" / f"{name}.yaml").write_text(text)
+    recipe = recipes / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("global_batch_size: 4", "global_batch_size: 16"))
-    return made
+    return project
 
 
 def requests(shown: str, rule: str) -> dict[str, str]:
@@ -69,16 +75,15 @@ def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
     assert requests(done.stdout, "evaluate").get("gres") == ("gpu:1" if on_gpu else None)
 
 
-def test_the_plugin_passes_the_request_to_sbatch(project: Commands) -> None:
+def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> None:
+    project = add_machines(finished_copy)
     commands, calls = project.folder / "commands", project.folder / "calls"
     commands.mkdir()
     for name in ("sbatch", "sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel"):
         (commands / name).write_text(SBATCH.format(calls=calls) if name == "sbatch" else ANSWER)
         (commands / name).chmod(0o755)
-    manifest = Project(project.folder).plan("tiny").manifest("main")
-    assert project.snakemake(str(manifest)).returncode == 0
     path = f"{commands}:{project.environment['PATH']}"
-    profile = ["--workflow-profile", "profiles/slurm", "--restart-times", "0"]
+    profile = ["--workflow-profile", "profiles/slurm", "--restart-times", "0", *SHORT_WAIT]
     done = project.snakemake("results/tiny@gpu-8", "results/tiny", *profile, PATH=path)
     assert "no cluster here" in done.stdout, done.stdout
     words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in calls.read_text().splitlines()))}
