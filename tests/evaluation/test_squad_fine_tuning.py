@@ -227,6 +227,6 @@ def test_it_takes_the_steps_of_transformers_own_model_from_identical_weights(tmp
     ours = load_file(runs / "seed-0" / "squad" / "model" / "model.safetensors")
     moved = load_file(tmp_path / "start" / "model.safetensors")
     assert set(ours) == set(named)
-    for name, weight in named.items():
-        torch.testing.assert_close(ours[name], weight.detach(), rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    for name, weight in named.items():  # each has moved by 1e-2 at most; processors differ by 1e-5
+        torch.testing.assert_close(ours[name], weight.detach(), rtol=1e-4, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}")
         assert name.endswith("key.bias") or not torch.equal(ours[name], moved[name]), name
