@@ -128,7 +128,7 @@ def _removed(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Conte
         if seen[reason] in wanted[reason]:
             relation = "equal to" if reason == DUPLICATE else "shares words with"
             lines = [f"{relation} {escape_controls(entry['of'])}", escape_controls(entry["text"])]
-            contents.examples.append((f"{reason}: {entry['file']}, line {entry['line']:,}", lines))
+            contents.examples.append((f"{reason}: {entry['file']}, line {entry['line']}", lines))
         seen[reason] += 1
     contents.statistics.append(SplitStatistics("removed", counts))
     return contents
