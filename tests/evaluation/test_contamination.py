@@ -201,15 +201,15 @@ def test_a_recipe_without_tests_or_texts_is_refused(checkout: Path) -> None:
     recipe, path = plain.model_copy(update={"contamination": True}), Path("mine.yaml")
     texts, tokens = (load_dataset(recipes / "data" / f"{name}.yaml") for name in ("wikitext_2_raw", "openwebtext_gpt2"))
     test = load_test(recipes / "evaluations" / "lambada.yaml")
-    require_countable_tests(path, recipe, texts, {"lambada": test})
-    require_countable_tests(path, plain, tokens, {})
+    require_countable_tests(path, recipe, texts, {"lambada": test}, {})
+    require_countable_tests(path, plain, tokens, {}, {})
     with pytest.raises(RelmError, match=r"mine\.yaml: contamination: true: evaluate names no published test"):
-        require_countable_tests(path, recipe, texts, {})
+        require_countable_tests(path, recipe, texts, {}, {})
     with pytest.raises(RelmError, match=r"contamination: true: needs documents, and .* has tokens \(nanogpt_tokens\)"):
-        require_countable_tests(path, recipe, tokens, {"lambada": test})
+        require_countable_tests(path, recipe, tokens, {"lambada": test}, {})
     other = test.model_copy(update={"protocol": "of_an_extension"})
     with pytest.raises(RelmError, match="items of the protocol of_an_extension cannot be read, and mine has it"):
-        require_countable_tests(path, recipe, texts, {"mine": other})
+        require_countable_tests(path, recipe, texts, {"mine": other}, {})
 
 
 def test_the_report_has_a_sentence_on_the_counts(tmp_path: Path) -> None:
