@@ -23,7 +23,7 @@ from safetensors import safe_open
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_folder import checkpoint_folder
+from relm.recipes.run_folder import RECORDS, checkpoint_folder
 from relm.recipes.section import merge
 from relm.replay.resemblance import band_of, loss_difference, update_difference
 from relm.training import input as training_input
@@ -99,7 +99,8 @@ def measure(plan: Plan, start: int, steps: int, changes: dict[str, Any], only: l
                 continue
             place = Path(work) / "again" / phase
             shutil.copytree(checkpoint_folder(attested / "checkpoints", start), place / "checkpoints" / f"step-{start:08d}")
-            shutil.copy(attested / "order.json", place)
+            for record in RECORDS:  # the checkpoint attests them up to its step
+                shutil.copy(attested / record, place)
             with fault():
                 trained(plan, Recipe.model_validate(merge(base.model_dump(), {"run": run})), place.parent, last)
             print(f"{name:26} {compared(attested, place, start, last)}", flush=True)
