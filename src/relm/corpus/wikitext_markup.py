@@ -103,6 +103,8 @@ _PROJECTS = frozenset({
 def _choose_link_text(body: str, hidden: Collection[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     target, bar, label = body.partition("|")
+    if ":" not in target and (label or not bar):  # nearly all links
+        return label if bar else target
     prefix, colon, rest = target.partition(":")
     namespace = prefix.strip()
     if colon and namespace and namespace.lower() not in _PROJECTS:
