@@ -71,8 +71,8 @@ _CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VER
 
 # --- nested markup, from the inside ----------------------------------------------------------------------------------------
 
-# An innermost pair: anything between the brackets but such a bracket again. The unrolled loops never try a character twice.
-_LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)|\](?!\]))[^\[\]]*)*)\]\]")
+_LINK_START = re.compile(r"\[\[(?=\[?(?!\[))")  # of [[[ the first two, of more the two before the last
+# An innermost pair: anything between the braces but such braces again. The unrolled loops never try a character twice.
 _TEMPLATE = re.compile(
     r"\{\{(?:"
     r"(?<!\{\{\{)\{(?!\{)[^{}]*\}\}\}"  # a template's parameter, which an article should not have
@@ -100,11 +100,30 @@ _PROJECTS = frozenset({
 })  # fmt: skip
 
 
+def _replace_links(text: str, hidden: Collection[str]) -> str:
+    """Replace each [[link]] by the text that it shows, those inside another first."""
+    for _ in range(DEEPEST):
+        outside, *pieces = _LINK_START.split(text)
+        shown = [outside]
+        found = False
+        for piece in pieces:
+            body, closing, rest = piece.partition("]]")
+            if closing:
+                found = True
+                shown += (_choose_link_text(body, hidden) if ":" in body or "|" in body else body, rest)
+            else:
+                shown += ("[[", piece)
+        if not found:
+            break
+        text = "".join(shown)
+    return text
+
+
 def _choose_link_text(body: str, hidden: Collection[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     target, bar, label = body.partition("|")
-    if ":" not in target and (label or not bar):  # nearly all links
-        return label if bar else target
+    if label and ":" not in target:
+        return label
     prefix, colon, rest = target.partition(":")
     namespace = prefix.strip()
     if colon and namespace and namespace.lower() not in _PROJECTS:
@@ -363,7 +382,7 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
     text = _remove_quotes(text)  # before the text between them may vanish
     if (codes := names.variants) and "-{" in text:
         text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
-    text = _replace_nested(_LINK, lambda match: _choose_link_text(match[1], names.hidden), text)
+    text = _replace_links(text, names.hidden)
     known = shown_in(names.language)
     text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or "", known), text)
     text = _replace_nested(_TABLE, "\n\n", text)
