@@ -5,7 +5,8 @@ A line becomes one prompt for each published way of scoring it, under that way's
 - lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space stands between the context and each choice, in BLiMP
   too, where the context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
-- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged.
+- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged; masked models score
+  the same sentences (`relm.evaluation.masked_choices`).
 """
 
 import io
@@ -13,7 +14,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Question:
     answer: int
     """Index of the right choice."""
     paradigm: str = ""
-    """BLiMP's UID; empty for other files."""
+    """BLiMP's UID, or the name of the file where lines have none, as those of BabyLM's supplement; empty for other formats."""
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
@@ -53,7 +54,7 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
     Args:
         file: a JSON object on each line, or a zip archive of such files, which are read in the order of their names.
         sha256: the expected sha256; None: any.
-        form: a key of `READERS`.
+        form: a key of `READERS`. Lines of blimp without a UID belong to the paradigm that their file is named after.
         limit: read only the first `limit` questions; None: all.
 
     Raises:
@@ -65,7 +66,9 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
         for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
             if limit is not None and len(questions) >= limit:
                 return questions, found
-            questions.append(read_question(line, form, f"{name}, line {number}"))
+            question = read_question(line, form, f"{name}, line {number}")
+            named = form != "blimp" or question.paradigm
+            questions.append(question if named else replace(question, paradigm=Path(name).stem))
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found

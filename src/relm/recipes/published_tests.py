@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.fine_tuning import Squad
-from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 from relm.recipes.web_address import WebAddress
@@ -61,6 +61,14 @@ class PublishedTest(Section):
     def sha256(self) -> dict[str, str]:
         """File name -> sha256."""
         return {name: remote.sha256 for name, remote in self.files.items()}
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Objectives of the last phase for which the test is defined."""
+        objectives = PROTOCOLS[self.protocol].objectives
+        if self.protocol == "multiple_choice" and self.multiple_choice.format not in FORMATS_OF_SENTENCES:
+            return tuple(objective for objective in objectives if objective != "masked")
+        return objectives
 
     @property
     def item_format(self) -> str | None:
