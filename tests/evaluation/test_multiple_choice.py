@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from choice_files import ARC, BLIMP, HELLASWAG, PIQA, ROWS, write_lines
@@ -201,6 +203,23 @@ def test_arc_s_original_file_has_the_questions_of_lm_eval_s_data(tmp_path: Path)
     other, _ = read_questions(write_lines(tmp_path / "b.jsonl", original), None, "arc", None)
     assert [(q.prompts, q.answer) for q in one] == [(q.prompts, q.answer) for q in other]
     assert [question.answer for question in one] == [1, 0]
+
+
+@pytest.mark.parametrize("form", ["hellaswag", "arc", "piqa"])
+def test_rows_of_a_parquet_file_are_the_questions_of_the_lines(form: str, tmp_path: Path) -> None:
+    rows = [{**row, "label": str(row["label"])} if form == "hellaswag" else row for row in ROWS[form]]  # as on the hub
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    lines, _ = read_questions(write_lines(tmp_path / "a.jsonl", ROWS[form]), None, form, None)
+    found, sha256 = read_questions(tmp_path / "a.parquet", None, form, None)
+    assert [(q.prompts, q.answer) for q in found] == [(q.prompts, q.answer) for q in lines]
+    assert sha256 == sha256_of(tmp_path / "a.parquet")
+    assert found[1].where == f"{tmp_path}/a.parquet, row 2"
+    assert len(read_questions(tmp_path / "a.parquet", None, form, 1)[0]) == 1
+    with pytest.raises(RelmError, match=r"a\.parquet, row 1: has no 'sentence_good', found the keys"):
+        read_questions(tmp_path / "a.parquet", None, "blimp", None)
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    with pytest.raises(RelmError, match=r"a\.parquet: cannot be read as a parquet file .*; download it again"):
+        read_questions(tmp_path / "a.parquet", None, form, None)
 
 
 def test_files_in_a_zip_archive_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every shipped test loads, pins its file, and has the sha256 of the real data beside the checkout."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ ABSENT = {
     "wikitext2": "../shared/data lacks WikiText-2's processed test file",
     "blimp": "../shared/data lacks BLiMP's archive",
     "squad11": "../shared/data lacks SQuAD",
+    "hellaswag": "../shared/data lacks HellaSwag",
+    "arc_easy": "../shared/data lacks ARC",
+    "piqa": "../shared/data lacks PIQA",
 }
 
 
@@ -41,6 +45,15 @@ def test_a_test_loads_and_files_fetched_in_an_archive_are_pinned(path: Path) -> 
     for source in (source for remote in test.files.values() for source in remote.sources):
         assert source.member is None or source.sha256 is not None
         assert source.huggingface is None or len(source.revision or "") == 40
+
+
+def test_each_format_of_multiple_choice_has_a_test_and_files_without_a_hash_name_a_commit() -> None:
+    tests = {path.stem: load_test(path) for path in TESTS}
+    formats = {name: test.multiple_choice.format for name, test in tests.items() if test.protocol == "multiple_choice"}
+    assert formats == {"arc_easy": "arc", "blimp": "blimp", "hellaswag": "hellaswag", "piqa": "piqa"}
+    for name, remote in ((name, remote) for name, test in tests.items() for remote in test.files.values()):
+        for source in remote.sources if not remote.is_pinned else ():
+            assert re.search(r"[0-9a-f]{40}", f"{source.revision} {source.url}"), name
 
 
 def test_tests_of_one_file_agree_on_it() -> None:

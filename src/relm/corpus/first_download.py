@@ -62,8 +62,9 @@ def write_record(destination: Path, origin: str) -> str:
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_json(record_of(destination), seal({**facts, "date": date}))
     return (
-        f"first download, recorded in {record_of(destination)}; to pin it for everybody, write into the dataset's file "
-        f"`{destination.name}: {{sha256: {facts['sha256']}, size: {facts['size']}}}`, which gives the run another fingerprint"
+        f"first download, recorded in {record_of(destination)}; to pin it for everybody, write into the dataset's or "
+        f"the test's file `{destination.name}: {{sha256: {facts['sha256']}, size: {facts['size']}}}`, which gives runs on a "
+        "dataset another fingerprint"
     )
 
 

@@ -66,16 +66,22 @@ def beginning_of(
 
 def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
     """Return the ids that a tokenizer puts before a text when it encodes one with special tokens."""
+    return tokens_around(tokenizer)[0]
+
+
+def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that a tokenizer puts before a text, and those after it, when it encodes one with special tokens."""
     if not tokenizer.tokenizer.num_special_tokens_to_add(False):
-        return ()
+        return (), ()
     for text in _texts_with_tokens(tokenizer):
         with contextlib.suppress(
             Exception
         ):  # the library raises bare ones where neither the text nor unknown ones have a token
             encoded = tokenizer.tokenizer.encode(text, add_special_tokens=True)
-            if 0 in encoded.special_tokens_mask:
-                return tuple(encoded.ids[: encoded.special_tokens_mask.index(0)])
-    return ()
+            mask = encoded.special_tokens_mask
+            if 0 in mask:
+                return tuple(encoded.ids[: mask.index(0)]), tuple(encoded.ids[len(mask) - mask[::-1].index(0) :])
+    return (), ()
 
 
 def _texts_with_tokens(tokenizer: LoadedTokenizer) -> Iterator[str]:

@@ -5,7 +5,8 @@ A line becomes one prompt for each published way of scoring it, under that way's
 - lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space stands between the context and each choice, in BLiMP
   too, where the context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
-- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged.
+- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged; masked models score
+  the same sentences (`relm.evaluation.masked_choices`).
 """
 
 import io
@@ -13,7 +14,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from relm.evaluation.evaluated_text import read_content
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
+# The first bytes of a parquet file.
+PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,17 @@ class Question:
     answer: int
     """Index of the right choice."""
     paradigm: str = ""
-    """BLiMP's UID; empty for other files."""
+    """BLiMP's UID, or the name of the file where lines have none, as those of BabyLM's supplement; empty for other formats."""
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
     """Return the questions of a file, and its sha256.
 
     Args:
-        file: a JSON object on each line, or a zip archive of such files, which are read in the order of their names.
+        file: a JSON object on each line, or a zip archive of such files, which are read in the order of their names, or a
+            parquet file with a row for each question.
         sha256: the expected sha256; None: any.
-        form: a key of `READERS`.
+        form: a key of `READERS`. Lines of blimp without a UID belong to the paradigm that their file is named after.
         limit: read only the first `limit` questions; None: all.
 
     Raises:
@@ -61,14 +65,36 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
-    for name, text in _members(file, content):
-        for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
-            if limit is not None and len(questions) >= limit:
-                return questions, found
-            questions.append(read_question(line, form, f"{name}, line {number}"))
+    for name, where, line in _lines(file, content):
+        if limit is not None and len(questions) >= limit:
+            return questions, found
+        question = read_question(line, form, where)
+        named = form != "blimp" or question.paradigm
+        questions.append(question if named else replace(question, paradigm=Path(name).stem))
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found
+
+
+def _lines(file: Path, content: bytes) -> Iterator[tuple[str, str, Any]]:
+    """Yield file name, place for messages, and content of each question: the text of a line, or the object of a row."""
+    if content.startswith(PARQUET):
+        yield from ((str(file), f"{file}, row {number}", row) for number, row in enumerate(_parquet_rows(file, content), 1))
+        return
+    for name, text in _members(file, content):
+        for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
+            yield name, f"{name}, line {number}", line
+
+
+def _parquet_rows(file: Path, content: bytes) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(content)).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RelmError(f"{file}: cannot be read as a parquet file ({error}); download it again") from None
+    return rows
 
 
 def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -92,14 +118,14 @@ def _decode(name: str, content: bytes) -> str:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def read_question(line: str, form: str, where: str) -> Question:
-    """Return the question on a line.
+def read_question(line: str | dict[str, Any], form: str, where: str) -> Question:
+    """Return the question on a line, or in the object that a line or a row has.
 
     Raises:
         RelmError: the line has another form.
     """
     try:
-        row = json.loads(line)
+        row = json.loads(line) if isinstance(line, str) else line
     except ValueError as error:
         raise RelmError(f"{where}: not JSON ({error}); expected an object with the keys of the format {form}") from None
     if not isinstance(row, dict):

@@ -33,6 +33,9 @@ from relm.recipes.devices import DEVICES
 PAIRS_HEAD = "cls.seq_relationship.weight"
 # Padding of the probe, which shows whether padding changes the logits.
 PADDING = 2
+# Ends of the names of architectures that predict masked tokens, and of those that predict the next one.
+PREDICT_MASKED = ("ForMaskedLM", "ForPreTraining")
+PREDICT_NEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
 
 
@@ -170,6 +173,21 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def is_masked(folder: Path) -> bool:
+    """Return whether `config.json` describes a masked language model, rather than a causal one.
+
+    Raises:
+        RelmError: the file cannot be read.
+    """
+    with readable(folder, "language model"):
+        config = configuration(folder)
+        names = list(map(str, config.get("architectures") or ()))
+    if config.get("is_decoder") or any(name.endswith(PREDICT_NEXT) for name in names):
+        return False
+    is_bert = config.get("model_type") in names_with(BertArchitecture)
+    return is_bert or any(name.endswith(PREDICT_MASKED) for name in names)
 
 
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:

@@ -5,7 +5,8 @@ divisor of a choice's log-likelihood; all of a format's published ways are score
 
 - `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
 - `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag;
-- `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there.
+- `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there;
+- `pseudo_log_likelihood_accuracy`: masked models on BLiMP, as BabyLM's pipelines score them, with the same mean.
 """
 
 import math
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +25,14 @@ from relm.evaluation.choice_formats import Question, read_questions
 from relm.evaluation.choice_tokens import ChoiceEncoder, EncodedChoices
 from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import Execution
+from relm.evaluation.masked_choices import WAY, only_pseudo_log_likelihood, require_mask, sentence_scores
+from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result
 from relm.evaluation.scoring import ScoredSequences
 from relm.evaluation.shared_prefixes import score_groups
-from relm.recipes.protocol_options import MultipleChoice
+from relm.examples.tokenizers import LoadedTokenizer
+from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -38,6 +43,11 @@ DESCRIPTION = (
     "as lm_eval_accuracy_per_character names the publication and the divisor of a choice's log-likelihood. A context longer "
     "than the model's positions loses its beginning."
 )
+DESCRIPTION_OF_MASKED = (
+    "The sentence with the higher pseudo-log-likelihood is taken, the first of equal ones: each of its tokens is masked alone "
+    "and predicted from all others, and the log-probabilities are added. The figure is the mean of the paradigms' accuracies."
+)
+SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
 def evaluate_multiple_choice(
@@ -54,7 +64,7 @@ def evaluate_multiple_choice(
     """Score the choices of questions and write `eval/TASK.json`.
 
     Args:
-        model_folder: any causal language model that `load_causal` reads.
+        model_folder: any causal language model that `load_causal` reads, or for BLiMP a masked one that `load_masked` reads.
         tokenizer: its `tokenizer.json`.
         file: a JSON object on each line, or a zip archive of such files.
         output: the JSON file.
@@ -65,38 +75,94 @@ def evaluate_multiple_choice(
 
     Raises:
         RelmError: the file has another sha256, or a line is no question of the format; tokenizer and model do not belong
-            together; the loss is not finite.
+            together; the model is a masked one, and the format has no sentences to mask, or the tokenizer no mask token;
+            the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
     loaded = load_tokenizer_of(model_folder, tokenizer)
-    alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
-    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, model_folder) if alone else None)
-    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
-    model = load_causal(model_folder, loaded.vocabulary_size, execution)
-    scores = choice_scores(model, questions, encoded, execution.batch_tokens)
-    found = figures(questions, scores)
+    score = _score_masked if is_masked(model_folder) else _score_causal
+    scored = score(model_folder, loaded, questions, options, execution)
+    found = figures(scored.questions, scored.scores)
     protocol = {
-        "in_words": DESCRIPTION,
+        "in_words": scored.description,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **beginning_of("tokenizer", loaded, model_folder).record(),
-        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
+        **scored.protocol,
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "precision": execution.precision,
         **({} if limit is None else {"limit": limit}),
     }
-    Result(task=task, protocol=protocol, figures=found, model_sha256=model.sha256).write(output)
+    Result(task=task, protocol=protocol, figures=found, model_sha256=scored.model_sha256).write(output)
     accuracies = [
-        f"{name} {value:.4f}" for name, value in found.items() if name.startswith(tuple(encoded)) and "stderr" not in name
+        f"{name} {value:.4f}" for name, value in found.items() if name.startswith(tuple(scored.scores)) and "stderr" not in name
     ]
     return (
         f"chose among {found['choices']:,} texts of {found['examples']:,} questions: {', '.join(accuracies)}; "
         f"{found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
     )
+
+
+@dataclass(frozen=True)
+class ScoredQuestions:
+    """Questions with the scores of their choices by one model."""
+
+    questions: Sequence[Question]
+    """The questions, with the prompts of the ways in `scores`."""
+    scores: "dict[str, ChoiceScores]"
+    """Way of scoring -> scores of all choices."""
+    model_sha256: str
+    description: str
+    protocol: dict[str, Any]
+    """Keys of the protocol that describe the ways of scoring."""
+
+
+def _score_causal(
+    model_folder: Path,
+    tokenizer: LoadedTokenizer,
+    questions: Sequence[Question],
+    options: MultipleChoice,
+    execution: Execution,
+) -> ScoredQuestions:
+    """Score choices by the model's likelihood of them, in all published ways."""
+    alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
+    encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
+    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
+    model = load_causal(model_folder, tokenizer.vocabulary_size, execution)
+    protocol = {
+        **beginning_of("tokenizer", tokenizer, model_folder).record(),
+        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
+    }
+    scores = choice_scores(model, questions, encoded, execution.batch_tokens)
+    return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION, protocol)
+
+
+def _score_masked(
+    model_folder: Path,
+    tokenizer: LoadedTokenizer,
+    questions: Sequence[Question],
+    options: MultipleChoice,
+    execution: Execution,
+) -> ScoredQuestions:
+    """Score whole sentences by their pseudo-log-likelihood.
+
+    Raises:
+        RelmError: the format has other choices than whole sentences.
+    """
+    if options.format not in FORMATS_OF_SENTENCES:
+        raise RelmError(
+            f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
+            f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
+        )
+    require_mask(tokenizer)
+    model = load_masked(model_folder, tokenizer.vocabulary_size, execution)
+    questions = only_pseudo_log_likelihood(questions)
+    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
+    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
+    return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED})
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ def contamination_options(wildcards: Any) -> str:
     """Return the options of `relm contamination` that describe the test; if they change, Snakemake counts again."""
     test = plan_of_run(wildcards).tests[wildcards.test]
     key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
-    return f"{shlex.join(['--format', str(test.item_format), *key])} {sha256_option({test.file: test.sha256[test.file]})}"
+    expected = {name: sha256 for name, sha256 in test.sha256.items() if name == test.file}
+    return " ".join(filter(None, [shlex.join(["--format", str(test.item_format), *key]), sha256_option(expected)]))
 
 
 @report_faults

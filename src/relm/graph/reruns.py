@@ -92,9 +92,9 @@ class Reruns:
         if wildcards.of == REFERENCE:
             self._compare(figures, reference_sha256(plan), "model_sha256")
         if test := plan.tests.get(wildcards.task):
-            self._compare(figures, test.sha256[test.file], "protocol", "file_sha256")
-            if test.training_file is not None:
-                self._compare(figures, test.sha256[test.training_file], "protocol", "training_sha256")
+            for key, name in test.inputs.items():
+                if name in test.sha256:  # of others the sidecar, which is an input, has the hash
+                    self._compare(figures, test.sha256[name], "protocol", f"{key.removesuffix('_file')}_sha256")
         return evaluation_inputs(wildcards)
 
     def _compare(self, path: Path, expected: object, *keys: str, output: Path | None = None) -> None:

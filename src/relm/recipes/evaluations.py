@@ -311,6 +311,7 @@ _declare(
         name="multiple_choice",
         summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval, llm.c and BabyLM score them",
         run="relm.evaluation.multiple_choice:evaluate_multiple_choice",
+        objectives=("causal", "masked"),
         inputs=("file", "tokenizer"),
         options=MultipleChoice,
         takes_limit=True,

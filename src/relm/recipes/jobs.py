@@ -111,8 +111,8 @@ class SoughtTest:
 
     @property
     def identity(self) -> list[str]:
-        """The format of its items, the key of a passage, and the sha256 of its file."""
-        return [str(self.test.item_format), self.text_key, self.test.files[self.test.file].sha256]
+        """The format of its items, the key of a passage, and the identity of its file, mostly its sha256."""
+        return [str(self.test.item_format), self.text_key, self.test.files[self.test.file].identity]
 
     @property
     def text_key(self) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import PROTOCOLS
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
@@ -40,9 +39,8 @@ def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, Publis
     """
     last, longest = list(recipe.pretrain.values())[-1].objective, recipe.model.longest_sequence
     for name, test in tests.items():
-        objectives = PROTOCOLS[test.protocol].objectives
-        if last not in objectives:
-            wanted = " or ".join(objectives)
+        if last not in test.objectives:
+            wanted = " or ".join(test.objectives)
             raise RelmError(f"{path}: evaluate: {name}: for objective {wanted}; the last phase has {last}")
         if test.protocol == "squad" and longest is not None and test.squad.sequence_length > longest:
             raise RelmError(

@@ -349,16 +349,16 @@ class Plan:
         return SMOKE_EXAMPLES if self.name.startswith(SMOKE) else None
 
     def test_download(self, test: str) -> Path:
-        """Return the path of the file of a published test that is scored, in a folder named after its sha256."""
+        """Return the path of the file of a published test that is scored, in a folder named after its identity."""
         return self.test_downloads(test)["file"]
 
     def test_downloads(self, test: str) -> dict[str, Path]:
-        """Return input of the test's protocol, file or training_file -> its path, in a folder named after its sha256."""
+        """Return input of the test's protocol, file or training_file -> its path, in a folder named after its identity."""
         return self._downloads_of(test, self.tests[test])
 
     def _downloads_of(self, test: str, spec: PublishedTest) -> dict[str, Path]:
         folder = self.work / "downloads" / "evaluations" / test
-        return {key: folder / spec.files[name].sha256[:12] / name for key, name in spec.inputs.items()}
+        return {key: folder / spec.files[name].key / name for key, name in spec.inputs.items()}
 
     @property
     def results(self) -> Path:

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.fine_tuning import Squad
-from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
-from relm.recipes.remote_files import PinnedFile
+from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 from relm.recipes.web_address import WebAddress
 
@@ -32,9 +32,10 @@ class PublishedTest(Section):
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
     """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line;
-    multiple_choice: questions, one JSON object per line, in one file or in several in a zip archive; squad: questions in the
+    multiple_choice: questions, one JSON object per line, in one file or in several in a zip archive, or the rows of a
+    parquet file; squad: questions in the
     format of SQuAD 1.1, after fine-tuning."""
-    files: dict[Slug, PinnedFile] = Field(min_length=1, max_length=2)
+    files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=2)
     """File name -> its content and sources: the file that is scored and, if a model is fine-tuned first, its training file."""
     training_file: Slug | None = None
     """Name of the file that a model is fine-tuned on before the other one is scored; null: the protocol fine-tunes none."""
@@ -59,8 +60,16 @@ class PublishedTest(Section):
 
     @property
     def sha256(self) -> dict[str, str]:
-        """File name -> sha256."""
-        return {name: remote.sha256 for name, remote in self.files.items()}
+        """File name -> sha256, of the files whose sha256 is known before they are downloaded."""
+        return {name: remote.sha256 for name, remote in self.files.items() if remote.is_pinned}
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Objectives of the last phase for which the test is defined."""
+        objectives = PROTOCOLS[self.protocol].objectives
+        if self.protocol == "multiple_choice" and self.multiple_choice.format not in FORMATS_OF_SENTENCES:
+            return tuple(objective for objective in objectives if objective != "masked")
+        return objectives
 
     @property
     def item_format(self) -> str | None:

@@ -63,8 +63,8 @@ class RemoteFile(Section):
     """A file identified by its content, whatever source it comes from."""
 
     sha256: str = Field(pattern=r"^([0-9a-f]{64}|first_download)$")
-    """Hash of the file itself, after extraction from an archive and decompression. first_download, for a dataset whose hashes
-    nobody has published: the hash of the first download is recorded beside it, and any other file is refused from then on."""
+    """Hash of the file itself, after extraction from an archive and decompression. first_download, for a dataset or a test with
+    unknown hashes: the hash of the first download is recorded beside it, and any other file is refused from then on."""
     size: int | None = Field(default=None, gt=0)
     """Size of the file itself in bytes; null if it is not known exactly."""
     at_most: int | None = Field(default=None, gt=0)
@@ -123,9 +123,11 @@ class RemoteFile(Section):
 
 def _require_sha256(file: RemoteFile) -> RemoteFile:
     if not file.is_pinned:
-        raise ValueError(f"sha256: {FIRST_DOWNLOAD} goes with the files of datasets; give the file's sha256")
+        raise ValueError(
+            f"sha256: {FIRST_DOWNLOAD} goes with the files of datasets and published tests; give the file's sha256"
+        )
     return file
 
 
 PinnedFile = Annotated[RemoteFile, AfterValidator(_require_sha256)]
-"""A file whose sha256 is known, such as a model's or a published test's."""
+"""A file whose sha256 is known, such as a model's."""

@@ -155,7 +155,10 @@ def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
     job = validate(EvaluationJob, content, source)
     given = vars(a) | _logs(declaration, a)
     if test is not None:
-        given["sha256"] = [*a.sha256, *((getattr(a, key).name, test.sha256[name]) for key, name in test.inputs.items())]
+        given["sha256"] = [
+            *a.sha256,
+            *((getattr(a, key).name, test.sha256[name]) for key, name in test.inputs.items() if name in test.sha256),
+        ]
     return build_job(job, argparse.Namespace(**given), source)
 
 
