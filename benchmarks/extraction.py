@@ -48,7 +48,7 @@ class Run(NamedTuple):
     seconds: float
     processor_seconds: float
     parent_seconds: float
-    """Of the processor time, that of the process which reads the dump."""
+    """Processor time of the process that reads the dump, which is a part of the other."""
     megabytes: int
     """Peak resident memory of the largest process."""
 
