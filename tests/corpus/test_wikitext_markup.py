@@ -39,6 +39,28 @@ def test_links_show_their_label() -> None:
     })  # fmt: skip
 
 
+def test_runs_of_brackets_have_their_links_found_from_the_inside() -> None:
+    check({
+        "a [[[b]] c": "a [b c",
+        "a [[[[b]] c": "a b c",
+        "a [[[[[b]]]]] c": "a [b] c",
+        "a [[b]]] c": "a b] c",
+        "{{{a}}} b {{{{c}}}} d": "b d",
+        "a{ {{lang|fr|b}} }c": "a{ b }c",
+    })  # fmt: skip
+
+
+def test_spaces_that_an_omitted_template_leaves_before_punctuation_go() -> None:
+    check({
+        "a (b , ) c": "a (b) c",
+        "a (b , , ) c": "a (b ,) c",
+        "a (b,, ) c": "a (b,) c",
+        "a (b ) ) , ) c": "a (b))) c",
+        "a . , b . c": "a., b. c",
+        "( , ) a": "a",
+    })  # fmt: skip
+
+
 def test_images_categories_and_other_languages_show_nothing() -> None:
     check({
         "[[File:A.jpg|thumb|A [[dog]] with [[x|[y]]] and [http://z w], {{small|a}} {{cite|b}}]]A dog": "A dog",
