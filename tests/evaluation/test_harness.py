@@ -182,6 +182,21 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
         evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_tokenizer_with_ids_that_the_model_lacks_is_refused(own: bool, model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors.json").unlink()  # as in folders of other origin
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    last = {**tokenizer["added_tokens"][0], "id": size, "content": "<|more|>"}
+    larger = tmp_path / "model" / "tokenizer.json" if own else tmp_path / "tokenizer.json"
+    larger.write_text(json.dumps({**tokenizer, "added_tokens": [*tokenizer["added_tokens"], last]}))
+    with pytest.raises(
+        RelmError, match=rf"model: the model has {size:,} tokens, the tokenizer {size + 1:,}; give the tokenizer"
+    ):
+        evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a", tokenizer=None if own else larger)
+
+
 @pytest.mark.parametrize(
     "named", [{"fast_tokenizer_files": ["tokenizer.4.0.json"]}, {"vocab": "/a/vocab.json", "merges": "/a/merges.txt"}]
 )

@@ -23,6 +23,7 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.execution import Execution
+from relm.evaluation.model_checks import require_vocabulary
 from relm.evaluation.model_folder import readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
@@ -97,7 +98,8 @@ def evaluate_harness(
         tokenizer: `tokenizer.json`, if the folder has none or another one; None: the folder's.
 
     Raises:
-        RelmError: there is no environment, no such task, no network for its data, or the harness failed.
+        RelmError: there is no environment, no such task, no network for its data, or the harness failed; or the tokenizer has
+            ids that the model lacks.
     """
     started = perf_counter()
     execution = execution or Execution()
@@ -109,6 +111,7 @@ def evaluate_harness(
     with tokenizer_folder(model_folder, tokenizer, config) as folder:
         require_own_tokenizer(folder)
         require_end_of_text(folder, tokenizer or model_folder)
+        require_ids_of_model(model_folder, folder, config)
         run = HarnessRun(
             tasks=[harness_task],
             model=str(model_folder.resolve()),
@@ -156,6 +159,24 @@ def require_end_of_text(folder: Path, named: Path) -> None:
     tokens = [each.get(role) for each in (settings, older) for role in ("bos_token", "eos_token")]
     if settings.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
         raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
+
+
+def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a tokenizer with ids that the model lacks, which would end the harness with an error of an index.
+
+    Nothing is compared where the tokenizer has no `tokenizer.json`, or `config.json` names no vocabulary.
+
+    Args:
+        folder: that of the tokenizer.
+        config: the model's configuration.
+
+    Raises:
+        RelmError: it has some, or it cannot be read.
+    """
+    sizes = [part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    size = next((size for size in sizes if isinstance(size, int)), None)
+    if size is not None and (folder / "tokenizer.json").exists():
+        require_vocabulary(model_folder, size, load_tokenizer(folder / "tokenizer.json").vocabulary_size)
 
 
 def require_own_tokenizer(folder: Path) -> None:
