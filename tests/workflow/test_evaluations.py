@@ -112,6 +112,39 @@ def test_items_of_tests_that_the_documents_have_are_counted_beside_the_figures(t
     assert [step["step"] for step in steps].count("contamination") == 2
 
 
+@pytest.mark.full
+def test_a_test_that_is_recorded_at_its_first_download_is_evaluated_and_its_record_compared(
+    tuned: Commands, tmp_path: Path
+) -> None:
+    subprocess.run(["cp", "-a", f"{tuned.folder}/.", str(tmp_path)], check=True)
+    project = Commands(tmp_path)
+    rows = [
+        {"goal": f"To cross river {n}", "sol1": "take the bridge.", "sol2": "take the church.", "label": 0} for n in range(3)
+    ]
+    add_test(project, "goals", "multiple_choice", "goals.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    spec = tmp_path / "recipes" / "evaluations" / "goals.yaml"
+    unpinned = re.sub("sha256: .*\n *size: .*", "sha256: first_download\n    at_most: 100000", spec.read_text())
+    spec.write_text(unpinned + "multiple_choice: {format: piqa}\n")
+    recipe = tmp_path / "recipes" / "tuned.yaml"
+    recipe.write_text(recipe.read_text().replace("samples]", "samples, goals]"))
+    done = project.snakemake("results/tuned")
+    assert done.returncode == 0, done.stdout
+    result = json.loads((tmp_path / "results" / "tuned" / "eval" / "goals.json").read_text())
+    assert result["figures"]["examples"] == 3
+    assert result["protocol"]["file_sha256"] == sha256_of(tmp_path / "mirror" / "goals.jsonl")
+    count = json.loads((tmp_path / "results" / "tuned" / "eval" / "contamination" / "goals.json").read_text())
+    assert count["figures"]["items"] == 3
+    assert project.jobs("results/tuned") == {}
+    (record,) = tmp_path.glob("work/downloads/evaluations/goals/*/goals.jsonl.first_download.json")
+    download = record.with_name("goals.jsonl")
+    download.unlink()
+    with open(tmp_path / "mirror" / "goals.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(rows[0]) + "\n")
+    done = project.snakemake(str(download.relative_to(tmp_path)))
+    assert done.returncode != 0
+    assert "first download" in done.stdout
+
+
 def test_what_is_evaluated_is_not_evaluated_again(tuned: Commands) -> None:
     assert tuned.jobs("results/tuned") == {}
 
