@@ -10,7 +10,7 @@ import math
 import random
 import warnings
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import scipy
 import sklearn
@@ -30,7 +30,7 @@ DEGENERATE_SCORES = [
 ]  # fmt: skip
 
 
-def score_labels(predicted: List[int], wanted: List[int]) -> Dict[str, Any]:
+def score_labels(predicted: list[int], wanted: list[int]) -> dict[str, Any]:
     """Return a case of labels 0 and 1."""
     figures = {
         "accuracy": accuracy_score(wanted, predicted),
@@ -40,7 +40,7 @@ def score_labels(predicted: List[int], wanted: List[int]) -> Dict[str, Any]:
     return {"predicted": predicted, "wanted": wanted, "figures": {name: float(value) for name, value in figures.items()}}
 
 
-def score_numbers(predicted: List[float], wanted: List[float]) -> Dict[str, Any]:
+def score_numbers(predicted: list[float], wanted: list[float]) -> dict[str, Any]:
     """Return a case of scores; a correlation that is NaN is null."""
     figures = {
         "pearson_correlation": float(pearsonr(predicted, wanted)[0]),

@@ -1,4 +1,4 @@
-"""The figures of GLUE: accuracy, F1, and the correlations of Matthews, Pearson and Spearman (Wang et al. 2019, arXiv 1804.07461).
+"""The figures of GLUE (Wang et al. 2019, arXiv 1804.07461): accuracy, F1, and three correlations.
 
 They are scikit-learn's and scipy's, undefined ones included: a constant prediction has the correlation 0 by Matthews, and none
 (NaN) by Pearson and Spearman.
