@@ -2,9 +2,12 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from published_texts import unpacked
 
+from glue_files import EXAMPLES, write_parquet
 from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.choice_formats import READERS
@@ -85,7 +88,8 @@ def test_any_count_of_workers_writes_the_same_bytes(tmp_path: Path, monkeypatch:
 
 def test_the_formats_are_those_of_the_protocols() -> None:
     choices = get_args(MultipleChoice.model_fields["format"].annotation)
-    assert set(ITEM_FORMATS) == {"lambada", "text", "squad", *READERS} == {"lambada", "text", "squad", *choices}
+    others = {"lambada", "text", "squad", "glue"}
+    assert set(ITEM_FORMATS) == {*others, *READERS} == {*others, *choices}
 
 
 def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
@@ -121,6 +125,27 @@ def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
     for form, content in contents.items():
         file.write_text(content)
         assert read_items(file, None, form, "text")[0] == [Item(*item) for item in expected[form]], form
+
+
+@pytest.mark.parametrize("task", EXAMPLES)
+def test_the_items_of_glue_are_the_texts_of_each_row(task: str, tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "dev.parquet", task)
+    texts = [tuple(text for text in row[:-1] if text) for row in EXAMPLES[task]]
+    found, _ = read_items(file, None, "glue", "text")
+    assert found == [Item(f"row {number}", text) for number, text in enumerate(texts, 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [({"label": [1]}, "has no text; give a file of GLUE"), ({"sentence": pa.array([], pa.string())}, "has no text; give a")],
+)
+def test_a_file_without_texts_of_glue_is_refused(columns: dict[str, object], message: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "dev.parquet")
+    with pytest.raises(RelmError, match=message):
+        read_items(tmp_path / "dev.parquet", None, "glue", "text")
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    with pytest.raises(RelmError, match="cannot be read as a parquet file"):
+        read_items(tmp_path / "dev.tsv", None, "glue", "text")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.text_perplexity import evaluate_text
+from relm.examples.glue import TASKS
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import evaluation_identity
@@ -30,12 +31,13 @@ ABSENT = {
     "hellaswag": "../shared/data lacks HellaSwag",
     "arc_easy": "../shared/data lacks ARC",
     "piqa": "../shared/data lacks PIQA",
+    **{f"glue_{task}": "../shared/data lacks GLUE" for task in TASKS},
 }
 
 
 def test_there_are_tests_of_each_protocol() -> None:
     assert {path.stem for path in TESTS} >= {"lambada", "wikitext103", "wikitext2", "wikitext2_raw", "wikitext_lm_eval"}
-    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice", "squad"}
+    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada", "multiple_choice", "squad", "glue"}
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
@@ -54,6 +56,21 @@ def test_each_format_of_multiple_choice_has_a_test_and_files_without_a_hash_name
     for name, remote in ((name, remote) for name, test in tests.items() for remote in test.files.values()):
         for source in remote.sources if not remote.is_pinned else ():
             assert re.search(r"[0-9a-f]{40}", f"{source.revision} {source.url}"), name
+
+
+def test_each_task_of_glue_has_a_test_with_its_own_files() -> None:
+    tests = {path.stem: load_test(path) for path in TESTS}
+    found = {name: test for name, test in tests.items() if test.protocol == "glue"}
+    assert {name: test.glue.task for name, test in found.items()} == {f"glue_{task}": task for task in TASKS}
+    for name, test in found.items():
+        splits = {"training_file": "train", "file": "validation"}
+        if name == "glue_mnli":
+            splits |= {"file": "validation_matched", "mismatched_file": "validation_mismatched"}
+        assert test.inputs == {key: f"{name}_{split}.parquet" for key, split in splits.items()}
+        for key, split in splits.items():
+            for source in test.files[test.inputs[key]].sources:
+                assert f"{source.url or source.file}".endswith(f"{test.glue.task}/{split}-00000-of-00001.parquet")
+        assert (test.glue.learning_rate, test.glue.epochs, test.glue.batch_size, test.glue.seeds) == (2e-5, 3, 32, 5)
 
 
 def test_tests_of_one_file_agree_on_it() -> None:

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_encoders import TINY, write_model
 from transformers import BertForQuestionAnswering
 
 from question_files import SAMPLE, made_file
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.squad import TuningRun, evaluate_squad
+from relm.evaluation.fine_tuning import TuningRun
+from relm.evaluation.squad import evaluate_squad
 from relm.examples.builders import open_examples
 from relm.examples.contract import numbers_at
-from relm.examples.tokenizers import import_tokenizer
-from relm.models.bert import Bert
-from relm.models.bert_configuration import BertConfig
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
 from relm.recipes.objectives import Objective
@@ -31,20 +30,9 @@ from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
 from tiny_runs import FORKS
 
-VOCABULARY = Path(__file__).resolve().parents[1] / "data" / "prose-vocabulary.txt"
-TINY = BertConfig(layers=2, heads=2, hidden_size=32, intermediate_size=64, positions=128, vocabulary_size=318)
 SMALL = {"sequence_length": 48, "doc_stride": 16, "max_query_length": 12}
 SHORT = Squad(**SMALL, batch_size=4, epochs=10, seeds=2, seed=5, learning_rate=1e-3)
 WITH_TIMES = ("train.jsonl", "shards.json", "lock")
-
-
-def write_model(folder: Path, config: BertConfig) -> Path:
-    """Write a folder of a masked language model with random weights and its tokenizer."""
-    bert = Bert(config)
-    bert.initialise(torch.Generator().manual_seed(0))
-    bert.save_folder(folder, {})
-    import_tokenizer("bert_wordpiece_uncased", {"vocab.txt": VOCABULARY}, folder / "tokenizer.json")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def variables() -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return parameter -> the original's variable and its shape."""
     recipe = twin_of(GRAPHCORE_BERT)
     wanted = {**recipe.model.model_dump(), "vocabulary_size": len(wordpieces())}
-    model = unset_model(bert_configuration(wanted, {"pad": 0}, recipe.pretrain["phase_1"].terms))
+    model = unset_model(bert_configuration(wanted, {"pad": 0}, recipe.pretrain["phase_1"].classes))
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     return {
         own: (name, shapes[own][::-1] if name.endswith("/kernel") else shapes[own]) for own, name in variables_of(model).items()

@@ -59,6 +59,7 @@ TESTS = {
     "sentences": "protocol: multiple_choice\nmultiple_choice: {{format: blimp}}\nfiles:\n  a.txt: ",
     "endings": "protocol: multiple_choice\nmultiple_choice: {{format: hellaswag}}\nfiles:\n  a.txt: ",
     "answers": "protocol: squad\ntraining_file: b.txt\nfiles:\n  b.txt: {0}\n  a.txt: ",
+    "pairs": "protocol: glue\nglue: {{task: rte}}\ntraining_file: b.txt\nfiles:\n  b.txt: {0}\n  a.txt: ",
 }
 REMOTE = '{{sha256: {digit}, size: 1, sources: [{{url: "https://example.org/a.txt"}}]}}'
 CAUSAL = "extends: tiny\n"
@@ -70,7 +71,9 @@ CAUSAL = "extends: tiny\n"
         (MASKED, "passages", "evaluate: passages: for objective causal; the last phase has masked"),
         (MASKED, "endings", "evaluate: endings: for objective causal; the last phase has masked"),
         (CAUSAL, "answers", "evaluate: answers: for objective masked; the last phase has causal"),
-        (MASKED, "answers", "evaluate: answers: its windows have 384 tokens, and model.positions is 32; name a test"),
+        (CAUSAL, "pairs", "evaluate: pairs: for objective masked; the last phase has causal"),
+        (MASKED, "pairs", "its sequences have 128 tokens, and model.positions is 32; name a test with a shorter glue.sequence"),
+        (MASKED, "answers", "evaluate: answers: its sequences have 384 tokens, and model.positions is 32; name a test"),
     ],
 )
 def test_a_published_test_fits_the_objective_and_the_model(
@@ -110,6 +113,18 @@ def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, m
     assert plan.evaluations()["answers"].name == "answers.json"
     twin = Project().plan("smoke/new").evaluation_identity("answers")["options"]
     assert twin == {"batch_size": 8, "doc_stride": 16, "max_query_length": 16, "seeds": 2, "sequence_length": 64}
+
+
+def test_a_task_of_glue_is_fine_tuned_on_and_its_twin_asks_less(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_with(project, monkeypatch, f"{MASKED.replace('positions: 32', 'positions: 128')}evaluate: [pairs]\n")
+    Path("recipes/evaluations").mkdir(exist_ok=True)
+    files = [REMOTE.format(digit="'" + digit * 64 + "'") for digit in "01"]
+    content = f"title: x\nlicence: CC0-1.0\n{TESTS['pairs'].format(files[0])}{files[1]}\n"
+    Path("recipes/evaluations/pairs.yaml").write_text(content)
+    found = Project().plan("new").evaluation_identity("pairs")
+    assert (found["evaluation"], found["options"]) == ("glue", {"task": "rte"})
+    twin = Project().plan("smoke/new").evaluation_identity("pairs")["options"]
+    assert twin == {"batch_size": 8, "seeds": 2, "sequence_length": 64, "task": "rte"}
 
 
 def test_an_evaluation_given_twice_is_refused(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

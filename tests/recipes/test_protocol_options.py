@@ -1,14 +1,20 @@
 """Options of published tests, which belong to the protocol that scores them."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from relm.errors import RelmError
+from relm.examples.glue import TASKS
+from relm.recipes.fine_tuning import Glue
 from relm.recipes.protocol_options import TextPerplexity
 from relm.recipes.published_tests import PublishedTest, load_test
 
 FILE = {"a.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/a.txt"}]}}
+TWO = FILE | {"b.txt": FILE["a.txt"]}
+THREE = TWO | {"c.txt": FILE["a.txt"]}
+MNLI = {"protocol": "glue", "glue": {"task": "mnli"}, "training_file": "a.txt", "mismatched_file": "b.txt", "files": THREE}
 TEST = {"title": "A text", "licence": "CC0-1.0", "protocol": "perplexity", "files": FILE}
 
 
@@ -30,12 +36,33 @@ def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
         ({"files": FILE | {"b.txt": FILE["a.txt"]}}, "files: perplexity scores one file, found a.txt, b.txt"),
         ({"protocol": "squad"}, "training_file: squad fine-tunes a model; name the one of a.txt for that"),
         ({"protocol": "squad", "training_file": "b.txt"}, "training_file: b.txt is not one of files, which has a.txt"),
-        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores a second one beside a.txt; add it"),
+        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores another one beside a.txt; add it"),
+        (
+            {"protocol": "squad", "training_file": "a.txt", "files": THREE},
+            "files: squad scores one file beside a.txt, found a.txt, b.txt, c.txt; leave the others out",
+        ),
+        (MNLI | {"glue": {"task": "rte"}}, "mismatched_file: only task mnli of the protocol glue has a second file; leave it"),
+        ({"mismatched_file": "a.txt"}, "mismatched_file: only task mnli of the protocol glue has a second file"),
+        (MNLI | {"mismatched_file": "d.txt"}, "mismatched_file: d.txt is not one of files, which has a.txt, b.txt, c.txt"),
+        (MNLI | {"mismatched_file": "a.txt"}, "mismatched_file: a.txt is the training_file as well; name another file"),
+        (MNLI | {"files": TWO}, "files: glue scores another one beside a.txt and b.txt; add it"),
+        (MNLI | {"protocol": "squad", "glue": {}}, "mismatched_file: only task mnli of the protocol glue has a second file"),
     ],
 )
 def test_the_files_are_those_that_the_protocol_reads(keys: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PublishedTest.model_validate(TEST | keys)
+
+
+def test_the_file_that_is_scored_is_the_one_that_is_not_named() -> None:
+    test = PublishedTest.model_validate(TEST | MNLI)
+    assert test.inputs == {"file": "c.txt", "training_file": "a.txt", "mismatched_file": "b.txt"}
+    assert test.tuning == test.glue
+    assert PublishedTest.model_validate(TEST).tuning is None
+
+
+def test_the_tasks_of_glue_are_those_that_can_be_read() -> None:
+    assert get_args(Glue.model_fields["task"].annotation) == tuple(TASKS)
 
 
 @pytest.mark.parametrize(

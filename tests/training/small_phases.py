@@ -49,6 +49,14 @@ def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration
             phase("masked", **changes),
         ),
         "bert, answers": (BertConfig(3, 4, 32, 80, 64, VOCABULARY, head="spans", **dropouts), phase("spans", **changes)),
+        "bert, three classes": (
+            BertConfig(3, 4, 32, 80, 64, VOCABULARY, head="classes", labels=3, **dropouts),
+            phase("three_classes", **changes),
+        ),
+        "roberta, a score": (
+            BertConfig(2, 4, 32, 80, 64, VOCABULARY, family="roberta", padding_id=1, head="classes", labels=1, **dropouts),
+            phase("score", **changes),
+        ),
         "t5, gated, deeper decoder": (
             T5Config(2, 4, 12, 32, 48, VOCABULARY, decoder_layers=3, dropout=dropout),
             phase("span_corruption", **changes),

@@ -18,13 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_content
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
-# The first bytes of a parquet file.
-PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -79,22 +78,12 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
 def _lines(file: Path, content: bytes) -> Iterator[tuple[str, str, Any]]:
     """Yield file name, place for messages, and content of each question: the text of a line, or the object of a row."""
     if content.startswith(PARQUET):
-        yield from ((str(file), f"{file}, row {number}", row) for number, row in enumerate(_parquet_rows(file, content), 1))
+        rows = parse_parquet(content, str(file)).to_pylist()
+        yield from ((str(file), f"{file}, row {number}", row) for number, row in enumerate(rows, 1))
         return
     for name, text in _members(file, content):
         for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
             yield name, f"{name}, line {number}", line
-
-
-def _parquet_rows(file: Path, content: bytes) -> list[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(content)).to_pylist()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RelmError(f"{file}: cannot be read as a parquet file ({error}); download it again") from None
-    return rows
 
 
 def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:

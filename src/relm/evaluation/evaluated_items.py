@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from relm.corpus.parquet_content import parse_parquet
 from relm.errors import RelmError
 from relm.evaluation.choice_formats import READERS, Question, read_questions
-from relm.evaluation.evaluated_text import read_text
+from relm.evaluation.evaluated_text import read_content, read_text
 from relm.evaluation.passages import read_passages
 
 
@@ -17,7 +18,7 @@ class Item:
     where: str
     """The item's position, such as line 12."""
     texts: tuple[str, ...]
-    """Its texts: a passage; a context with each of its choices; a context and its question."""
+    """Its texts: a passage; a context with each of its choices; a context and its question; the text or the pair of GLUE."""
 
 
 def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
@@ -37,6 +38,9 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
     if form == "lambada":
         passages, found = read_passages(file, sha256, text_key, limit=None)
         return [Item(f"line {number}", (text,)) for number, text in enumerate(passages, 1)], found
+    if form == "glue":
+        rows, found = read_content(file, sha256)
+        return _read_glue(rows, file), found
     content, found = read_text(file, sha256)
     return (_read_lines if form == "text" else _read_squad)(content, file), found
 
@@ -51,6 +55,16 @@ def _question_item(question: Question, file: Path) -> Item:
 def _read_lines(content: str, file: Path) -> list[Item]:
     """Return each line of a text that is not blank, a paragraph of WikiText."""
     return [Item(f"line {number}", (line,)) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+
+
+def _read_glue(content: bytes, file: Path) -> list[Item]:
+    """Return each row of a file of GLUE in the hub's format, whatever its task: all columns of text are texts of the item."""
+    table = parse_parquet(content, str(file))
+    columns = [field.name for field in table.schema if str(field.type) in ("string", "large_string")]
+    rows = table.select(columns).to_pylist()
+    if not columns or not rows:
+        raise RelmError(f"{file}: has no text; give a file of GLUE of the hub's copy, as Parquet")
+    return [Item(f"row {number}", tuple(text for text in row.values() if text)) for number, row in enumerate(rows, 1)]
 
 
 def _read_squad(content: str, file: Path) -> list[Item]:

@@ -16,14 +16,12 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
 from relm.examples.squad import MarkedAnswer, Paragraph, SpanQuestion
+from relm.examples.text_pairs import PairTemplate, model_inputs, pair_template
 from relm.examples.tokenizers import LoadedTokenizer
 
 # White space between words in the original, whose words decide a label; no-break spaces are not among it.
 WORD_BREAKS = " \t\r\n\u202f"
 WORDS = re.compile(f"[{WORD_BREAKS}]")
-# What a window adds to the tokens of question and paragraph by BERT's and by RoBERTa's template: [CLS] a [SEP] b [SEP], or
-# <s> a </s></s> b </s>.
-BERT_TEMPLATE, ROBERTA_TEMPLATE = 3, 4
 
 
 class WindowLengths(NamedTuple):
@@ -72,14 +70,6 @@ class AnswerWindows(NamedTuple):
         return model_inputs(self.input_ids, self.lengths, self.context_starts)
 
 
-def model_inputs(input_ids: npt.NDArray[np.integer], lengths: Integers, context_starts: Integers) -> Batch:
-    """Return a model's inputs; a question and its separator are segment 0, the paragraph and its own segment 1."""
-    positions = np.arange(input_ids.shape[1])
-    mask = positions < lengths[:, None]
-    second = mask & (positions >= context_starts[:, None])
-    return {"input_ids": input_ids.astype(np.int64), "attention_mask": mask, "token_type_ids": second.astype(np.int64)}
-
-
 class TokenizedParagraph(NamedTuple):
     """A paragraph as text, words and tokens."""
 
@@ -119,7 +109,7 @@ def window_questions(
     Raises:
         RelmError: the tokenizer has no template for two texts, or a window has no room for a paragraph.
     """
-    special = window_template(tokenizer)
+    special = pair_template(tokenizer)
     rows: list[dict[str, Any]] = []
     asked: list[AskedQuestion] = []
     skipped = 0
@@ -147,32 +137,6 @@ def _columns(rows: Sequence[Mapping[str, Any]], length: int) -> AnswerWindows:
 
 
 # --- tokens ------------------------------------------------------------------------------------------------------------------
-
-
-class WindowTemplate(NamedTuple):
-    """The special tokens of a window."""
-
-    cls: int
-    sep: int
-    pad: int
-    separators: int
-    """Count of separators between question and paragraph."""
-
-
-def window_template(tokenizer: LoadedTokenizer) -> WindowTemplate:
-    """Return the special tokens that a tokenizer puts around two texts.
-
-    Raises:
-        RelmError: it has no classification token or separator, or another template than BERT's and RoBERTa's.
-    """
-    added = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=True)
-    cls, sep = tokenizer.required("cls"), tokenizer.required("sep")
-    if added not in (BERT_TEMPLATE, ROBERTA_TEMPLATE):
-        raise RelmError(
-            f"{tokenizer.path}: adds {added} tokens to two texts, expected {BERT_TEMPLATE}, as BERT's, or {ROBERTA_TEMPLATE}, "
-            "as RoBERTa's; use another tokenizer"
-        )
-    return WindowTemplate(cls, sep, tokenizer.special.pad or 0, added - 2)
 
 
 def tokenized(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
@@ -302,7 +266,7 @@ def _windows(
     query: Integers,
     context: TokenizedText,
     lengths: WindowLengths,
-    special: WindowTemplate,
+    special: PairTemplate,
     label: tuple[int, int] | None,
     question: int,
 ) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from relm.errors import RelmError
 from relm.examples.contract import Examples
 from relm.examples.encoder import Disagreement, library_only
 from relm.recipes.declaration import load
@@ -40,7 +41,10 @@ def pregenerate(
 
 def _pregenerate(objective: Objective) -> Pregenerate:
     original = objective.original
-    function: Pregenerate = load((original and original.pregenerate) or objective.declaration.pregenerate)
+    name = (original and original.pregenerate) or objective.declaration.pregenerate
+    if name is None:
+        raise RelmError(f"objective {objective.objective}: no documents make its examples; the evaluation of a task does")
+    function: Pregenerate = load(name)
     return function
 
 

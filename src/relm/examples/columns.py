@@ -14,11 +14,17 @@ from relm.errors import RelmError
 FACTS = b"relm"
 AGAIN = "delete it with its sidecar and give the command that makes it again"
 
-Kind = Literal["uint16", "int32", "int8", "bool"]
+Kind = Literal["uint16", "int32", "int8", "bool", "float32"]
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
-ARROW = {"uint16": pa.uint16(), "int32": pa.int32(), "int8": pa.int8(), "bool": pa.bool_()}
-KINDS: dict[pa.DataType, Kind] = {pa.uint16(): "uint16", pa.int32(): "int32", pa.int8(): "int8", pa.bool_(): "bool"}
+ARROW: dict[Kind, pa.DataType] = {
+    "uint16": pa.uint16(),
+    "int32": pa.int32(),
+    "int8": pa.int8(),
+    "bool": pa.bool_(),
+    "float32": pa.float32(),
+}
+KINDS: dict[pa.DataType, Kind] = {arrow: kind for kind, arrow in ARROW.items()}
 
 
 @dataclass(frozen=True)

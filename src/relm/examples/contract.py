@@ -10,7 +10,7 @@ from relm.examples.order import epochs_of, example_indices, row_keys
 from relm.examples.tokenizers import SpecialIds
 
 Integers = npt.NDArray[np.int64]
-# Name -> (examples, ...) array; integers as int64 and flags as bool, ready for `torch.from_numpy`.
+# Name -> (examples, ...) array; integers as int64, flags as bool and scores as float32, ready for `torch.from_numpy`.
 Batch = dict[str, npt.NDArray[Any]]
 
 IGNORED = -100
@@ -37,6 +37,8 @@ class Examples(Protocol):
       ``next_sentence_labels`` (examples,), 0 where the second segment follows the first, 1 where it is random.
     - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T),
       padded with `IGNORED`.
+    - spans, two_classes, three_classes, score: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L);
+      ``answer_positions`` (examples, 2), ``class_labels`` (examples,) or ``scores`` (examples,).
     """
 
     def __len__(self) -> int:

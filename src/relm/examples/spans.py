@@ -11,7 +11,7 @@ import numpy as np
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.examples.answer_windows import AnswerWindows, WindowLengths, model_inputs, window_questions
+from relm.examples.answer_windows import AnswerWindows, WindowLengths, window_questions
 from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
@@ -19,6 +19,7 @@ from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.squad import Paragraph, first_questions, parse_squad
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
+from relm.examples.text_pairs import model_inputs
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE, Objective
 

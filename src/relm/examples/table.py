@@ -96,7 +96,7 @@ class TableWriter:
         return converted if sizes is None else Ragged(converted, sizes)
 
     def _require_range(self, column: Column, values: Array, sizes: Integers | None) -> None:
-        if column.kind == "bool" or not values.size:
+        if column.kind in ("bool", "float32") or not values.size:
             return
         limits = np.iinfo(column.kind)
         low, high = (int(limits.min), int(limits.max)) if column.below is None else (0, column.below - 1)

@@ -16,7 +16,7 @@ from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 
 # Inputs that `relm evaluate` takes as one file each.
-FILES = ("manifest", "tokenizer", "training_file", "file")
+FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
 
 
 @report_faults
@@ -72,7 +72,8 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     if declaration.reads_log_alone:
         run = plan.recipe.run
         return shlex.join(["--logs", *strings(plan.logs), "--trained-on", *filter(None, (run.device, run.topology))])
-    read = [word for name in FILES if name in declaration.inputs for word in (f"--{name.replace('_', '-')}", input[name])]
+    names = set(input.keys())
+    read = [word for name in FILES if name in names for word in (f"--{name.replace('_', '-')}", input[name])]
     folder = ["--task-folder", str(HARNESS_TASKS)] if "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir() else []
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
     found = find_evaluation_device(plan.recipe.run.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
@@ -17,8 +17,13 @@ _OWN_FIELDS = (
     "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
 )  # fmt: skip
 _WITH_SENTENCE_PAIRS = ("BertForPreTraining", "BertForNextSentencePrediction")
-_SPAN_CLASSES = {"bert": "BertForQuestionAnswering", "roberta": "RobertaForQuestionAnswering"}
-_HEADS = ("vocabulary", "spans")
+_HEAD_CLASSES = {
+    "spans": {"bert": "BertForQuestionAnswering", "roberta": "RobertaForQuestionAnswering"},
+    "classes": {"bert": "BertForSequenceClassification", "roberta": "RobertaForSequenceClassification"},
+}
+_HEADS = ("vocabulary", *_HEAD_CLASSES)
+# The count of outputs of a classifier whose file does not state it.
+_LABELS = 2
 _INITIALISATIONS = ("normal", "truncated_normal")
 _UNLEARNT_INPUTS = ("padding", "token_0", "none")
 _DEFAULT_VOCABULARY = {"bert": 30522, "roberta": 50265}
@@ -48,7 +53,10 @@ class BertConfig:
     next_sentence: bool = False
     """A pooled first token and a head that predicts whether the second segment follows the first."""
     head: str = "vocabulary"
-    """vocabulary: masked tokens, and sentence pairs with `next_sentence`; spans: the first and last token of an answer."""
+    """vocabulary: masked tokens, and sentence pairs with `next_sentence`; spans: the first and last token of an answer;
+    classes: the class of a text or a pair of texts, or a score."""
+    labels: int = _LABELS
+    """Outputs of the head `classes`: the count of classes, or 1 for a score."""
     activation: str = "gelu_erf"
     """gelu_erf: the exact one, as published; gelu_tanh: the approximation, which Graphcore's devices compute for either."""
     hidden_dropout: float = 0.1
@@ -107,6 +115,11 @@ class BertConfig:
         return {"padding": self.padding_id, "token_0": 0, "none": None}[self.unlearnt_input]
 
     @property
+    def has_pooler(self) -> bool:
+        """Return True if a projection of the first token's output belongs to the encoder; RoBERTa's classifier has its own."""
+        return self.next_sentence or (self.head == "classes" and self.family == "bert")
+
+    @property
     def first_position(self) -> int:
         """Return the row of the first token's position."""
         return self.padding_id + 1 if self.family == "roberta" and self.padding_id is not None else 0
@@ -131,6 +144,8 @@ class BertConfig:
         published.required("add_cross_attention", False, (False,))
         hidden_size = published.whole("hidden_size", 768)
         padding_id = config.get("pad_token_id", _DEFAULT_PADDING[family])
+        named = config.get("architectures") or ()
+        head = next((head for head, names in _HEAD_CLASSES.items() if names[family] in named), "vocabulary")
         first = 0 if family == "bert" or padding_id is None else padding_id + 1
         return cls(
             layers=published.whole("num_hidden_layers", 12),
@@ -141,8 +156,9 @@ class BertConfig:
             vocabulary_size=published.whole("vocab_size", _DEFAULT_VOCABULARY[family]),
             type_vocabulary_size=published.whole("type_vocab_size", 2),
             family=family,
-            next_sentence=any(name in _WITH_SENTENCE_PAIRS for name in config.get("architectures") or ()),
-            head="spans" if _SPAN_CLASSES[family] in (config.get("architectures") or ()) else "vocabulary",
+            next_sentence=any(name in _WITH_SENTENCE_PAIRS for name in named),
+            head=head,
+            labels=_published_labels(published) if head == "classes" else _LABELS,
             activation=published.activation("hidden_act", "gelu"),
             hidden_dropout=published.number("hidden_dropout_prob", 0.1),
             attention_dropout=published.number("attention_probs_dropout_prob", 0.1),
@@ -176,12 +192,24 @@ class BertConfig:
             "pad_token_id": self.padding_id,
             "position_embedding_type": "absolute",
             "tie_word_embeddings": True,
+            **self._names_of_labels(),
             **own_switches(self, _OWN_FIELDS),
         }
 
+    def _names_of_labels(self) -> dict[str, Any]:
+        """Return the keys for the count of labels, by the names that `transformers` gives them."""
+        if self.head != "classes":
+            return {}
+        names = [f"LABEL_{number}" for number in range(self.labels)]
+        return {
+            "id2label": {str(number): name for number, name in enumerate(names)},
+            "label2id": {name: number for number, name in enumerate(names)},
+            "problem_type": "regression" if self.labels == 1 else "single_label_classification",
+        }
+
     def _architecture(self) -> str:
-        if self.head == "spans":
-            return _SPAN_CLASSES[self.family]
+        if self.head in _HEAD_CLASSES:
+            return _HEAD_CLASSES[self.head][self.family]
         if self.family == "roberta":
             return "RobertaForMaskedLM"
         if self.transform_layer:
@@ -198,8 +226,9 @@ class BertConfig:
         for ending, own in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(ending):
                 name = name[: -len(ending)] + own
-        ignored: tuple[str, ...] = () if self.next_sentence else ("bert.pooler.", "cls.seq_relationship.")
-        ignored += ("cls.",) if self.head == "spans" else ()
+        ignored: tuple[str, ...] = () if self.has_pooler else ("bert.pooler.",)
+        ignored += () if self.next_sentence else ("cls.seq_relationship.",)
+        ignored += ("cls.",) if self.head in _HEAD_CLASSES else ()
         return None if name.startswith(ignored) or name == "bert.embeddings.position_ids" else name
 
     def published_name(self, own: str) -> str:
@@ -221,8 +250,23 @@ class BertConfig:
         )
 
 
-def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> BertConfig:
-    """Return the configuration of a BERT or RoBERTa, with a head for sentence pairs, or for answers, if these are scored.
+def _published_labels(published: Published) -> int:
+    """Return the count of outputs of a classifier.
+
+    Raises:
+        ValueError: the names of the labels are no object, or the head computes another loss than this project's.
+    """
+    names = published.config.get("id2label")
+    if names is not None and not (isinstance(names, dict) and names):
+        raise ValueError(f"config.json: id2label is {names!r}, expected an object with a name for each label")
+    labels = published.whole("num_labels", _LABELS) if names is None else len(names)
+    kind = "regression" if labels == 1 else "single_label_classification"
+    published.required("problem_type", None, (None, kind))
+    return labels
+
+
+def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Mapping[str, int]) -> BertConfig:
+    """Return the configuration of a BERT or RoBERTa, with the head that the terms of the loss need.
 
     `relm.recipes.architectures.ArchitectureDeclaration` describes the arguments.
     """
@@ -232,6 +276,7 @@ def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | 
         **sizes,
         family=settings["architecture"],
         next_sentence="next_sentence" in terms,
-        head="spans" if "answer" in terms else "vocabulary",
+        head="spans" if "answer" in terms else "classes" if terms.keys() & {"class", "score"} else "vocabulary",
+        labels=terms.get("class", 1 if "score" in terms else _LABELS),
         padding_id=special.get("pad"),
     )

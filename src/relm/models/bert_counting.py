@@ -56,6 +56,10 @@ def _head_weights(config: BertConfig) -> Iterator[Weights]:
     if config.head == "spans":
         yield from _projection((2, width), True)
         return
+    if config.head == "classes":
+        yield from _projection((width, width), True)
+        yield from _projection((config.labels, width), True)
+        return
     if config.prediction_bias:
         yield Weights("vectors", (config.vocabulary_size,))
     if config.transform_layer:
@@ -84,6 +88,10 @@ def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
     if config.head == "spans":
         yield Product(lengths.source, width, 2, recomputed=False)
         return
+    if config.head == "classes":
+        yield Product(1, width, width, recomputed=False)
+        yield Product(1, width, config.labels, recomputed=False)
+        return
     if config.transform_layer:
         yield Product(lengths.scored, width, width, recomputed=False)
     yield Product(lengths.scored, width, config.vocabulary_size, recomputed=False)
@@ -94,7 +102,7 @@ def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
 
 def _read_rows(config: BertConfig, lengths: Lengths) -> int:
     """Return the count of positions of the last layer's output that the head reads."""
-    return lengths.source if config.head == "spans" else lengths.scored + config.next_sentence
+    return {"spans": lengths.source, "classes": 1}.get(config.head, lengths.scored + config.next_sentence)
 
 
 def bert_activations(config: BertConfig, lengths: Lengths, how: Computing) -> Iterator[Activations]:
@@ -105,6 +113,9 @@ def bert_activations(config: BertConfig, lengths: Lengths, how: Computing) -> It
     embeddings = 2 * ID * length + 2 * FLOAT * length * width
     if config.head == "spans":  # the head's input, and two logits with their logarithms for each position
         yield Activations(kept=embeddings + how.element * length * width + 4 * FLOAT * length, temporary=2 * FLOAT * length)
+        return
+    if config.head == "classes":  # the first token's output, the pooler's and the classifier's inputs
+        yield Activations(kept=embeddings + 4 * FLOAT * width + 4 * FLOAT * config.labels, temporary=2 * FLOAT * width)
         return
     logits, gradients = loss_bytes(how, scored, config.vocabulary_size)
     # Of the transform: its input, GELU's input, the normalisation's input and its output.

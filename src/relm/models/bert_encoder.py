@@ -163,13 +163,13 @@ class Pooler(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings and layers; with sentence pairs, a pooler that reads the first token."""
+    """Embeddings and layers; with sentence pairs or a classifier, a pooler that reads the first token."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
         self.encoder = Layers(config)
-        self.pooler = Pooler(config) if config.next_sentence else None
+        self.pooler = Pooler(config) if config.has_pooler else None
 
     def forward(
         self,

@@ -6,9 +6,10 @@ Imports nothing of this package beside `relm.models`, and imports on Python 3.8 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +20,11 @@ from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, through_layers, truncated_normal
 from relm.models.segments import ModelSegment, State
-from relm.models.weights import read_weights, write_folder
+from relm.models.weights import list_tensors, read_weights, write_folder
 
 Model = TypeVar("Model", bound="EncoderModel")
+# Prefixes of the module's names: the encoder, and the part of it that not every file has.
+_ENCODER, _POOLER = "bert.", "bert.pooler."
 
 
 class EncoderModel(LanguageModel):
@@ -146,6 +149,42 @@ class EncoderModel(LanguageModel):
         weights = read_weights(folder, model.state_dict(), config.own_name, cls.copies, model._absent_biases())
         model.load_state_dict(weights)
         return model
+
+    @classmethod
+    def on_encoder(cls: type[Model], folder: Path, generator: torch.Generator, **head: Any) -> Model:
+        """Return the encoder in a Hugging Face folder with a new head, whose weights are drawn as `initialise` draws them.
+
+        A pooler that the head reads is the folder's if it has one, as of a model that was trained on sentence pairs; else it is
+        drawn with the head.
+
+        Args:
+            folder: of a masked language model, or any other with the encoder; other heads in it are ignored.
+            head: fields of the configuration that describe the head, such as `labels`.
+
+        Raises:
+            ValueError: it is no BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
+            OSError: a file is absent.
+        """
+        model = cls(replace(folder_config(folder, BertConfig, None, FREE_FIELDS), **head))
+        held = {model._encoder_name(name) for name in list_tensors(folder)}
+        wanted = {
+            name: tensor
+            for name, tensor in model.state_dict().items()
+            if name.startswith(_ENCODER) and (name in held or not name.startswith(_POOLER))
+        }
+        weights = read_weights(folder, wanted, model._encoder_name, {}, model._absent_biases())
+        drawn = {
+            name: model._drawn(tensor.shape, generator) if tensor.dim() > 1 else torch.zeros(tensor.shape)
+            for name, tensor in model.state_dict().items()
+            if name not in weights
+        }
+        model.load_state_dict({**weights, **drawn})
+        return model
+
+    def _encoder_name(self, published: str) -> str | None:
+        """Return the module's name for a parameter of the encoder in a file; None for one of a head."""
+        name = self.config.own_name(published)
+        return name if name is not None and name.startswith(_ENCODER) else None
 
     def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
         """Write `config.json` and `model.safetensors` (float32) into an existing folder.

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from relm.models.bert_configuration import FREE_FIELDS, BertConfig
+from relm.models.bert_configuration import BertConfig
 from relm.models.bert_model import EncoderModel
-from relm.models.configuration import folder_config
 from relm.models.layers import Linear
 from relm.models.losses import Term, cross_entropy
 from relm.models.segments import ModelSegment, state_of
-from relm.models.weights import read_weights
 
 HEAD = "qa_outputs."
 
@@ -70,26 +66,3 @@ class BertForSpans(EncoderModel):
             self.parameter_names(HEAD),
             lambda batch, state: state_of(self._scored(state["hidden"], batch)),
         )
-
-    @classmethod
-    def on_encoder(cls, folder: Path, generator: torch.Generator) -> BertForSpans:
-        """Return the encoder in a Hugging Face folder with a new head, whose weights are drawn as `initialise` draws them.
-
-        Args:
-            folder: of a masked language model, or any other with the encoder; other heads in it are ignored.
-
-        Raises:
-            ValueError: it is no BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
-            OSError: a file is absent.
-        """
-        model = cls(folder_config(folder, BertConfig, None, FREE_FIELDS))
-        encoder = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(HEAD)}
-        weights = read_weights(folder, encoder, model._encoder_name, {}, model._absent_biases())
-        head = {HEAD + "weight": model._drawn(model.qa_outputs.weight.shape, generator), HEAD + "bias": torch.zeros(2)}
-        model.load_state_dict({**weights, **head})
-        return model
-
-    def _encoder_name(self, published: str) -> str | None:
-        """Return the module's name for a parameter of the encoder in a file; None for one of a head."""
-        name = self.config.own_name(published)
-        return name if name is not None and name.startswith("bert.") else None

@@ -40,6 +40,20 @@ def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
     return Term(nats, scored.sum(), (flat.detach().argmax(-1) == wanted).sum())
 
 
+def squared_error(predicted: Tensor, wanted: Tensor) -> Term:
+    """Score numbers by their squared distance, which is -ln P of a normal distribution of variance 1/2, less a constant.
+
+    A prediction within one half of its number counts as correct.
+
+    Args:
+        predicted: (...), any floating type; distances and sums are taken in float32.
+        wanted: (...) float32; -100 is not scored, and sends no gradient.
+    """
+    scored = wanted != IGNORED_LABEL
+    distances = torch.where(scored, predicted.float() - wanted, 0.0)
+    return Term(distances.square().sum(), scored.sum(), (scored & (distances.detach().abs() < 0.5)).sum())
+
+
 def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, traced: bool = False) -> Term:
     """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks.
 

@@ -61,6 +61,18 @@ def read_weights(
     return kept
 
 
+def list_tensors(folder: Path) -> list[str]:
+    """Return the names of the tensors in a folder's `model.safetensors`.
+
+    Raises:
+        OSError: the file is absent.
+    """
+    from safetensors import safe_open
+
+    with safe_open(str(folder / WEIGHTS), framework="pt") as file:
+        return list(file.keys())
+
+
 def _misfits(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
     faults = [f"{name} is missing" for name in expected if name not in found]
     faults += [f"{name} is unknown" for name in found if name not in expected]

@@ -38,7 +38,7 @@ class ArchitectureDeclaration:
     configuration: str
     """Function that returns a model's configuration, a frozen dataclass whose `architecture` is the declared name. Its
     arguments are the section's keys with the vocabulary's size, the tokenizer's special tokens (name -> id or None), and the
-    terms of the loss."""
+    terms of the loss (name -> count of classes, 0 where the classes are the tokens)."""
     weights: str
     """Function (configuration) -> records of its parameters, see `relm.models.counting`; imports no torch."""
     products: str
@@ -267,8 +267,11 @@ _BERT = ArchitectureDeclaration(
     products="relm.models.bert_counting:bert_products",
     activations="relm.models.bert_counting:bert_activations",
     segment_weights="relm.models.bert_counting:bert_segment_weights",
-    heads={"spans": "relm.models.bert_span:BertForSpans"},
-    terms=("masked_token", "next_sentence", "answer"),
+    heads={
+        "spans": "relm.models.bert_span:BertForSpans",
+        "classes": "relm.models.bert_classification:BertForClassification",
+    },
+    terms=("masked_token", "next_sentence", "answer", "class", "score"),
     twin_sizes={"intermediate_size": None},
 )
 _T5 = ArchitectureDeclaration(

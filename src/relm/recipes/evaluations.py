@@ -13,14 +13,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from relm.recipes.declaration import Registry, register_with_options
-from relm.recipes.fine_tuning import Squad
+from relm.recipes.fine_tuning import Glue, Squad
 from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.section import Section
 
-Input = Literal["manifest", "tokenizer", "file", "training_file", "task_folder", "log"]
+Input = Literal["manifest", "tokenizer", "file", "training_file", "mismatched_file", "task_folder", "log"]
 """A file that an evaluation reads beside the model: the manifest of the last phase's examples, with their shards; the recipe's
-tokenizer; a published test file; the file that a model is fine-tuned on before the test file is scored; the folder of the
-harness's task files; or the logs of all phases, in which case no weights are read."""
+tokenizer; a published test file; the file that a model is fine-tuned on before the test file is scored; a second test file,
+which the same model is scored on; the folder of the harness's task files; or the logs of all phases, in which case no weights
+are read."""
 
 Fact = Literal["context", "batch_size", "phase", "language", "phases", "harness_task", "task_files"]
 """A key of `EvaluationJob`, beside the options, that follows from the recipe."""
@@ -37,10 +38,12 @@ class EvaluationDeclaration:
     run: str
     """Function as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
     name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
-    `file_sha256` as well, for a `training_file` `training_sha256`, for a `log` `logs` and `trained_on`. It returns a sentence
-    for the user."""
+    `file_sha256` as well, for a `training_file` `training_sha256`, for a `mismatched_file` `mismatched_sha256`, for a `log`
+    `logs` and `trained_on`. It returns a sentence for the user."""
     inputs: tuple[Input, ...]
     """Files that are read beside the model."""
+    optional_inputs: tuple[Input, ...] = ()
+    """Files that are read beside these, where a test has them."""
     objectives: tuple[str, ...] = ("causal",)
     """Objectives of the last phase for which it is defined."""
     facts: tuple[Fact, ...] = ()
@@ -325,6 +328,19 @@ _declare(
         objectives=("masked",),
         inputs=("training_file", "file", "tokenizer"),
         options=Squad,
+        takes_limit=True,
+        has_step=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="glue",
+        summary="fine-tune a BERT or RoBERTa on a task of GLUE with several seeds, and score its classes or scores",
+        run="relm.evaluation.glue:evaluate_glue",
+        objectives=("masked",),
+        inputs=("training_file", "file", "tokenizer"),
+        optional_inputs=("mismatched_file",),
+        options=Glue,
         takes_limit=True,
         has_step=True,
     )

@@ -1,6 +1,6 @@
 """Options of fine-tuning on a task, by which an encoder is evaluated."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -8,12 +8,13 @@ from relm.recipes.section import Section
 
 
 class FineTuning(Section):
-    """Training on the task's own examples; the defaults are those of BERT on SQuAD 1.1 (Devlin et al. 2019, section 4.2)."""
+    """Training on the task's own examples; the defaults are those of the original BERT's scripts, on SQuAD 1.1 and on GLUE."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
     """Peak learning rate, to which it rises in the warm-up and from which it falls in a line to 0."""
     epochs: float = Field(default=3.0, gt=0)
-    """Passes over the training questions; the steps are epochs times questions divided by the batch size, rounded down."""
+    """Passes over the training examples; the steps are epochs times examples divided by the batch size, rounded down. SQuAD's
+    examples are its questions."""
     batch_size: int = Field(default=32, gt=0)
     """Sequences per optimizer step."""
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
@@ -30,6 +31,17 @@ class FineTuning(Section):
     """Random seed of the first run: of its head's weights, the order of its examples and its dropout."""
     seeds: int = Field(default=5, gt=0)
     """Number of runs: seed, seed + 1 and so on; the figures are their means, with the standard deviation of one run."""
+    sequence_length: int = Field(gt=1)
+    """Length of a sequence in tokens."""
+
+    def shorten(self, longest: int, batch_size: int, seeds: int) -> Self:
+        """Return the options of a small model: sequences of at most `longest` tokens, and at most so many in a batch."""
+        sizes = {
+            "sequence_length": min(self.sequence_length, longest),
+            "batch_size": min(self.batch_size, batch_size),
+            "seeds": min(self.seeds, seeds),
+        }
+        return self.model_copy(update=sizes)
 
 
 class Squad(FineTuning):
@@ -48,12 +60,15 @@ class Squad(FineTuning):
 
     def shorten(self, longest: int, batch_size: int, seeds: int) -> Self:
         """Return the options of a small model: windows of at most `longest` tokens, and at most so many in a batch."""
-        length = min(self.sequence_length, longest)
-        sizes = {
-            "sequence_length": length,
-            "doc_stride": min(self.doc_stride, length // 4),
-            "max_query_length": min(self.max_query_length, length // 4),
-            "batch_size": min(self.batch_size, batch_size),
-            "seeds": min(self.seeds, seeds),
-        }
-        return self.model_copy(update=sizes)
+        short = super().shorten(longest, batch_size, seeds)
+        sizes = {key: min(getattr(self, key), short.sequence_length // 4) for key in ("doc_stride", "max_query_length")}
+        return short.model_copy(update=sizes)
+
+
+class Glue(FineTuning):
+    """The class or the score of a text or a pair of texts (GLUE), by fine-tuning a BERT or RoBERTa."""
+
+    task: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"] = "cola"
+    """Task of GLUE, by the name of its folder in the hub's copy, nyu-mll/glue."""
+    sequence_length: int = Field(default=128, gt=5)
+    """Length of a sequence in tokens; of longer pairs the longer text is truncated."""

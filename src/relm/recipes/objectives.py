@@ -38,8 +38,9 @@ class ObjectiveDeclaration:
     """Layout of stored examples: `TOKEN_STREAM` or `TABLE`."""
     labels: Mapping[str, str]
     """Term of a model's loss -> array of a batch with the labels that it scores."""
-    pregenerate: str
-    """Function like `relm.examples.builders.pregenerate`, which writes a shard of examples from a file of documents."""
+    pregenerate: str | None
+    """Function like `relm.examples.builders.pregenerate`, which writes a shard of examples from a file of documents; None: the
+    evaluation of a task writes them from the task's own file."""
     read: str
     """Function like `relm.examples.builders.open_examples`, which opens a split of examples for random access."""
     generate: str
@@ -172,8 +173,8 @@ class Objective(Section):
 
     objective: Annotated[str, NameIn(OBJECTIVES)]
     """Training objective. causal: predict each next token; masked: predict masked tokens; seq2seq: predict a target text from a
-    source text; span_corruption: predict masked spans; spans: mark an answer, in fine-tuning on a task, which no recipe has as
-    a phase."""
+    source text; span_corruption: predict masked spans; spans: mark an answer; two_classes, three_classes: predict the class
+    of a text or a pair of texts; score: predict its score. Only fine-tuning on a task has the last four, and no recipe."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
     """Length of a sequence in tokens; for seq2seq and span_corruption, that of the encoder."""
     causal: Causal = Causal()
@@ -209,6 +210,11 @@ class Objective(Section):
     def terms(self) -> Collection[str]:
         """Terms of the loss for which examples have labels."""
         return self.declaration.labels.keys() if self.declaration.terms is None else self.declaration.terms(self)
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Term for which examples have labels -> count of its classes; 0 where the classes are the tokens."""
+        return {term: self.declaration.classes.get(term, 0) for term in self.terms}
 
     @property
     def original(self) -> BuilderDeclaration | None:
@@ -332,3 +338,22 @@ OBJECTIVES.register(
         is_of_task=True,
     )
 )
+for _name, _term, _label, _classes in (
+    ("two_classes", "class", "class_labels", 2),
+    ("three_classes", "class", "class_labels", 3),
+    ("score", "score", "scores", 1),
+):
+    OBJECTIVES.register(
+        ObjectiveDeclaration(
+            name=_name,
+            layout=TABLE,
+            labels={_term: _label},
+            classes={_term: _classes},
+            pregenerate=None,
+            read="relm.examples.classification:open_labelled",
+            generate="relm.examples.classification:generate_labelled",
+            lengths="relm.examples.classification:labelled_lengths",
+            stores_length=True,
+            is_of_task=True,
+        )
+    )

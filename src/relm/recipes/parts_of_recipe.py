@@ -42,10 +42,10 @@ def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, Publis
         if last not in test.objectives:
             wanted = " or ".join(test.objectives)
             raise RelmError(f"{path}: evaluate: {name}: for objective {wanted}; the last phase has {last}")
-        if test.protocol == "squad" and longest is not None and test.squad.sequence_length > longest:
+        if test.tuning is not None and longest is not None and test.tuning.sequence_length > longest:
             raise RelmError(
-                f"{path}: evaluate: {name}: its windows have {test.squad.sequence_length} tokens, and model.positions is "
-                f"{longest}; name a test with a shorter squad.sequence_length, or leave it out"
+                f"{path}: evaluate: {name}: its sequences have {test.tuning.sequence_length} tokens, and model.positions is "
+                f"{longest}; name a test with a shorter {test.protocol}.sequence_length, or leave it out"
             )
 
 

@@ -353,7 +353,7 @@ class Plan:
         return self.test_downloads(test)["file"]
 
     def test_downloads(self, test: str) -> dict[str, Path]:
-        """Return input of the test's protocol, file or training_file -> its path, in a folder named after its identity."""
+        """Return each input of the test's protocol that is a file -> its path, in a folder named after its identity."""
         return self._downloads_of(test, self.tests[test])
 
     def _downloads_of(self, test: str, spec: PublishedTest) -> dict[str, Path]:

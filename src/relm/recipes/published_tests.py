@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
-from relm.recipes.fine_tuning import Squad
+from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 from relm.recipes.web_address import WebAddress
 
-ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad")
+ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad", "glue")
 """Formats of tests' files whose items `relm contamination` compares with documents."""
 
 
@@ -33,12 +33,15 @@ class PublishedTest(Section):
     protocol: Annotated[str, NameIn(PROTOCOLS)]
     """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line;
     multiple_choice: questions, one JSON object per line, in one file or in several in a zip archive, or the rows of a
-    parquet file; squad: questions in the
-    format of SQuAD 1.1, after fine-tuning."""
-    files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=2)
-    """File name -> its content and sources: the file that is scored and, if a model is fine-tuned first, its training file."""
+    parquet file; squad: questions in the format of SQuAD 1.1, after fine-tuning; glue: the examples of a task of GLUE, after
+    fine-tuning."""
+    files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=3)
+    """File name -> its content and sources: the file that is scored and, if a model is fine-tuned first, its training file and,
+    of MNLI, a second file that is scored."""
     training_file: Slug | None = None
     """Name of the file that a model is fine-tuned on before the other one is scored; null: the protocol fine-tunes none."""
+    mismatched_file: Slug | None = None
+    """Name of a second file that the same model is scored on, MNLI's mismatched examples; null: there is none."""
     perplexity: TextPerplexity = TextPerplexity()
     """Options of the protocol perplexity."""
     lambada: Lambada = Lambada()
@@ -47,16 +50,25 @@ class PublishedTest(Section):
     """Options of the protocol multiple_choice."""
     squad: Squad = Squad()
     """Options of the protocol squad."""
+    glue: Glue = Glue()
+    """Options of the protocol glue."""
 
     @property
     def file(self) -> str:
         """Name of the file that is scored."""
-        return next(name for name in self.files if name != self.training_file)
+        return next(name for name in self.files if name not in (self.training_file, self.mismatched_file))
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Input of its protocol, file or training_file -> the name of that file."""
-        return {"file": self.file, **({"training_file": self.training_file} if self.training_file else {})}
+        """Input of its protocol, file, training_file or mismatched_file -> the name of that file."""
+        others = {"training_file": self.training_file, "mismatched_file": self.mismatched_file}
+        return {"file": self.file, **{key: name for key, name in others.items() if name is not None}}
+
+    @property
+    def tuning(self) -> FineTuning | None:
+        """Options by which a model is fine-tuned before the test is scored; None: it is not, or an extension has its own."""
+        options = getattr(self, self.protocol, None)
+        return options if isinstance(options, FineTuning) else None
 
     @property
     def sha256(self) -> dict[str, str]:
@@ -79,6 +91,7 @@ class PublishedTest(Section):
             "lambada": "lambada",
             "multiple_choice": self.multiple_choice.format,
             "squad": "squad",
+            "glue": "glue",
         }
         return by_protocol.get(self.protocol)
 
@@ -88,15 +101,30 @@ class PublishedTest(Section):
         if not PROTOCOLS[self.protocol].fine_tunes:
             if self.training_file is not None:
                 raise ValueError(f"training_file: {self.protocol} fine-tunes no model; leave it out")
-            if len(self.files) > 1:
-                raise ValueError(f"files: {self.protocol} scores one file, found {found}; leave the others out")
         elif self.training_file is None:
             raise ValueError(f"training_file: {self.protocol} fine-tunes a model; name the one of {found} for that")
-        elif self.training_file not in self.files:
-            raise ValueError(f"training_file: {self.training_file} is not one of files, which has {found}; correct either")
-        elif len(self.files) == 1:
-            raise ValueError(f"files: {self.protocol} scores a second one beside {self.training_file}; add it")
+        self._require_mismatched_examples()
+        named = {key: getattr(self, key) for key in ("training_file", "mismatched_file") if getattr(self, key) is not None}
+        for key, name in named.items():
+            if name not in self.files:
+                raise ValueError(f"{key}: {name} is not one of files, which has {found}; correct either")
+        if len(set(named.values())) < len(named):
+            raise ValueError(f"mismatched_file: {self.mismatched_file} is the training_file as well; name another file")
+        if len(self.files) == len(named):
+            raise ValueError(f"files: {self.protocol} scores another one beside {' and '.join(named.values())}; add it")
+        if len(self.files) > len(named) + 1:
+            beside = f" beside {' and '.join(named.values())}" if named else ""
+            raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; leave the others out")
         return self
+
+    def _require_mismatched_examples(self) -> None:
+        """Raise if there is a second file to score, and the test is not MNLI.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.mismatched_file is not None and (self.protocol, self.glue.task) != ("glue", "mnli"):
+            raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
 
     @model_validator(mode="after")
     def options_belong_to_the_protocol(self) -> Self:

@@ -106,10 +106,10 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 def smoke_test(test: PublishedTest, model: Architecture) -> PublishedTest:
     """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are."""
-    if test.protocol != "squad":
+    if test.tuning is None:
         return test
-    longest = model.longest_sequence or test.squad.sequence_length
-    return test.model_copy(update={"squad": test.squad.shorten(longest, GLOBAL_BATCH_SIZE, SEEDS)})
+    longest = model.longest_sequence or test.tuning.sequence_length
+    return test.model_copy(update={test.protocol: test.tuning.shorten(longest, GLOBAL_BATCH_SIZE, SEEDS)})
 
 
 def _split_twin(twin: dict[str, Any], recipe: Recipe, pipeline: Pipeline) -> None:

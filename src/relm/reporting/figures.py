@@ -45,8 +45,22 @@ FIGURES = {
     },
     "exact_match": ("Exact match", ".4f", "share of answers that are right, without case, articles and punctuation"),
     "exact_match_std": ("Its standard deviation", ".4f", "from one seed of fine-tuning to another"),
-    "f1": ("F1", ".4f", "of the words of answers, mean over questions"),
-    "f1_std": ("Its standard deviation", ".4f", "from one seed of fine-tuning to another"),
+    **{
+        f"{figure}{suffix}{kind}": (
+            "Its standard deviation" if kind else f"{name}{', mismatched' if suffix else ''}",
+            ".4f",
+            "from one seed of fine-tuning to another" if kind else meaning,
+        )
+        for figure, name, meaning in (
+            ("accuracy", "Accuracy", "share of examples whose class is right"),
+            ("f1", "F1", "of the words of answers, mean over questions; of GLUE, of the pairs of equal meaning"),
+            ("matthews_correlation", "Matthews correlation", "of the classes, from -1 to 1"),
+            ("pearson_correlation", "Pearson correlation", "of the scores, from -1 to 1"),
+            ("spearman_correlation", "Spearman correlation", "of the scores' ranks, from -1 to 1"),
+        )
+        for suffix in (("", "_mismatched") if figure == "accuracy" else ("",))
+        for kind in ("", "_std")
+    },
     "worked_example_word_accuracy": ("Worked example", ".4f", "share of its words that are right"),
     "minutes": ("Minutes", ",.1f", "of training, wall time"),
     "sequences_per_second": ("Sequences a second", ",.2f", "over all of training"),
@@ -62,6 +76,7 @@ FIGURES = {
     "tokens_scored": ("Tokens scored", ",.0f", ""),
     "tokens": ("Tokens", ",.0f", ""),
     "examples": ("Examples", ",.0f", ""),
+    "examples_mismatched": ("Examples, mismatched", ",.0f", ""),
     "sequences": ("Sequences", ",.0f", ""),
     "masked_tokens": ("Masked tokens", ",.0f", ""),
     "documents": ("Documents", ",.0f", ""),

@@ -42,6 +42,11 @@ METRICS = {
     "perplexity_per_word": "word_perplexity",
     "exact_match": "exact_match",
     "f1": "f1",
+    "accuracy": "accuracy",
+    "accuracy_mismatched": "accuracy",
+    "matthews_correlation": "matthews_correlation",
+    "pearson_correlation": "pearsonr",
+    "spearman_correlation": "spearmanr",
 }
 
 

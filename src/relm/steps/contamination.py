@@ -32,7 +32,8 @@ STEPS: dict[str, Step] = {
                 "--format",
                 required=True,
                 choices=ITEM_FORMATS,
-                help="of the test's file; text: each line is an item; squad: SQuAD's JSON; others: a JSON object on each line",
+                help="of the test's file; text: each line is an item; squad: SQuAD's JSON; glue: Parquet; others: a JSON "
+                "object on each line",
             ),
             path("--file", "the test's file"),
             argument("--text-key", default="text", metavar="KEY", help="for lambada: key of a passage; default: text"),

@@ -58,13 +58,14 @@ TASK_FOLDER = (
     argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
 )
 # Inputs that are one file each, in the order in which a record names them.
-FILES = ("manifest", "tokenizer", "training_file", "file")
+FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
 # Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
 OPTIONAL = {
     "manifest": False,
     "tokenizer": True,
     "file": False,
     "training_file": False,
+    "mismatched_file": True,
     "task_folder": True,
     "logs": False,
 }
@@ -86,7 +87,7 @@ def list_weights(a: Arguments) -> list[Path]:
 
 def _expected(a: Arguments) -> dict[Path, str]:
     """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
-    files = [file for name in ("training_file", "file") if (file := getattr(a, name, None)) is not None]
+    files = [file for name in ("training_file", "file", "mismatched_file") if (file := getattr(a, name, None)) is not None]
     return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 
 
@@ -186,7 +187,7 @@ def evaluate_job(a: Arguments) -> Job:
 
 def _require_inputs(job: EvaluationJob, a: Arguments) -> None:
     declaration = EVALUATIONS[job.evaluation]
-    read = {"logs" if name == "log" else name for name in declaration.inputs}
+    read = {"logs" if name == "log" else name for name in (*declaration.inputs, *declaration.optional_inputs)}
     for name, optional in OPTIONAL.items():
         option, is_given = f"--{name.replace('_', '-')}", getattr(a, name) is not None
         if is_given and name not in read:
@@ -231,15 +232,19 @@ def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected:
             found |= {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
         else:
             found[name] = getattr(a, name)
+    found |= {name: getattr(a, name, None) for name in declaration.optional_inputs}
     if declaration.fine_tunes:
         found["training_sha256"] = expected.get(a.training_file)
+    if "mismatched_file" in declaration.optional_inputs:
+        found["mismatched_sha256"] = expected.get(a.mismatched_file)
     return found | ({"file_sha256": expected.get(a.file)} if declaration.is_protocol else {})
 
 
 def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob) -> list[Path]:
     """Return the files beside the model that the record names."""
     read = [find_tokenizer(a) if name == "tokenizer" else getattr(a, name) for name in FILES if name in declaration.inputs]
-    return [*read, *_expected_task_files(job, a)]
+    optional = [found for name in declaration.optional_inputs if (found := getattr(a, name, None)) is not None]
+    return [*read, *optional, *_expected_task_files(job, a)]
 
 
 def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:
@@ -258,6 +263,7 @@ STEPS: dict[str, Step] = {
             TOKENIZER,
             path("--file", "the file of a published test", required=False),
             path("--training-file", "the file that a model is fine-tuned on for the test", required=False),
+            path("--mismatched-file", "a second file of the test that the same model is scored on", required=False),
             *TASK_FOLDER,
             argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
             argument(

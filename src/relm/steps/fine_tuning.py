@@ -1,12 +1,24 @@
-"""The step from an encoder to its figures on a task that it is fine-tuned on."""
+"""The steps from an encoder to its figures on a task that it is fine-tuned on."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar, get_args
 
-from relm.recipes.fine_tuning import Squad
+from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.steps.contract import EXPECTED, Arguments, Job, Step, argument, expected_sha256, path, positive
-from relm.steps.evaluation import EXECUTION, MODEL, TOKENIZER, execution_of_batches, find_tokenizer, model_folder
+from relm.steps.evaluation import (
+    EXECUTION,
+    MODEL,
+    TOKENIZER,
+    ArgumentOfStep,
+    execution_of_batches,
+    find_tokenizer,
+    model_folder,
+)
 from relm.steps.job_spec import validate_options
 from relm.steps.short_forms import name_task, option_argument
+
+Options = TypeVar("Options", bound=FineTuning)
 
 
 def squad_job(a: Arguments) -> Job:
@@ -15,14 +27,10 @@ def squad_job(a: Arguments) -> Job:
     Raises:
         RelmError: an option has a fault, or a file of the model is absent.
     """
-    given = {key: getattr(a, key) for key in Squad.model_fields if getattr(a, key) is not None}
-    options = validate_options(Squad, given, Path("squad"), {})
-    folder, tokenizer, task = model_folder(a), find_tokenizer(a), name_task(a)
-    weights = folder / "model.safetensors"
-    expected = expected_sha256(a, [weights, folder / "config.json", a.train, a.dev])
+    options, folder, tokenizer, task = _read_options(a, Squad), model_folder(a), find_tokenizer(a), name_task(a)
 
     def run() -> str:
-        from relm.evaluation.squad import TuningRun, evaluate_squad
+        from relm.evaluation.squad import evaluate_squad
 
         return evaluate_squad(
             folder,
@@ -33,35 +41,121 @@ def squad_job(a: Arguments) -> Job:
             task=task,
             options=options,
             execution=execution_of_batches(a),
-            how=TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models),
+            how=_tuning_run(a),
         )
 
-    read = list(dict.fromkeys([*([weights] if weights.exists() else []), tokenizer, a.train, a.dev, *expected]))
+    return _job(a, run, [a.train, a.dev])
+
+
+def glue_job(a: Arguments) -> Job:
+    """Return the job of `relm glue`.
+
+    Raises:
+        RelmError: an option has a fault, or a file of the model is absent.
+    """
+    options, folder, tokenizer, task = _read_options(a, Glue), model_folder(a), find_tokenizer(a), name_task(a)
+
+    def run() -> str:
+        from relm.evaluation.glue import evaluate_glue
+
+        return evaluate_glue(
+            folder,
+            tokenizer,
+            training_file=a.train,
+            file=a.dev,
+            output=a.output,
+            task=task,
+            options=options,
+            mismatched_file=a.mismatched,
+            execution=execution_of_batches(a),
+            how=_tuning_run(a),
+        )
+
+    return _job(a, run, [file for file in (a.train, a.dev, a.mismatched) if file is not None])
+
+
+def _read_options(a: Arguments, section: type[Options]) -> Options:
+    """Return the options that a command gives.
+
+    Raises:
+        RelmError: one has a fault; the message names its argument.
+    """
+    given = {key: getattr(a, key) for key in section.model_fields if getattr(a, key) is not None}
+    return validate_options(section, given, Path(section.__name__.lower()), {})
+
+
+def _tuning_run(a: Arguments) -> Any:
+    """Return how a command has the training executed, a `TuningRun`."""
+    from relm.evaluation.fine_tuning import TuningRun
+
+    return TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)
+
+
+def _job(a: Arguments, run: Callable[[], str], files: list[Path]) -> Job:
+    """Return the job of a function that reads a model and some files, with the hashes that the command gives for them."""
+    folder = model_folder(a)
+    weights = folder / "model.safetensors"
+    expected = expected_sha256(a, [weights, folder / "config.json", *files])
+    read = list(dict.fromkeys([*([weights] if weights.exists() else []), find_tokenizer(a), *files, *expected]))
     return Job(run, read, [a.output], expected)
 
 
+def _arguments(files: list[ArgumentOfStep], section: type[FineTuning], own: dict[str, ArgumentOfStep]) -> list[ArgumentOfStep]:
+    """Return the arguments of a command.
+
+    Args:
+        files: those of the task's files.
+        section: the options.
+        own: option -> its argument, where it is not that of a short form.
+    """
+    return [
+        MODEL,
+        TOKENIZER,
+        *files,
+        *(own.get(name) or option_argument(name, field) for name, field in section.model_fields.items()),
+        EXPECTED,
+        *EXECUTION,
+        argument(
+            "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: the whole batch"
+        ),
+        argument(
+            "--checkpoint-interval", type=positive, default=500, metavar="STEPS", help="between checkpoints; default: 500"
+        ),
+        argument("--keep-models", action="store_true", help="keep the weights of each seed beside its answers"),
+        path("--output", "TASK.json, whose name is the task's; runs and answers are written to the folder TASK beside it"),
+    ]
+
+
+_TASK = argument(
+    "--task",
+    required=True,
+    choices=get_args(Glue.model_fields["task"].annotation),
+    help="of GLUE, by the name of its folder in the hub's copy, nyu-mll/glue",
+)
+_EPILOG = "TERM or INT: saves a checkpoint and exits with 75; the same command resumes, with the same bytes as result."
 STEPS: dict[str, Step] = {
     "squad": Step(
         "fine-tune a BERT or RoBERTa on SQuAD 1.1 with several seeds, and score its answers: exact match and F1",
-        [
-            MODEL,
-            TOKENIZER,
-            path("--train", "train-v1.1.json"),
-            path("--dev", "dev-v1.1.json, whose questions are answered"),
-            *(option_argument(name, field) for name, field in Squad.model_fields.items()),
-            EXPECTED,
-            *EXECUTION,
-            argument(
-                "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: the whole batch"
-            ),
-            argument(
-                "--checkpoint-interval", type=positive, default=500, metavar="STEPS", help="between checkpoints; default: 500"
-            ),
-            argument("--keep-models", action="store_true", help="keep the weights of each seed beside its answers"),
-            path("--output", "TASK.json, whose name is the task's; runs and answers are written to the folder TASK beside it"),
-        ],
+        _arguments(
+            [path("--train", "train-v1.1.json"), path("--dev", "dev-v1.1.json, whose questions are answered")], Squad, {}
+        ),
         squad_job,
-        epilog="TERM or INT: saves a checkpoint and exits with 75; the same command resumes, with the same bytes as result.",
+        epilog=_EPILOG,
+        group="evaluation",
+    ),
+    "glue": Step(
+        "fine-tune a BERT or RoBERTa on a task of GLUE with several seeds, and score its classes or scores",
+        _arguments(
+            [
+                path("--train", "the task's training file, Parquet of the hub's copy or TSV of the original release"),
+                path("--dev", "the development file that is scored, of MNLI the matched one"),
+                path("--mismatched", "MNLI's mismatched development file, which is scored as well", required=False),
+            ],
+            Glue,
+            {"task": _TASK},
+        ),
+        glue_job,
+        epilog=_EPILOG,
         group="evaluation",
     ),
 }

@@ -39,7 +39,7 @@ def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
             f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {tokenizer.vocabulary_size} tokens; "
             "raise it, or leave it out"
         )
-    terms = {term for phase in recipe.pretrain.values() for term in phase.terms}
+    terms = {term: classes for phase in recipe.pretrain.values() for term, classes in phase.classes.items()}
     config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
     return config
 

@@ -103,12 +103,17 @@ def folders(plan: Plan) -> list[Folder]:
     ]
 
 
-def _in_fine_tuning_folder(folder: str) -> Iterator[str]:
-    """Yield patterns of the paths of an evaluation's training runs, from whose checkpoints and answers it goes on."""
+def _in_fine_tuning_folder(folder: str, phase: str) -> Iterator[str]:
+    """Yield patterns of the paths of an evaluation's training runs, from whose checkpoints and answers it goes on.
+
+    Args:
+        folder: pattern of the evaluation's folder.
+        phase: name of the training's phase, which is the protocol's.
+    """
     yield rf"{folder}/examples/{_either('manifest.json', 'train.arrow')}{_WITH_RECORDS}"
     yield rf"{folder}/seed-[0-9]+/{_either('figures.json', 'predictions.json')}"
-    yield rf"{folder}/seed-[0-9]+/squad/{_either(*RECORDS)}"
-    yield rf"{folder}/seed-[0-9]+/squad/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
+    yield rf"{folder}/seed-[0-9]+/{phase}/{_either(*RECORDS)}"
+    yield rf"{folder}/seed-[0-9]+/{phase}/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
 
 
 def _in_run_folder(plan: Plan) -> Iterator[str]:
@@ -121,8 +126,10 @@ def _in_run_folder(plan: Plan) -> Iterator[str]:
     # Not all files there: Weights & Biases would take the address of its server from `settings`.
     yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
     yield f"{_either(TRAINED, BEFORE, REFERENCE, CONTAMINATION)}/{_FIGURES}"
-    if tuned := [test for test in plan.tests if plan.evaluation(test).fine_tunes]:
-        yield from _in_fine_tuning_folder(f"{_either(TRAINED, BEFORE, REFERENCE)}/{_either(*tuned)}/{identity.KEY.pattern}")
+    for test in plan.tests:
+        if (declaration := plan.evaluation(test)).fine_tunes:
+            folder = f"{_either(TRAINED, BEFORE, REFERENCE)}/{_either(test)}/{identity.KEY.pattern}"
+            yield from _in_fine_tuning_folder(folder, _either(declaration.name))
     yield f"{REFERENCE}/{_either(PAGE)}"
     yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
     yield f"{_either('verify.json', 'verify_reference.json', COMPILATION, REPLACED)}{_WITH_RECORDS}"

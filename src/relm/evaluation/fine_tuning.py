@@ -1,0 +1,281 @@
+"""Fine-tuning of an encoder on a task by the ordinary training loop, once for each seed, and the figures of each model.
+
+Each seed is a run of its own, whose checkpoints make it resumable to the same bytes; a seed that has been scored leaves its
+answers, its figures and its log.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from relm.artifact import canonical_json, read_json, write_json
+from relm.errors import RelmError
+from relm.evaluation.execution import Execution
+from relm.evaluation.model_folder import readable, weights_sha256
+from relm.examples.contract import Batch
+from relm.examples.manifest import write_manifest
+from relm.models.bert_configuration import BertConfig
+from relm.models.bert_model import EncoderModel
+from relm.models.configuration import folder_config
+from relm.recipes.architectures import BertArchitecture
+from relm.recipes.fine_tuning import FineTuning
+from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.section import validate
+from relm.training.loop import pretrain
+from relm.training.phase_run import derived_seed
+
+FIGURES, ANSWERS = "figures.json", "predictions.json"
+KINDS = "BERT or RoBERTa"
+
+
+@dataclass(frozen=True)
+class TuningRun:
+    """Execution of the training runs, which changes no figure but for rounding."""
+
+    micro_batch_size: int | None = None
+    """Sequences of a forward pass; None: the whole batch."""
+    checkpoint_interval: int = 500
+    """Steps between checkpoints."""
+    keep_models: bool = False
+    """Keep the weights of each seed after its answers have been scored."""
+
+
+def fitting_micro_batch(options: FineTuning, tokens: int) -> int:
+    """Return the largest divisor of the batch size whose sequences have at most so many tokens, or 1.
+
+    >>> from relm.recipes.fine_tuning import Squad
+    >>> fitting_micro_batch(Squad(batch_size=32, sequence_length=384), 16_384)
+    32
+    >>> fitting_micro_batch(Squad(batch_size=30, sequence_length=384), 2_000)
+    5
+    """
+    most = max(1, tokens // options.sequence_length)
+    return next(size for size in range(min(most, options.batch_size), 0, -1) if options.batch_size % size == 0)
+
+
+class TunedTask(Protocol):
+    """A task that an encoder is fine-tuned on: its training examples, its head, and the figures of a trained model."""
+
+    name: ClassVar[str]
+    """Name of the training phase, and of its folder."""
+    title: ClassVar[str]
+    """Title of the training run."""
+    revision: ClassVar[int]
+    """Raised with a change of the code that changes figures, so that runs in progress begin anew."""
+    head: ClassVar[str]
+    """Purpose of the seed that the head's weights are drawn with."""
+
+    @property
+    def options(self) -> FineTuning:
+        """Return the options of the training."""
+
+    @property
+    def objective(self) -> str:
+        """Return the objective of the training examples."""
+
+    def write_table(self, file: Path, tokenizer: Path, table: Path, phase: Phase) -> None:
+        """Write the training examples of a file as one table with its sidecar."""
+
+    def count_examples(self, sidecar: Mapping[str, Any]) -> int:
+        """Return the count of examples in an epoch, from the sidecar of the table."""
+
+    def start(self, folder: Path, generator: torch.Generator) -> EncoderModel:
+        """Return the encoder in a folder with a new head."""
+
+    def score(self, model: Path, execution: Execution) -> tuple[Any, Mapping[str, float]]:
+        """Return the answers of a trained model as JSON values, and its figures."""
+
+
+@dataclass(frozen=True)
+class TunedEncoder:
+    """The model that is fine-tuned."""
+
+    folder: Path
+    config: BertConfig
+    sha256: str
+    """sha256 of its weights."""
+    tokenizer: Path
+    """Its `tokenizer.json`."""
+
+
+def read_encoder(folder: Path, tokenizer: Path) -> TunedEncoder:
+    """Return the encoder in a model's folder.
+
+    Raises:
+        RelmError: it is no BERT or RoBERTa, has options that these lack, or was changed.
+    """
+    with readable(folder, KINDS):
+        return TunedEncoder(folder, folder_config(folder, BertConfig, None, ()), weights_sha256(folder), tokenizer)
+
+
+def tune_and_score(
+    task: TunedTask,
+    encoder: TunedEncoder,
+    training_file: Path,
+    output: Path,
+    execution: Execution,
+    how: TuningRun | None,
+    facts: Mapping[str, str | int],
+) -> list[Mapping[str, float]]:
+    """Return the figures of each seed; those that are there already are not computed again.
+
+    Args:
+        task: the task.
+        encoder: the model.
+        training_file: the file that it is trained on.
+        output: the result's file, beside which a folder of its name has the runs.
+        execution: the device, for training and answers, and the precision of matrix products in both.
+        how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
+        facts: whatever decides a seed's figures beside the options and the model.
+
+    Raises:
+        Preempted: TERM or INT was received; a checkpoint was saved.
+        RelmError: the training file has a fault; the model lacks weights; the loss is not finite.
+    """
+    options = task.options
+    how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, execution.batch_tokens))
+    identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
+    identity["model_sha256"] = encoder.sha256
+    fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
+    tuning = _Tuning(task, encoder, execution, how, fingerprint)
+    folder = output.with_suffix("") / fingerprint
+    manifest = tuning.write_examples(training_file, folder / "examples")
+    seeds = range(options.seed, options.seed + options.seeds)
+    return [tuning.score_seed(seed, manifest, folder / f"seed-{seed}") for seed in seeds]
+
+
+def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
+    """Return means and standard deviations over the seeds, which are 0 for one seed, and each seed's figures.
+
+    >>> summarise([{"f1": 0.5}, {"f1": 0.75}])
+    {'f1': 0.625, 'f1_std': 0.1767766952966369, 'f1_0': 0.5, 'f1_1': 0.75, 'seeds': 2}
+    """
+    found: dict[str, float | int] = {}
+    for name in figures[0]:
+        values = [each[name] for each in figures]
+        found[name] = float(np.mean(values))
+        found[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        found |= {f"{name}_{number}": value for number, value in enumerate(values)}
+    return {**found, "seeds": len(figures)}
+
+
+def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution) -> npt.NDArray[np.float32]:
+    """Return a model's logits (sequences, ...), float32.
+
+    Args:
+        model: with a function `logits` of the three inputs.
+        inputs: `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length).
+    """
+    device = execution.open()
+    placed: Any = device.place(model.eval())
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    count, length = inputs["input_ids"].shape
+    size, pieces = max(1, execution.batch_tokens // length), []
+    with torch.inference_mode():
+        for first in range(0, count, size):
+            fed = device.feed({name: tensor[first : first + size] for name, tensor in tensors.items()})
+            with device.autocast(execution.precision):
+                logits = placed.logits(fed["input_ids"], fed["attention_mask"], fed["token_type_ids"])
+            pieces.append(logits.float().cpu().numpy())
+    found: npt.NDArray[np.float32] = np.concatenate(pieces)
+    return found
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    """Fine-tuning of one model by the training loop."""
+
+    task: TunedTask
+    encoder: TunedEncoder
+    execution: Execution
+    how: TuningRun
+    fingerprint: str
+
+    def write_examples(self, file: Path, folder: Path) -> Path:
+        """Write the examples of the training file, unless they are there, and return their manifest."""
+        manifest, table = folder / "manifest.json", folder / "train.arrow"
+        if not manifest.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.task.write_table(file, self.encoder.tokenizer, table, self._recipe(0, 1).pretrain[self.task.name])
+            write_manifest({"train": [table]}, manifest)
+        return manifest
+
+    def score_seed(self, seed: int, manifest: Path, folder: Path) -> Mapping[str, float]:
+        """Return the figures of one seed; it is trained unless that has been done, and then leaves no weights."""
+        if not (folder / FIGURES).exists():
+            answers, figures = self.task.score(self._train(seed, manifest, folder), self.execution)
+            write_json(folder / ANSWERS, answers)
+            write_json(folder / FIGURES, figures)
+        phase = self.task.name
+        for finished in ("start", f"{phase}/checkpoints", *(() if self.how.keep_models else (f"{phase}/model",))):
+            shutil.rmtree(folder / finished, ignore_errors=True)
+        found: Mapping[str, float] = read_json(folder / FIGURES)
+        return found
+
+    def _train(self, seed: int, manifest: Path, folder: Path) -> Path:
+        """Return the folder of the model that was fine-tuned with a seed."""
+        phase = self.task.name
+        start, model = folder / "start", folder / phase / "model"
+        self._write_start(seed, start)
+        recipe = self._recipe(seed, self._count_steps(manifest))
+        pretrain(recipe, phase, manifest, self.encoder.tokenizer, start, model, self.fingerprint)
+        return model
+
+    def _write_start(self, seed: int, folder: Path) -> None:
+        """Write the encoder with a head whose weights the seed draws; the same bytes each time."""
+        generator = torch.Generator().manual_seed(derived_seed(seed, self.task.head))
+        source = self.encoder.folder
+        try:
+            model = self.task.start(source, generator)
+        except (ValueError, OSError) as error:
+            raise RelmError(f"{source}: lacks the weights of an encoder: {error}; give a {KINDS}") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        model.save_folder(folder, {})
+
+    def _count_steps(self, manifest: Path) -> int:
+        """Return the optimizer steps, rounded down as in the originals, at least one."""
+        options = self.task.options
+        examples = self.task.count_examples(read_json(manifest.parent / "train.arrow.json"))
+        return max(1, int(examples / options.batch_size * options.epochs))
+
+    def _recipe(self, seed: int, steps: int) -> Recipe:
+        """Return the run of one seed as the training loop takes it."""
+        options, phase, config = self.task.options, self.task.name, self.encoder.config
+        sizes = {name: value for name, value in asdict(config).items() if name in BertArchitecture.model_fields}
+        optimizer = {
+            key: getattr(options, key)
+            for key in ("learning_rate", "weight_decay", "epsilon", "bias_correction", "gradient_clipping")
+        }
+        content = {
+            "title": self.task.title,
+            "data": {"dataset": phase},
+            "tokenizer": {"from_model": phase},
+            "model": {"architecture": config.family, **sizes},
+            "init_from": phase,
+            "seed": seed,
+            "pretrain": {
+                phase: {
+                    "objective": self.task.objective,
+                    "sequence_length": options.sequence_length,
+                    "global_batch_size": options.batch_size,
+                    "steps": steps,
+                    "optimizer": optimizer,
+                    "schedule": {"name": "linear", "warmup_steps": int(options.warmup_share * steps)},
+                    "precision": self.execution.precision,
+                }
+            },
+            "run": {
+                "device": self.execution.device,
+                "threads": self.execution.threads,
+                "micro_batch_size": self.how.micro_batch_size,
+                "checkpoint_interval": self.how.checkpoint_interval,
+            },
+        }
+        return validate(Recipe, content, Path(phase))

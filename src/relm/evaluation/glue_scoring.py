@@ -1,0 +1,97 @@
+"""The figures of GLUE (Wang et al. 2019, arXiv 1804.07461): accuracy, F1, and three correlations.
+
+They are scikit-learn's and scipy's, undefined ones included: a constant prediction has the correlation 0 by Matthews, and none
+(NaN) by Pearson and Spearman.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.number]
+
+
+def accuracy(predicted: Values, wanted: Values) -> float:
+    """Return the share of labels that are predicted, both (examples,)."""
+    return float(np.mean(predicted == wanted))
+
+
+def f1(predicted: Values, wanted: Values) -> float:
+    """Return the harmonic mean of precision and recall of label 1, 0 where it is neither predicted nor there.
+
+    >>> f1(np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]))
+    0.5
+    """
+    right, _, wrong, missed = _confusion(predicted, wanted)
+    return 2 * right / (2 * right + wrong + missed) if right else 0.0
+
+
+def matthews_correlation(predicted: Values, wanted: Values) -> float:
+    """Return the correlation of labels 0 and 1, from -1 to 1 (Matthews 1975); 0 where either is the same in all examples.
+
+    >>> matthews_correlation(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
+    0.5773502691896258
+    """
+    right, rejected, wrong, missed = _confusion(predicted, wanted)
+    scale = (right + wrong) * (right + missed) * (rejected + wrong) * (rejected + missed)
+    return (right * rejected - wrong * missed) / math.sqrt(scale) if scale else 0.0
+
+
+def _confusion(predicted: Values, wanted: Values) -> tuple[int, int, int, int]:
+    """Return the counts of true positives, true negatives, false positives and false negatives, where label 1 is positive."""
+    positive, is_wanted = predicted == 1, wanted == 1
+    pairs = ((positive, is_wanted), (~positive, ~is_wanted), (positive, ~is_wanted), (~positive, is_wanted))
+    found = [int((first & second).sum()) for first, second in pairs]
+    return found[0], found[1], found[2], found[3]
+
+
+def pearson_correlation(predicted: Values, wanted: Values) -> float:
+    """Return the linear correlation of two lists of numbers, both (examples,); NaN where one is constant, or has one number."""
+    centred = []
+    for values in (np.asarray(predicted, dtype=np.float64), np.asarray(wanted, dtype=np.float64)):
+        if len(values) < 2 or bool((values == values[0]).all()):
+            return math.nan
+        from_mean = values - values.mean()
+        centred.append(from_mean / np.linalg.norm(from_mean))
+    return float(np.clip(centred[0] @ centred[1], -1.0, 1.0))
+
+
+def spearman_correlation(predicted: Values, wanted: Values) -> float:
+    """Return the linear correlation of the ranks of two lists of numbers; equal numbers share their mean rank."""
+    return pearson_correlation(mean_ranks(predicted), mean_ranks(wanted))
+
+
+def mean_ranks(values: Values) -> npt.NDArray[np.float64]:
+    """Return the ranks of numbers, from 1 on, (examples,).
+
+    >>> mean_ranks(np.array([2.5, 0.0, 2.5, 7.0])).tolist()
+    [2.5, 1.0, 2.5, 4.0]
+    """
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(sizes)
+    ranks: npt.NDArray[np.float64] = (last - (sizes - 1) / 2)[group]
+    return ranks
+
+
+METRICS: dict[str, Callable[[Values, Values], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews_correlation": matthews_correlation,
+    "pearson_correlation": pearson_correlation,
+    "spearman_correlation": spearman_correlation,
+}
+"""Name of a figure -> function of predictions and labels."""
+
+
+def score_predictions(metrics: Sequence[str], predicted: Values, wanted: Values) -> dict[str, float]:
+    """Return the figures of some predictions; a correlation that is undefined is 0, so that a mean over seeds remains a number.
+
+    Args:
+        metrics: names of `METRICS`.
+        predicted: (examples,), classes or scores.
+        wanted: (examples,), those of the file.
+    """
+    found = {name: METRICS[name](predicted, wanted) for name in metrics}
+    return {name: 0.0 if math.isnan(value) else value for name, value in found.items()}

@@ -1,0 +1,121 @@
+"""A text, or a pair of texts, as one sequence with the special tokens of BERT or RoBERTa, as a classifier reads it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.contract import Batch, Integers
+from relm.examples.tokenizers import LoadedTokenizer
+
+# What the templates of BERT and of RoBERTa add to two texts: [CLS] a [SEP] b [SEP], or <s> a </s></s> b </s>.
+BERT_TEMPLATE, ROBERTA_TEMPLATE = 3, 4
+# What both add to one text.
+ONE_TEXT = 2
+
+
+class PairTemplate(NamedTuple):
+    """The special tokens of a pair."""
+
+    cls: int
+    sep: int
+    pad: int
+    separators: int
+    """Count of separators between the two texts."""
+
+
+def pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
+    """Return the special tokens that a tokenizer puts around two texts.
+
+    Raises:
+        RelmError: it has no classification token or separator, or another template than BERT's and RoBERTa's.
+    """
+    added = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=True)
+    cls, sep = tokenizer.required("cls"), tokenizer.required("sep")
+    if added not in (BERT_TEMPLATE, ROBERTA_TEMPLATE):
+        raise RelmError(
+            f"{tokenizer.path}: adds {added} tokens to two texts, expected {BERT_TEMPLATE}, as BERT's, or {ROBERTA_TEMPLATE}, "
+            "as RoBERTa's; use another tokenizer"
+        )
+    return PairTemplate(cls, sep, tokenizer.special.pad or 0, added - 2)
+
+
+def model_inputs(input_ids: npt.NDArray[np.integer], lengths: Integers, second_starts: Integers) -> Batch:
+    """Return a model's inputs; the first text and its separators are segment 0, the second and its own segment 1.
+
+    Args:
+        input_ids: (sequences, length), padded.
+        lengths: (sequences,), tokens without padding.
+        second_starts: (sequences,), position of the second text's first token; that of the padding if there is none.
+    """
+    positions = np.arange(input_ids.shape[1])
+    mask = positions < lengths[:, None]
+    second = mask & (positions >= second_starts[:, None])
+    return {"input_ids": input_ids.astype(np.int64), "attention_mask": mask, "token_type_ids": second.astype(np.int64)}
+
+
+class PairSequences(NamedTuple):
+    """Texts or pairs as sequences."""
+
+    input_ids: Integers
+    """(sequences, length), padded."""
+    lengths: Integers
+    """(sequences,), tokens without padding."""
+    second_starts: Integers
+    """(sequences,), position of the second text's first token; that of the padding if there is none."""
+
+    def inputs(self) -> Batch:
+        """Return `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length), as a model takes them."""
+        return model_inputs(self.input_ids, self.lengths, self.second_starts)
+
+
+def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> PairSequences:
+    """Return texts or pairs as sequences, whose longer text loses tokens at its end where they are too long.
+
+    The sequences are those of transformers with `truncation="longest_first"`. From `_truncate_seq_pair` of the original's
+    `run_classifier.py` they differ by a token, where both texts are cut, the count of tokens is odd and the second is not the
+    shorter one: then that one has one token more, not the first.
+
+    Args:
+        first: the texts, or the first of each pair.
+        second: the second of each pair; None: there are no pairs.
+        length: tokens of a sequence, special ones included.
+
+    Raises:
+        RelmError: the tokenizer lacks the special tokens, or has another template than BERT's and RoBERTa's.
+    """
+    special = pair_template(tokenizer)
+    rows = np.full((len(first), length), special.pad, dtype=np.int64)
+    lengths, starts = (np.empty(len(first), dtype=np.int64) for _ in range(2))
+    ids = _token_ids(tokenizer, first)
+    others = [None] * len(first) if second is None else _token_ids(tokenizer, second)
+    for number, (a, b) in enumerate(zip(ids, others, strict=True)):
+        if b is None:
+            sequence = [special.cls, *a[: length - ONE_TEXT], special.sep]
+            starts[number] = len(sequence)
+        else:
+            kept = kept_lengths(len(a), len(b), length - 2 - special.separators)
+            head = [special.cls, *a[: kept[0]], *[special.sep] * special.separators]
+            starts[number] = len(head)
+            sequence = [*head, *b[: kept[1]], special.sep]
+        rows[number, : len(sequence)], lengths[number] = sequence, len(sequence)
+    return PairSequences(rows, lengths, starts)
+
+
+def _token_ids(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def kept_lengths(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return the tokens that two texts keep: all if they fit, else the longer one is cut until both have half of the room.
+
+    Half of an odd room has a token more for the longer text, and for the second of two that are equally long.
+
+    >>> kept_lengths(3, 9, room=10), kept_lengths(9, 9, room=9), kept_lengths(9, 8, room=9)
+    ((3, 7), (4, 5), (5, 4))
+    """
+    half = (room + (first > second)) // 2
+    kept = min(first, max(room - second, half))
+    return kept, min(second, room - kept)
