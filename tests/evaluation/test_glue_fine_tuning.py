@@ -30,6 +30,7 @@ from relm.examples.contract import numbers_at
 from relm.examples.glue import TASKS
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
+from relm.recipes.devices import HOST
 from relm.recipes.fine_tuning import Glue
 from relm.recipes.objectives import OBJECTIVES as DECLARED
 from relm.recipes.objectives import Objective
@@ -66,6 +67,7 @@ class Tuned:
     mismatched: bool = False
     limit: int | None = None
     checkpoint_interval: int = 3
+    device: str = HOST
 
     @property
     def task(self) -> str:
@@ -89,7 +91,7 @@ class Tuned:
             "output": self.folder / "result.json",
             "task": "result",
             "options": self.options,
-            "execution": Execution(threads=1),
+            "execution": Execution(self.device, threads=1),
             "how": TuningRun(micro_batch_size=1, checkpoint_interval=self.checkpoint_interval, keep_models=True),
             "limit": self.limit,
         }
@@ -104,7 +106,7 @@ class Tuned:
         """Evaluate in a process of its own, which kills itself at a point, and return its exit code."""
         process = FORKS.Process(target=_attempt, args=(self, kill_at))
         process.start()
-        process.join(200)
+        process.join(400)
         process.kill()
         process.join()
         return process.exitcode
@@ -221,6 +223,22 @@ def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whol
         assert not (tmp_path / "result.json").exists()
     assert tuned.attempt("") == 0
     assert tuned.content() == whole.content()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_fine_tunes_and_is_resumed_to_the_same_bytes(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    learning = Glue(task="mnli", sequence_length=32, batch_size=2, epochs=80, seeds=1, learning_rate=2e-3)
+    whole = Tuned(learner(tmp_path, TINY), tmp_path / "whole", learning, checkpoint_interval=20, device="cuda")
+    assert whole.attempt("") == 0
+    assert whole.figures()["accuracy"] == 1
+    killed = replace(whole, folder=tmp_path / "killed")
+    for kill in ("checkpoint-renamed:2", "gradient:5", "model-written:1"):
+        assert killed.attempt(kill) == -signal.SIGKILL, kill
+    assert killed.attempt("") == 0
+    assert killed.content() == whole.content()
 
 
 def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path], tmp_path: Path) -> None:

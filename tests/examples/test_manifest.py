@@ -208,7 +208,7 @@ def test_a_manifest_with_a_fault_names_the_key(tmp_path) -> None:
             "tokenizer: vocabulary_size: expected a whole number from 0 on, found '400'",
         ),
         ('"dtype": "uint16",', "", r"splits\.train: shards\[0\]: lacks dtype"),
-        ('"causal"', '"guessing"', "objective: expected causal, masked, seq2seq, span_corruption, spans, two_classes, three_classes, score, found 'guessing'"),
+        ('"causal"', '"guessing"', "objective: expected causal, masked, seq2seq, .*, score, found 'guessing'"),
         ('"layout": "tokens"', '"layout": "rows"', "layout: expected tokens, table, found 'rows'"),
         ('"examples": null', '"examples": "7"', "expected a whole number from 0 on, found '7'"),
         ('"mask": null', '"mask": true', r"special\.mask: expected a whole number from 0 on, found True"),
