@@ -25,6 +25,18 @@ def test_a_log_gets_a_line_after_each_interval(capsys: pytest.CaptureFixture[str
     assert err.count("\n") == 1
 
 
+def test_a_line_before_the_first_loss_is_known_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    bar = progress.Progress("pretrain main", 0, 1000, 64)
+    bar.advance(1)
+    bar.close()
+    err = capsys.readouterr().err
+    assert err.startswith("pretrain main: step 1 of 1,000, ")
+    assert "loss" not in err
+
+
 def test_the_verdict_on_a_published_curve_is_shown_and_a_deviation_is_reported_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ class Progress:
         self._name, self._first, self._steps, self._tokens_per_step = name, step, steps, tokens_per_step
         self._bar = ProgressBar(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
         self._started = self._printed = time.monotonic()
-        self._loss = float("nan")
+        self._loss: float | None = None
+        """That of the newest line; None before the first."""
         self._curve = self._verdict = ""
         """The verdict on the published curve, shortened for the bar, and whole."""
 
@@ -28,7 +29,7 @@ class Progress:
         if CURVE in line:
             self._report_curve(line[CURVE]["verdict"])
         rate = f"{line['tokens_per_second']:,.0f} tokens/s"
-        self._bar.set_postfix_str(f"loss {self._loss:.2f}{self._curve}  {rate}", refresh=False)
+        self._bar.set_postfix_str(f"loss {line['loss']:.2f}{self._curve}  {rate}", refresh=False)
         if "validation_loss" in line:
             self._bar.write(
                 f"{self._name}: step {line['step']:,}, held-out loss {line['validation_loss']:.4f}", file=sys.stderr
@@ -48,8 +49,9 @@ class Progress:
         if not sys.stderr.isatty() and now - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = now
             seconds_per_step = (now - self._started) / (step - self._first)
+            loss = "" if self._loss is None else f"loss {self._loss:.3f}{self._curve}, "
             print(
-                f"{self._name}: step {step:,} of {self._steps:,}, loss {self._loss:.3f}{self._curve}, "
+                f"{self._name}: step {step:,} of {self._steps:,}, {loss}"
                 f"{self._tokens_per_step / seconds_per_step:,.0f} tokens/s, "
                 f"about {(self._steps - step) * seconds_per_step / 60:.1f} minutes left",
                 file=sys.stderr,
