@@ -145,6 +145,10 @@ def test_choices_are_scored_beside_lm_eval(finished_project: Commands, harness_p
     file = CHECKOUT / "tests" / "data" / "blimp-sample.jsonl"
     printed = run(["multiple_choice.py", "--tokenizer", tokenizer, "--file", file, "--harness-python", harness_python, *sizes])
     assert printed.count("the same log-likelihoods") == 2
+    prose = ["--text", CHECKOUT / "tests" / "data" / "prose-sample.txt", "--precisions", "float32", "bfloat16"]
+    printed = run(["multiple_choice.py", "--tokenizer", tokenizer, *prose, "--harness-python", harness_python, *sizes])
+    assert printed.count("the same log-likelihoods") >= 2
+    assert printed.count("other choices") == 4
 
 
 @pytest.mark.full
