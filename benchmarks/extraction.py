@@ -27,9 +27,10 @@ from typing import NamedTuple
 from xml.sax.saxutils import unescape
 
 from relm.artifact import checked_sidecar
+from relm.corpus.decompression import read_decompressed
 from relm.corpus.extract import extract
 from relm.corpus.wiki_names import names_of
-from relm.corpus.wikipedia import OTHER_NAMESPACES, Dump, Page, read_decompressed
+from relm.corpus.wikipedia import OTHER_NAMESPACES, Dump, Page
 from relm.corpus.wikitext_markup import extract_plain_text
 from relm.recipes.datasets import Dataset
 

@@ -114,7 +114,7 @@ def test_real_wikitext_has_the_published_number_of_articles_and_keeps_every_line
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read blocks of a few lines, and use workers for files of any size."""
-    monkeypatch.setattr("relm.corpus.wikipedia.BLOCK", 777)
+    monkeypatch.setattr("relm.corpus.decompression.BLOCK", 777)
     monkeypatch.setattr("relm.corpus.extract.BYTES_PER_WORKER", 1)
 
 

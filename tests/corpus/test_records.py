@@ -84,7 +84,7 @@ def test_the_same_bytes_for_any_blocks_and_workers(tmp_path: Path, monkeypatch: 
     for source, settings in ((lines, JSON), (rows, PARQUET)):
         extracted(source, tmp_path / f"one-{source.name}", held_out_one_in=9, **settings)
         with monkeypatch.context() as patch:
-            patch.setattr("relm.corpus.wikipedia.BLOCK", 777)
+            patch.setattr("relm.corpus.decompression.BLOCK", 777)
             patch.setattr("relm.corpus.extract.BYTES_PER_WORKER", 1)
             patch.setattr(parquet_rows, "BATCH", 100)
             extracted(source, tmp_path / f"three-{source.name}", held_out_one_in=9, workers=3, **settings)

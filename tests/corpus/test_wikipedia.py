@@ -69,14 +69,14 @@ def test_the_header_names_the_namespaces_whose_links_show_nothing(tmp_path: Path
     names = '<namespace key="0" /><namespace key="6">Файл</namespace><namespace key="14">Категория</namespace>'
     reader = Dump(written(tmp_path, dump(page("A", "x"), namespaces=names)))
     next(iter(reader))
-    assert reader.names.hidden == {"file", "image", "media", "category", "файл", "категория"}
+    assert reader.wiki.names.hidden == {"file", "image", "media", "category", "файл", "категория"}
 
 
 def test_redirects_and_names_are_those_of_the_language_that_the_dump_states(tmp_path: Path) -> None:
     content = dump(page("A", "#RINVIA [[B]]"), page("B", "#REDIRECT [[C]]"), page("C", "#RINVIATO [[D]]"))
     reader = Dump(written(tmp_path, content.replace('xml:lang="en"', 'xml:lang="it"')))
     assert [type(entry) for entry in reader] == [Skipped, Skipped, Page]
-    assert reader.names.language == "it"
+    assert reader.wiki.names.language == "it"
     assert len([entry for entry in read(tmp_path, content) if isinstance(entry, Page)]) == 2
     assert names_of("xx-unknown")._replace(language="en") == names_of("en")
 

@@ -5,8 +5,15 @@ import contextlib
 import gzip
 import io
 import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any, Protocol
 
+from relm.errors import RelmError
+from relm.progress import ProgressBar
+
+BLOCK = 1 << 20  # bytes that are decompressed at once
 LARGEST_XZ_MEMORY = 256 << 20  # bytes of the decoder, which an .xz file chooses; those of `xz -9` take 65 MiB
 SIGNATURES = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x5d\x00\x00\x80": "xz"}
 
@@ -36,6 +43,42 @@ def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib
     if compression == "xz":
         return stack.enter_context(io.BufferedReader(_XzReader(raw)))
     return raw
+
+
+def read_decompressed(path: Path) -> Iterator[bytes]:
+    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
+
+    Raises:
+        RelmError: the file is absent, truncated or damaged.
+    """
+    with refuse_damage(path), open(path, "rb") as raw, contextlib.ExitStack() as stack:
+        compression = find_compression(raw.read(8))
+        raw.seek(0)
+        bar = stack.enter_context(reading_bar(path))
+        file = open_decompressed(raw, compression, stack)
+        while block := file.read(BLOCK):
+            bar.update(raw.tell() - bar.n)
+            yield block
+
+
+def reading_bar(path: Path) -> ProgressBar:
+    """Return a bar that counts the bytes of a file as they are read."""
+    return ProgressBar(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, disable=None)
+
+
+@contextlib.contextmanager
+def refuse_damage(path: Path) -> Iterator[None]:
+    """Raise RelmError, with the file's name, where the file cannot be read, is truncated or is damaged."""
+    try:
+        yield
+    except EOFError:
+        size = path.stat().st_size
+        raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again") from None
+    except (zlib.error, lzma.LZMAError) as error:
+        raise RelmError(f"{path}: the compressed file is damaged ({error}); download it again") from None
+    except OSError as error:
+        hint = "check the path" if error.errno else "the compressed file is damaged, download it again"
+        raise RelmError(f"{path}: cannot be read: {error.strerror or error}; {hint}") from None
 
 
 class _XzReader(io.RawIOBase):

@@ -235,6 +235,11 @@ def _read_outcomes(
         workers = min(workers, 1 + _count_bytes(files) // BYTES_PER_WORKER)
     make = functools.partial(_process_batch, dataset)
     task = f"extracting {files[0].path if len(files) == 1 else dataset.folder}"
+    if reader := FORMATS[dataset.format].reader:
+        names = {file.path: file.name for file in files}
+        for path, outcome in load(reader)(dataset, list(names), workers, task):
+            yield names[path], outcome
+        return
     for made in ordered_map(make, _read_batches(dataset, files), workers, task):
         for outcome in made.outcomes:
             yield made.file, outcome

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from relm.corpus.decompression import read_decompressed
 from relm.corpus.documents import LONGEST
-from relm.corpus.wikipedia import read_decompressed
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 

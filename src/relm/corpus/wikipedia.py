@@ -5,22 +5,16 @@ may be plain or compressed by bzip2 (one stream or many), gzip or xz, recognised
 and the pages that end in it are in memory.
 """
 
-import bz2
-import gzip
-import lzma
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 from xml.parsers import expat
 
+from relm.corpus.decompression import BLOCK, read_decompressed
 from relm.corpus.documents import Skipped
-from relm.corpus.wiki_names import names_of
+from relm.corpus.wiki_names import WikiNames, names_of
 from relm.errors import RelmError
-from relm.progress import ProgressBar
-
-BLOCK = 1 << 20
 
 # Names that begin the titles of pages that are not articles, for dumps without <ns>; a dump's own are added from its header.
 _SUBJECTS = (
@@ -35,6 +29,9 @@ LONGEST_TEXT = 1 << 26  # characters
 LONGEST_TAG = 1 << 24  # bytes
 # A bit for each page up to this id, 128 MiB; the English Wikipedia has ids up to 80 million.
 _LARGEST_COMMON_ID = 1 << 30
+
+PAGE_BEGIN, PAGE_END = b"<page>", b"</page>"
+_ROOT = b"<mediawiki>"
 
 _KEY = re.compile(r"-?[0-9]{1,18}")
 
@@ -54,6 +51,10 @@ class SeenPages:
         self._bits = bytearray()
         self._others: set[str] = set()
 
+    def skip_doubled(self, page: Page | Skipped) -> Page | Skipped:
+        """Note a page, and return it, or in place of a copy a `Skipped`."""
+        return page if isinstance(page, Skipped) or self.add(page.id) else Skipped("doubled")
+
     def add(self, page_id: str) -> bool:
         """Note an id, and return True if it is new."""
         number = int(page_id) if _KEY.fullmatch(page_id) else -1
@@ -69,33 +70,77 @@ class SeenPages:
         return is_new
 
 
-class Dump:
-    """A dump to be iterated over once: articles as `Page`, everything else as `Skipped`, in the order of the file.
+class Wiki(NamedTuple):
+    """A wiki, as the header of its dump describes it."""
+
+    names: WikiNames
+    """The names that decide what is text, in the language that the dump states."""
+    other_namespaces: frozenset[str]
+    """Names, in lower case, that begin the titles of pages that are not articles."""
+
+
+UNKNOWN_WIKI = Wiki(names_of("en"), OTHER_NAMESPACES)
+
+
+def classify_page(wiki: Wiki, title: str, namespace: str | None, is_redirect: bool, text: str, page_id: str) -> Page | Skipped:
+    """Return a page as an article, or why it is none.
+
+    Args:
+        namespace: the number in <ns>; None or empty: the title decides.
+        is_redirect: it has a <redirect>; otherwise its text decides.
+    """
+    prefix, colon, _ = title.partition(":")
+    if not namespace:
+        namespace = str(int(bool(colon) and prefix.strip().lower().replace("_", " ") in wiki.other_namespaces))
+    if namespace != "0":
+        return Skipped("other_namespaces")
+    if is_redirect or wiki.names.redirect.match(text):
+        return Skipped("redirects")
+    if not text.strip():
+        return Skipped("empty")
+    return Page(page_id, title, text)
+
+
+class PartStart(NamedTuple):
+    """The beginning of a part of a dump, between two pages."""
+
+    byte: int
+    """Bytes of XML before it."""
+    line: int
+    """Line breaks before it."""
+    wiki: Wiki
+
+
+class DumpParser:
+    """A parser that is fed the XML of a dump piece by piece, from its beginning or from between two pages.
 
     Of a page with many revisions, the latest counts.
-
-    Raises:
-        RelmError: the file is not a dump, is damaged, or is truncated although ``ends_mid_page`` is false. All pages before the
-            fault have been yielded by then.
     """
 
-    def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
+    def __init__(self, path: Path, ends_mid_page: bool = False, start: PartStart | None = None) -> None:
         self.path = path
         self.ends_mid_page = ends_mid_page
-        self.other_namespaces = set(OTHER_NAMESPACES)
-        self.names = names_of("en")
-        """The names that decide what is text, in the language that the dump states; complete when the first page is yielded."""
-        self._fed = 0
+        self.wiki = UNKNOWN_WIKI if start is None else start.wiki
+        """Complete when the first page has been returned."""
         self._begun = False
         self._ready: list[Page | Skipped] = []
         self._open: list[str] = []
         self._characters: list[str] = []
         self._length = 0
-        self._seen = SeenPages()
         self._namespace_key = 0
         self._revision: dict[str, str] = {}
         self._page: dict[str, str] = {}
         self._parser = self._new_parser()
+        self._fed = 0
+        self._page_end = -1
+        self._before = b""
+        self._first_byte, self._first_line = 0, 0
+        if start is not None:
+            self._parser.Parse(_ROOT, False)
+            self._begun, self._fed = True, len(_ROOT)
+            self._page_end = self._fed
+            self.wiki = start.wiki
+            self._first_byte, self._first_line = start.byte - self._fed, start.line
 
     def _new_parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
@@ -105,19 +150,39 @@ class Dump:
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
         parser.StartDoctypeDeclHandler = self._doctype
+        if hasattr(parser, "SetReparseDeferralEnabled"):  # it may return a page only when the next piece is fed
+            parser.SetReparseDeferralEnabled(False)
         return parser
 
-    def __iter__(self) -> Iterator[Page | Skipped]:
-        before = b""
-        for block in read_decompressed(self.path):
-            fault = self._parse(before, block)
-            self._fed += len(block)
-            yield from self._ready
-            self._ready.clear()
-            if fault:
-                raise fault
-            before = block
-        yield from self._finish()
+    @property
+    def is_between_pages(self) -> bool:
+        """True if what was fed ends with the end of a page that is inside <mediawiki> alone."""
+        return self._page_end == self._fed and len(self._open) == 1
+
+    def feed(self, block: bytes) -> tuple[list[Page | Skipped], RelmError | None]:
+        """Parse the next bytes, and return the pages that end in them, and the fault that comes after these, if any."""
+        fault = self._parse(block)
+        self._fed += len(block)
+        self._before = block
+        pages, self._ready = self._ready, []
+        return pages, fault
+
+    def finish(self) -> list[Page | Skipped]:
+        """Return what the end of the file means for the last page.
+
+        Raises:
+            RelmError: the file is not a dump, or ends too early although ``ends_mid_page`` is false.
+        """
+        try:
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            if not self._begun:
+                raise self._no_dump("nothing") from None
+            if not self.ends_mid_page:
+                raise self._cut(error) from None
+            if "page" in self._open:
+                return [Skipped("cut")]
+        return []
 
     # --- the parser's events -----------------------------------------------------------------------------------------------
 
@@ -128,7 +193,7 @@ class Dump:
         if not self._begun and tag != "mediawiki":
             raise self._no_dump(f"<{tag}>")
         if not self._begun:
-            self.names = names_of(attributes.get("xml:lang", "en"))
+            self.wiki = self.wiki._replace(names=names_of(attributes.get("xml:lang", "en")))
         self._begun = True
         self._open.append(tag)
         if len(self._open) > DEEPEST:
@@ -175,59 +240,38 @@ class Dump:
         elif tag == "page":
             self._ready.append(self._classify(self._page))
             self._page = {}
+            self._page_end = self._parser.CurrentByteIndex + len(PAGE_END)
         self._clear()
 
     def _note_namespace(self, name: str) -> None:
+        names, others = self.wiki
         if self._namespace_key != 0:
-            self.other_namespaces.add(name)
+            others |= {name}
         if self._namespace_key in HIDDEN_KEYS:
-            self.names = self.names._replace(hidden=self.names.hidden | {name})
+            names = names._replace(hidden=names.hidden | {name})
+        self.wiki = Wiki(names, others)
 
     def _classify(self, page: Mapping[str, str]) -> Page | Skipped:
         title, text = page.get("title", ""), page.get("text", "")
         if not title or "id" not in page:
             raise self._damaged("a <page> without <title> or <id> ends here")
-        prefix, colon, _ = title.partition(":")
-        namespace = page.get("ns") or str(
-            int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces)
-        )
-        if namespace != "0":
-            return Skipped("other_namespaces")
-        if "redirect" in page or self.names.redirect.match(text):
-            return Skipped("redirects")
-        if not text.strip():
-            return Skipped("empty")
-        if not self._seen.add(page["id"]):
-            return Skipped("doubled")
-        return Page(page["id"], title, text)
+        return classify_page(self.wiki, title, page.get("ns"), "redirect" in page, text, page["id"])
 
     # --- faults ------------------------------------------------------------------------------------------------------------
 
-    def _parse(self, before: bytes, block: bytes) -> RelmError | None:
+    def _parse(self, block: bytes) -> RelmError | None:
         try:
             self._parser.Parse(block, False)
         except expat.ExpatError as error:
-            return self._damage(error, before, block)
+            return self._damage(error, block)
         except RelmError as error:
             return error
         if self._fed + len(block) - self._parser.CurrentByteIndex > LONGEST_TAG:
             return self._damaged("a tag or a comment never ends")
         return None
 
-    def _finish(self) -> Iterator[Page | Skipped]:
-        """Yield or raise what the end of the file means."""
-        try:
-            self._parser.Parse(b"", True)
-        except expat.ExpatError as error:
-            if not self._begun:
-                raise self._no_dump("nothing") from None
-            if not self.ends_mid_page:
-                raise self._cut(error) from None
-            if "page" in self._open:
-                yield Skipped("cut")
-
     def _damaged(self, what: str) -> RelmError:
-        line = self._parser.CurrentLineNumber
+        line = self._first_line + self._parser.CurrentLineNumber
         return RelmError(f"{self.path}: line {line}: {what}: the dump is damaged; download it again, or from another source")
 
     def _no_dump(self, found: str) -> RelmError:
@@ -240,20 +284,22 @@ class Dump:
         title = self._page.get("title")
         inside = f"inside the page {title!r}" if title else "before </mediawiki>"
         return RelmError(
-            f"{self.path}: ends too early, {inside}, after byte {self._fed} of its XML (line {error.lineno}); "
+            f"{self.path}: ends too early, {inside}, after byte {self._first_byte + self._fed} of its XML "
+            f"(line {self._first_line + error.lineno}); "
             "download it again, or set `ends_mid_page: true` if it is meant to be the beginning of a longer file"
         )
 
-    def _damage(self, error: expat.ExpatError, before: bytes, block: bytes) -> RelmError:
+    def _damage(self, error: expat.ExpatError, block: bytes) -> RelmError:
         if not self._begun:
             return self._no_dump(repr(block[:20]))
         offset = self._parser.ErrorByteIndex
         # The parser may have kept a token from the block before.
-        recent = (before + block)[offset - (self._fed - len(before)) :]
+        recent = (self._before + block)[offset - (self._fed - len(self._before)) :]
         what = f"not well-formed XML ({expat.ErrorString(error.code)})"
         if _begins_with_invalid_utf8(recent[:4]):
             what = f"not valid UTF-8 (found {recent[:1]!r})"
-        return RelmError(f"{self.path}: line {error.lineno}, byte {offset} of its XML: {what}; download it again")
+        line, byte = self._first_line + error.lineno, self._first_byte + offset
+        return RelmError(f"{self.path}: line {line}, byte {byte} of its XML: {what}; download it again")
 
 
 def _begins_with_invalid_utf8(data: bytes) -> bool:
@@ -264,36 +310,27 @@ def _begins_with_invalid_utf8(data: bytes) -> bool:
     return False
 
 
-def read_decompressed(path: Path) -> Iterator[bytes]:
-    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
+class Dump:
+    """A dump to be iterated over once: articles as `Page`, everything else as `Skipped`, in the order of the file.
 
     Raises:
-        RelmError: the file is absent, truncated or damaged.
+        RelmError: the file is not a dump, is damaged, or is truncated although ``ends_mid_page`` is false. All pages before the
+            fault have been yielded by then.
     """
-    try:
-        with open(path, "rb") as raw:
-            size = path.stat().st_size
-            with ProgressBar(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
-                file = _decompress(raw)
-                while block := file.read(BLOCK):
-                    bar.update(raw.tell() - bar.n)
-                    yield block
-    except EOFError:
-        raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again") from None
-    except (zlib.error, lzma.LZMAError) as error:
-        raise RelmError(f"{path}: the compressed file is damaged ({error}); download it again") from None
-    except OSError as error:
-        hint = "check the path" if error.errno else "the compressed file is damaged, download it again"
-        raise RelmError(f"{path}: cannot be read: {error.strerror or error}; {hint}") from None
 
+    def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
+        self._parser = DumpParser(path, ends_mid_page)
 
-def _decompress(raw: IO[bytes]) -> IO[bytes]:
-    magic = raw.read(6)
-    raw.seek(0)
-    if magic.startswith(b"BZh"):
-        return bz2.open(raw)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.open(raw))
-    if magic == b"\xfd7zXZ\x00":
-        return lzma.open(raw)
-    return raw
+    @property
+    def wiki(self) -> Wiki:
+        """The wiki; complete when the first page is yielded."""
+        return self._parser.wiki
+
+    def __iter__(self) -> Iterator[Page | Skipped]:
+        seen = SeenPages()
+        for block in read_decompressed(self._parser.path):
+            pages, fault = self._parser.feed(block)
+            yield from map(seen.skip_doubled, pages)
+            if fault:
+                raise fault
+        yield from self._parser.finish()

@@ -1,51 +1,51 @@
 """The documents of a Wikipedia dump: the readable text of its articles."""
 
-from collections.abc import Iterator
+import contextlib
+import functools
+import itertools
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from relm.corpus.documents import Document, Encoded, Skipped, encode_document
-from relm.corpus.wiki_names import WikiNames
-from relm.corpus.wikipedia import Dump, Page
+from relm.corpus.wikipedia import Page, SeenPages, Wiki
+from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
 from relm.corpus.wikitext_markup import extract_plain_text
-from relm.errors import RelmError
+from relm.corpus.workers import ordered_map
 from relm.recipes.datasets import Dataset
 
-# Characters of wikitext in one batch for a worker: some 50 ms of work.
-BATCH = 300_000
+
+class Article(NamedTuple):
+    """An article after cleaning."""
+
+    id: str
+    outcome: Encoded | Skipped
 
 
-class PageBatch(NamedTuple):
-    """The pages of one work item."""
+def read_dumps(
+    dataset: Dataset, paths: Sequence[Path], workers: int, task: str
+) -> Generator[tuple[Path, Encoded | Skipped], None, None]:
+    """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them.
 
-    names: WikiNames
-    pages: list[Page | Skipped]
-
-
-def batch_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
-    """Yield the pages of a dump in order, in batches; an error is raised after the pages before it."""
-    dump = Dump(path, dataset.ends_mid_page)
-    pages: list[Page | Skipped] = []
-    size = 0
-    try:
-        for page in dump:
-            pages.append(page)
-            size += 100 + (len(page.wikitext) if isinstance(page, Page) else 0)
-            if size >= BATCH:
-                yield PageBatch(dump.names, pages)
-                pages, size = [], 0
-    except RelmError as error:
-        yield PageBatch(dump.names, pages)
-        raise error
-    yield PageBatch(dump.names, pages)
+    Raises:
+        RelmError: a file is no dump, is truncated or is damaged, or a worker died; after the pages before it.
+    """
+    dumps = [PiecedDump(path, extract_article, dataset.ends_mid_page, dataset.skip_damaged_blocks) for path in paths]
+    pieces = (piece for dump in dumps for piece in dump.cut())
+    reads = ordered_map(functools.partial(read_piece, make=extract_article), pieces, workers, task)
+    with contextlib.closing(reads):
+        for dump, (_, group) in zip(dumps, itertools.groupby(reads, lambda read: read.piece.path), strict=True):
+            seen = SeenPages()
+            for made in itertools.chain(itertools.chain.from_iterable(map(dump.join, group)), dump.finish()):
+                if isinstance(made, Article):
+                    yield dump.path, made.outcome if seen.add(made.id) else Skipped("doubled")
+                else:
+                    yield dump.path, made
 
 
-def extract_pages(dataset: Dataset, file: str, batch: PageBatch) -> Iterator[Encoded | Skipped]:
-    """Yield each article, cleaned; its title decides the split."""
-    for page in batch.pages:
-        yield page if isinstance(page, Skipped) else _extract_article(page, batch.names)
-
-
-def _extract_article(page: Page, names: WikiNames) -> Encoded | Skipped:
-    text = extract_plain_text(page.wikitext, names)
-    return encode_document(Document(page.id, page.title, text)) if text else Skipped("empty")
+def extract_article(page: Page | Skipped, wiki: Wiki) -> Article | Skipped:
+    """Return the document of an article; its title decides the split."""
+    if isinstance(page, Skipped):
+        return page
+    text = extract_plain_text(page.wikitext, wiki.names)
+    return Article(page.id, encode_document(Document(page.id, page.title, text)) if text else Skipped("empty"))

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -23,7 +23,9 @@ Result = TypeVar("Result")
 READ_AHEAD = 3
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str) -> Iterator[Result]:
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str
+) -> Generator[Result, None, None]:
     """Yield the results of ``map(function, items)``, computed by several processes; one worker means this process.
 
     An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a

@@ -23,6 +23,9 @@ class FormatDeclaration:
     """Reference to a function (dataset, path) that yields batches of entries for workers, in the order of the source."""
     documents: str = ""
     """Reference to a function (dataset, file's name, batch) that yields documents and skipped entries; workers call it."""
+    reader: str = ""
+    """In place of these two, reference to a function (dataset, paths, workers, task) that yields (path, document or skipped
+    entry) in order, and starts the workers itself."""
     entries: str = "documents"
     """Name of a source's entries in the plural, such as pages."""
     imported_as: str = ""
@@ -65,12 +68,11 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     FormatDeclaration(
         "mediawiki_xml",
         revision=2,
-        batches="relm.corpus.wikipedia_articles:batch_pages",
-        documents="relm.corpus.wikipedia_articles:extract_pages",
+        reader="relm.corpus.wikipedia_articles:read_dumps",
         entries="pages",
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
-        keys=("ends_mid_page",),
+        keys=("ends_mid_page", "skip_damaged_blocks"),
     ),
     FormatDeclaration(
         "wikitext",
@@ -183,6 +185,9 @@ class Dataset(Section):
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
     error."""
+    skip_damaged_blocks: bool = False
+    """Blocks of a bz2 file that cannot be decompressed are skipped and counted, with the pages that are partly in them;
+    otherwise they are an error. For mediawiki_xml."""
     text_key: str = "text"
     """Key or column with a document's text; for json_lines, json_arrays, parquet and hugging_face."""
     id_key: str | None = None

@@ -1,0 +1,172 @@
+"""Find the blocks of a bzip2 file, and decompress each on its own.
+
+A block has at most 900,000 bytes before compression and begins with 48 bits that never change, its magic, at any bit of the
+file. So a file can be decompressed from any block on, by many processes, and past a damaged block. Cut out and followed by the
+end of a stream, a block is a stream that the standard library decompresses and checks by the block's CRC. The format is
+described at https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
+
+The bits of a magic may also occur inside a block, by chance once in 35 TB: a block that cannot be decompressed is tried
+together with its neighbours. The CRC over all blocks of a stream is not checked.
+"""
+
+import bz2
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from relm.errors import RelmError
+
+BLOCK_MAGIC, END_MAGIC = 0x314159265359, 0x177245385090
+MAGIC_BITS = 48
+CRC_BITS = 32
+HEADER = b"BZh9"  # with the largest level, which decompresses blocks of all levels
+WINDOW = 4 << 20  # bytes of the file in which magics are sought at once
+
+
+class Block(NamedTuple):
+    """A block by its place in the file, in bits."""
+
+    begin: int
+    end: int
+    """Begin of the next block, or end of its stream."""
+    before: int
+    """Begin of the block before, in case ``begin`` is a magic by chance; for the first block its own."""
+    after: int
+    """The next such place after ``end``, in case ``end`` is a magic by chance; for the last block ``end``."""
+
+    @property
+    def byte(self) -> int:
+        """The byte of the file in which it begins."""
+        return self.begin >> 3
+
+
+class DamagedBlock(Exception):
+    """A block that cannot be decompressed, or whose content differs from its CRC."""
+
+
+class _Place(NamedTuple):
+    """A magic that was found."""
+
+    bit: int
+    is_block: bool
+
+
+# --- finding blocks --------------------------------------------------------------------------------------------------------
+
+
+def find_blocks(path: Path) -> Iterator[Block]:
+    """Yield the blocks of a file in order. Bytes after its last stream are ignored, as bzip2 does.
+
+    Raises:
+        RelmError: the file ends inside a block, or does not begin with one. All blocks before have been yielded by then.
+        OSError: the file cannot be read.
+    """
+    size = path.stat().st_size
+    places = _find_places(path)
+    before = begin = None
+    end = next(places, None)
+    if end is not None and end.bit != 8 * len(HEADER):
+        raise RelmError(f"{path}: the compressed file is damaged (it does not begin with a block); download it again")
+    while end is not None:
+        after = next(places, None)
+        if begin is not None and begin.is_block:
+            yield Block(begin.bit, end.bit, before.bit if before else begin.bit, (after or end).bit)
+            before = begin
+        begin, end = end, after
+    if begin is None or begin.is_block or begin.bit + MAGIC_BITS + CRC_BITS > 8 * size:
+        raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again")
+
+
+def _find_places(path: Path) -> Iterator[_Place]:
+    """Yield the magics of a file in order."""
+    overlap = MAGIC_BITS // 8
+    with open(path, "rb") as file:
+        first_byte, window = 0, b""
+        while block := file.read(WINDOW):
+            window += block
+            # A magic that begins in the last bytes is found whole in the next window.
+            searched = 8 * (len(window) - overlap)
+            found = [
+                _Place(8 * first_byte + bit, magic == BLOCK_MAGIC)
+                for magic in (BLOCK_MAGIC, END_MAGIC)
+                for bit in find_bits(window, magic)
+                if bit < searched
+            ]
+            yield from sorted(found)
+            kept = max(0, len(window) - overlap)
+            first_byte, window = first_byte + kept, window[kept:]
+        yield from sorted(
+            _Place(8 * first_byte + bit, magic == BLOCK_MAGIC)
+            for magic in (BLOCK_MAGIC, END_MAGIC)
+            for bit in find_bits(window, magic)
+        )
+
+
+def find_bits(data: bytes, magic: int) -> list[int]:
+    """Return where 48 bits occur in bytes, in bits, in no order.
+
+    >>> find_bits(bytes.fromhex("00 18a09204f53120"), 0x314159265359) == []
+    True
+    >>> find_bits((0x314159265359 << 5).to_bytes(8, "big"), 0x314159265359)
+    [11]
+    """
+    found = []
+    for shift in range(8):
+        # The magic's beginning and end share bytes with other bits; the bytes between are sought, and then the rest compared.
+        skipped = bool(shift)
+        whole = (magic << (8 - shift) % 8).to_bytes(6 + skipped, "big")
+        middle = whole[1:6] if skipped else whole
+        at = data.find(middle)
+        while at >= 0:
+            start = at - skipped
+            bits = int.from_bytes(data[max(start, 0) : start + len(whole)], "big") >> (8 - shift) % 8
+            if start >= 0 and start + len(whole) <= len(data) and bits & ((1 << MAGIC_BITS) - 1) == magic:
+                found.append(8 * start + shift)
+            at = data.find(middle, at + 1)
+    return found
+
+
+# --- decompressing one block -----------------------------------------------------------------------------------------------
+
+
+def decompress_block(file: IO[bytes], block: Block) -> bytes:
+    """Return the content of a block; nothing if its magic is one by chance, inside the block before.
+
+    Args:
+        file: the bzip2 file, open for reading.
+
+    Raises:
+        DamagedBlock: the content cannot be decompressed, or differs from its CRC.
+    """
+    content = _try_to_decompress(file, block.begin, block.end)
+    if content is None and block.before < block.begin and _try_to_decompress(file, block.before, block.end) is not None:
+        return b""
+    if content is None and block.after > block.end:
+        content = _try_to_decompress(file, block.begin, block.after)
+    if content is None:
+        raise DamagedBlock(f"the block at byte {block.byte} cannot be decompressed")
+    return content
+
+
+def _try_to_decompress(file: IO[bytes], begin: int, end: int) -> bytes | None:
+    """Return the content of a block between two bits of the file; None: it is not exactly one sound block."""
+    decompressor = bz2.BZ2Decompressor()
+    try:
+        content = decompressor.decompress(_make_stream(file, begin, end))
+    except (OSError, ValueError):
+        return None
+    return content if decompressor.eof and not decompressor.unused_data else None
+
+
+def _make_stream(file: IO[bytes], begin: int, end: int) -> bytes:
+    """Return a stream of one block, whose CRC is that of the block."""
+    file.seek(begin >> 3)
+    size = ((end + 7) >> 3) - (begin >> 3)
+    bits = int.from_bytes(file.read(size), "big") >> -end % 8
+    length = end - begin
+    bits &= (1 << length) - 1
+    crc = bits >> max(0, length - MAGIC_BITS - CRC_BITS) & ((1 << CRC_BITS) - 1)
+    length += MAGIC_BITS + CRC_BITS
+    bits = (bits << MAGIC_BITS | END_MAGIC) << CRC_BITS | crc
+    padding = -length % 8
+    return HEADER + (bits << padding).to_bytes((length + padding) >> 3, "big")
