@@ -103,27 +103,31 @@ _PROJECTS = frozenset({
 def _replace_links(text: str, hidden: Collection[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first."""
     for _ in range(DEEPEST):
-        outside, *pieces = _LINK_START.split(text)
+        outside, *pieces = _LINK_START.split(text) if "[[[" in text else text.split("[[")
         shown = [outside]
+        show = shown.append
         found = False
         for piece in pieces:
             body, closing, rest = piece.partition("]]")
-            if closing:
-                found = True
-                shown += (_choose_link_text(body, hidden) if ":" in body or "|" in body else body, rest)
+            if not closing:
+                show("[[")
+                show(piece)
+                continue
+            found = True
+            target, bar, label = body.partition("|")
+            if ":" in target or (bar and not label):
+                show(_choose_link_text(target, bar, label, hidden))
             else:
-                shown += ("[[", piece)
+                show(label or target)
+            show(rest)
         if not found:
             break
         text = "".join(shown)
     return text
 
 
-def _choose_link_text(body: str, hidden: Collection[str]) -> str:
+def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
-    target, bar, label = body.partition("|")
-    if label and ":" not in target:
-        return label
     prefix, colon, rest = target.partition(":")
     namespace = prefix.strip()
     if colon and namespace and namespace.lower() not in _PROJECTS:
@@ -181,7 +185,7 @@ def _remove_quotes(text: str) -> str:
     """
     if "''" not in text:
         return text
-    return "\n".join(_remove_quotes_of_line(line) if "''" in line else line for line in text.split("\n"))
+    return "\n".join([_remove_quotes_of_line(line) if "''" in line else line for line in text.split("\n")])
 
 
 def _remove_quotes_of_line(line: str) -> str:
@@ -285,8 +289,9 @@ class _Outline:
     def text(self, line: str) -> None:
         if self.dropping or not line:
             return
-        self.lines.extend(title for _, title in self.waiting)
-        self.waiting.clear()
+        if self.waiting:
+            self.lines.extend([title for _, title in self.waiting])
+            self.waiting.clear()
         self.lines.append(line)
 
 
@@ -314,11 +319,14 @@ def _collect_paragraphs(text: str, dropped: Collection[str]) -> list[str]:
         if first and first not in " \t*#:;|={-!":
             paragraph.append(line)
             continue
-        outline.text(" ".join(paragraph))
-        paragraph.clear()
+        if paragraph:
+            outline.text(" ".join(paragraph))
+            paragraph.clear()
+        if not first:
+            continue
         if first == "=" and (heading := _parse_heading(line)):
             outline.heading(*heading)
-        elif first and not _is_row(line) and _is_text(line):
+        elif not outline.dropping and not _is_row(line) and _is_text(line):
             outline.text(line.lstrip("*#:; \t"))
     outline.text(" ".join(paragraph))
     return outline.lines
@@ -330,7 +338,8 @@ def _collect_paragraphs(text: str, dropped: Collection[str]) -> list[str]:
 _EMPTY_PARENTHESES = re.compile(r"\((?<![^ \n]\()[ ,;:/|–—-]*\)")
 _OPENED = re.compile(r"\((?:[ ]+|[,;:][ ])[ ,;:]*")
 _BEFORE_PUNCTUATION = re.compile(r" (?=[,.](?:[ \n]|\Z))(?<=[^ \n] )")
-_SPACES = re.compile(r"  +")
+_BEFORE_COMMA = re.compile(r" ,(?=[ \n]|\Z)(?<=[^ \n] ,)")
+_BEFORE_POINT = re.compile(r" \.(?=[ \n]|\Z)(?<=[^ \n] \.)")
 
 
 def _decode(text: str) -> str:
@@ -348,14 +357,32 @@ def _tidy(text: str) -> str:
     """Leave one space between words, none where an omitted template stood in parentheses, and no empty line."""
     for space in ("\xa0", "\t", "\r", "\u2009", "\u202f", "\u3000"):
         text = text.replace(space, " ")
-    text = _SPACES.sub(" ", text)
+    text = _leave_single_spaces(text)
     text = _OPENED.sub("(", text)
     text = _tidy_before_closing(text)
     text = _EMPTY_PARENTHESES.sub("", text)
-    text = _SPACES.sub(" ", text)
-    text = _BEFORE_PUNCTUATION.sub("", text)
-    lines = (line.strip(" ") for line in text.split("\n"))
-    return "\n".join(line for line in lines if line).strip()
+    text = _leave_single_spaces(text)
+    text = _tidy_before_punctuation(text)
+    if "\n\n" in text or " \n" in text or "\n " in text:
+        lines = [line.strip(" ") for line in text.split("\n")]
+        text = "\n".join([line for line in lines if line])
+    return text.strip()
+
+
+def _leave_single_spaces(text: str) -> str:
+    while len(shorter := text.replace("  ", " ")) < len(text):
+        text = shorter
+    return text
+
+
+def _tidy_before_punctuation(text: str) -> str:
+    """Remove the space before a comma or a point that ends a word."""
+    has_comma, has_point = " ," in text, " ." in text
+    if has_comma and has_point:
+        return _BEFORE_PUNCTUATION.sub("", text)
+    if has_comma:
+        return _BEFORE_COMMA.sub(",", text)
+    return _BEFORE_POINT.sub(".", text) if has_point else text
 
 
 def _tidy_before_closing(text: str) -> str:

@@ -113,7 +113,7 @@ def count_training_forms(training: Training, wanted: Set[str], workers: int | No
     team = min(usable_cores() if workers is None else workers, 1 + texts.blocks // BLOCKS_A_WORKER)
     counted = ordered_map(functools.partial(count_block, training), range(texts.blocks), team, "counting training words")
     with (
-        contextlib.closing(counted),  # type: ignore[type-var]
+        contextlib.closing(counted),
         ProgressBar(counted, total=texts.blocks, unit=" blocks of training text", disable=None) as bar,
     ):
         return collect_forms(bar, wanted)

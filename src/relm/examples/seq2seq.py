@@ -154,7 +154,7 @@ def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Gen
             ProgressBar(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None)
         )
         chunks = ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {encoding.documents}")
-        stack.enter_context(contextlib.closing(chunks))  # type: ignore[type-var]
+        stack.enter_context(contextlib.closing(chunks))
         for pairs in chunks:
             yield pairs
             tokens += len(pairs.source.values) + len(pairs.target.values)

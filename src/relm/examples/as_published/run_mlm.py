@@ -171,7 +171,7 @@ def pregenerate_run_mlm(
     columns = _columns(objective.sequence_length, loaded.vocabulary_size)
     with (
         open_table(output, objective, loaded, source, columns, rows=read.rows) as table,
-        contextlib.closing(ordered_map(encode, iter(_CountedBatches(documents)), count, f"encoding {documents}")) as batches,  # type: ignore[type-var]
+        contextlib.closing(ordered_map(encode, iter(_CountedBatches(documents)), count, f"encoding {documents}")) as batches,
     ):
         table.counts["dropped_tokens"] = 0
         for blocks in batches:
