@@ -184,6 +184,10 @@ class DumpParser:
                 return [Skipped("cut")]
         return []
 
+    def close(self) -> None:
+        """Free the memory at once; the XML parser and this object refer to each other."""
+        del self._parser
+
     # --- the parser's events -----------------------------------------------------------------------------------------------
 
     def _doctype(self, name: str, *_: object) -> None:

@@ -76,6 +76,7 @@ def read_piece(piece: DumpPiece, make: Callable[[Page | Skipped, Wiki], Made]) -
             begin = end = len(xml)
         else:
             made = [make(page, piece.wiki) for page in pages]
+        parser.close()
     elif begin < len(PAGE_END):
         begin = end = len(xml)
     return PieceRead(piece, xml[:begin], made, xml[end:], len(xml), xml.count(b"\n"))
@@ -219,6 +220,7 @@ class PiecedDump(Generic[Made]):
         """Let a new parser begin after the last page of a piece."""
         byte = self._byte + read.size - len(read.after)
         line = self._line + read.lines - read.after.count(b"\n")
+        self._parser.close()
         self._parser = DumpParser(self.path, self._ends_mid_page, PartStart(byte, line, read.piece.wiki))
         self._pending = read.after
         self._is_lost = False
