@@ -207,7 +207,8 @@ def print_whole_dump(runs: list[Run], size: float) -> None:
     hours = shared * WHOLE_DUMP / 1e6 / 3600
     print(
         f"{WHOLE_DUMP / 1e9:.0f} GB of XML on {CORES} cores: {hours:.2f} h of work. One process cuts the dump and writes, "
-        f"{1e3 * writing:.0f} s of processor time a GB, which no number of cores shortens; the workers take {1e3 * working:.0f}, so that together they need {1e3 * (writing + working) / CORES:.0f} s a GB of {CORES} cores"
+        f"{1e3 * writing:.0f} s of processor time a GB, which no number of cores shortens; the workers take "
+        f"{1e3 * working:.0f}; together they need {1e3 * (writing + working) / CORES:.0f} s a GB of {CORES} cores"
     )
 
 

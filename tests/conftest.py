@@ -48,8 +48,8 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
 
 def run_tiny(folder: Path) -> None:
-    """Make a small project, and run its recipe."""
-    done = make_project(folder).snakemake("results/tiny")
+    """Make a small project, and run its recipe by the command itself."""
+    done = make_project(folder).run_command("results/tiny")
     assert done.returncode == 0, done.stdout
 
 

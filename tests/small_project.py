@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from relm.artifact import sha256_of
+from snakemake_server import start_server
 
 FRAMES = "--logger-relm-frames"
 """The option by which Snakemake shows its own output."""
@@ -43,7 +44,14 @@ class Commands:
         return ["snakemake", *targets, "--cores", "1", "--nocolor", "--max-checksum-file-size", "20000"]
 
     def snakemake(self, *targets: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake to its end; its two streams together in `stdout`."""
+        """Run Snakemake to its end, if possible in a forked process; its two streams together in `stdout`."""
+        command, whole, server = self.command(*targets), {**self.environment, **environment}, start_server()
+        if not server.is_ready_for(command, whole):
+            return self.run_command(*targets, **environment)
+        return server.run(command, cwd=self.folder, env=whole, timeout=900)
+
+    def run_command(self, *targets: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command itself, as a person does, to its end; its two streams together in `stdout`."""
         return subprocess.run(
             self.command(*targets),
             cwd=self.folder,

@@ -107,7 +107,7 @@ def main() -> int:
         project = make_project(folder)
         recipe = RECIPES["causal"].replace("steps: 1200", "steps: 40").replace("interval: 40", "interval: 10")
         (folder / "recipes" / "tiny.yaml").write_text(recipe)
-        done = project.snakemake("results/tiny")
+        done = project.run_command("results/tiny")
         assert done.returncode == 0, done.stdout
         os.environ["RELM_MIRROR"] = project.environment["RELM_MIRROR"]
         os.chdir(folder)

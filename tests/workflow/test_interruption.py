@@ -1,11 +1,15 @@
 """Stopped at any point, the same command goes on, to the same bytes as without the stop."""
 
+import contextlib
 import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
+import psutil
 import pytest
 
 from made_once import copy_of
@@ -13,12 +17,14 @@ from relm.recipes.project import Project
 from run_products import hash_products
 from small_project import Commands, kill_session, make_project
 
+T = TypeVar("T")
 SEED = 20261
-SLOW = """
+STEPS = 300
+SLOW = f"""
 extends: tiny
-pretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}
+pretrain: {{main: {{steps: {STEPS}, schedule: {{warmup_steps: 20}}}}}}
 evaluate: [held_out]
-run: {checkpoint_interval: 50}
+run: {{checkpoint_interval: 50}}
 """
 
 
@@ -54,14 +60,42 @@ def prepare_slow(folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def wait_for(condition: str, folder: Path, process: "subprocess.Popen[bytes]") -> Path:
+@contextlib.contextmanager
+def halted_run(project: Commands, step: int) -> "Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]":
+    """Start the slow recipe, and yield the command and its trainer, which waits in a training step; kill both at last."""
+    process = project.start("results/slow", RELM_KILL_AT=f"gradient:{step}:SIGSTOP")
+
+    def find_halted() -> psutil.Process | None:
+        assert process.poll() is None, (project.folder / "snakemake.out").read_text()
+        below = psutil.Process(process.pid).children(recursive=True)
+        return next((each for each in below if state_of(each) == psutil.STATUS_STOPPED), None)
+
+    try:
+        yield process, wait_until(find_halted)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            kill_session(process)
+
+
+def state_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status()
+    return psutil.STATUS_DEAD
+
+
+def has_pending(number: signal.Signals, process: psutil.Process) -> bool:
+    """Return whether a process was sent a signal that it has not received."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return bool(int(status["ShdPnd"], 16) & 1 << number - 1)
+
+
+def wait_until(condition: Callable[[], T]) -> T:
+    """Return what a condition returns once that is true."""
     for _ in range(2400):
-        found = [path for path in folder.glob(condition) if path.stat().st_size]
-        if found:
-            return found[0]
-        assert process.poll() is None, (folder / "snakemake.out").read_text()
+        if found := condition():
+            return found
         time.sleep(0.05)
-    raise AssertionError(f"{condition} did not appear: " + (folder / "snakemake.out").read_text())
+    raise AssertionError("this was waited for in vain")
 
 
 def finish(project: Commands) -> None:
@@ -74,13 +108,13 @@ def finish(project: Commands) -> None:
 def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
     number: signal.Signals, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
 ) -> None:
-    process = slow_project.start("results/slow")
-    log = wait_for("work/runs/slow/*/main/train.jsonl", slow_project.folder, process)
-    process.send_signal(number)
-    assert process.wait(timeout=60) != 0
-    logged = len(log.read_text().splitlines())
-    assert logged < 1500 / 5, "it was stopped in the middle"
-    assert list(log.parent.glob("checkpoints/step-*"))
+    with halted_run(slow_project, step=8) as (process, trainer):
+        process.send_signal(number)
+        wait_until(lambda: has_pending(signal.SIGTERM, trainer))
+        trainer.resume()
+        assert process.wait(timeout=60) != 0
+    (log,) = slow_project.folder.glob("work/runs/slow/*/main/train.jsonl")
+    assert [path.name for path in log.parent.glob("checkpoints/step-*")] == ["step-00000008"]
     assert not (log.parent / "model" / "model.safetensors").exists()
     assert "saved" in (slow_project.folder / "snakemake.out").read_text()
     finish(slow_project)
@@ -88,8 +122,14 @@ def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
 
 
 def kill_at_random_moments(project: Commands, reference: dict[str, str], seconds: float, seed: int, kills: int) -> None:
-    moments = [random.Random(seed + kill).uniform(0.05, 0.95) * seconds for kill in range(kills)]
-    print(f"SIGKILL to Snakemake and everything under it, seed {seed}, after {', '.join(f'{m:.2f}' for m in moments)} s")
+    """Kill everything, half of the times in a random step of the training and then at random moments of the whole run."""
+    draw = random.Random(seed)
+    steps = [draw.randint(1, STEPS // kills) for _ in range(kills // 2)]
+    moments = [draw.uniform(0.05, 0.95) * seconds for _ in range(kills // 2)]
+    print(f"SIGKILL to Snakemake and everything under it, seed {seed}, {steps} steps after a start, {moments} s after a start")
+    for step in steps:
+        with halted_run(project, step):
+            pass
     for moment in moments:
         process = project.start("results/slow")
         try:
@@ -116,14 +156,10 @@ def test_after_many_sigkills_the_same_command_ends_with_the_same_bytes(
 
 
 def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:
-    process = slow_project.start("results/slow")
-    wait_for("work/runs/slow/*/main/train.jsonl", slow_project.folder, process)
-    try:
+    with halted_run(slow_project, step=8):
         second = slow_project.snakemake("results/slow")
         assert second.returncode != 0
         assert "lock" in second.stdout.lower()
-    finally:
-        kill_session(process)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Named points at which tests kill the trainer, to prove that an interruption anywhere changes no result."""
+"""Named points at which tests kill or halt the trainer, to prove that an interruption anywhere changes no result."""
 
 import os
 import signal
@@ -9,10 +9,14 @@ _passed: Counter[str] = Counter()
 
 
 def kill_point(name: str) -> None:
-    """Kill this process with SIGKILL if RELM_KILL_AT is NAME:COUNT and this is the COUNTth call with this name."""
+    """Send this process a signal if RELM_KILL_AT is NAME:COUNT[:SIGNAL] and this is the COUNTth call with this name.
+
+    The signal is SIGKILL unless another one is named; after SIGSTOP the process waits here for SIGCONT.
+    """
     wanted = os.environ.get(KILL_AT)
     if wanted is None:
         return
     _passed[name] += 1
-    if wanted == f"{name}:{_passed[name]}":
-        os.kill(os.getpid(), signal.SIGKILL)
+    wanted_name, count, *named = wanted.split(":")
+    if (wanted_name, count) == (name, str(_passed[name])):
+        os.kill(os.getpid(), signal.Signals[named[0]] if named else signal.SIGKILL)
