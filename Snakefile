@@ -17,6 +17,7 @@ min_version("9.27")
 
 WORK = graph.usable_work_folder()
 DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
+RANGES = f"{WORK}/documents/{{dataset}}-{{key}}/ranges/{{shard}}.{{part}}"
 KEPT = f"{WORK}/kept/{{dataset}}-{{key}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
@@ -46,6 +47,7 @@ wildcard_constraints:
     paper=NAME.pattern,
     shard=NAME.pattern,
     split="train|held_out",
+    part=r"\d+-of-\d+",
     file="|".join(map(re.escape, MODEL_FILES)),
     key=KEY.pattern,
     fingerprint=KEY.pattern,

@@ -69,6 +69,29 @@ rule convert_weights:
         " --file {input.file:q} --output {output.weights:q} --log {log:q}"
 
 
+# Only of datasets with `ranges`: the documents of each range of a file, which `extract` joins.
+rule extract_range:
+    input:
+        unpack(graph.range_source),
+    output:
+        train=f"{RANGES}.train.jsonl",
+        train_sidecar=f"{RANGES}.train.jsonl.json",
+        held_out=f"{RANGES}.held_out.jsonl",
+        held_out_sidecar=f"{RANGES}.held_out.jsonl.json",
+    log:
+        f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.{{part}}.log",
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        disk_mb=graph.documents_disk,
+        runtime=graph.documents_runtime,
+    params:
+        job=graph.data_job("documents"),
+    shell:
+        "python -m relm extract {params.job} --range {wildcards.part} --workers {threads}"
+        " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
+
+
 rule extract:
     input:
         unpack(graph.data_inputs("documents")),
@@ -85,10 +108,9 @@ rule extract:
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
     params:
-        job=graph.data_job("documents"),
+        command=graph.documents_command,
     shell:
-        "python -m relm extract {params.job} --workers {threads}"
-        " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
+        "python -m relm {params.command}" " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
 
 
 # Only of recipes with `data: {remove: ...}`: which documents of all shards are removed, and then each shard without them.

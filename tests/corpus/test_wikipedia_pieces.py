@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
-from relm.corpus import decompression, wikipedia_pieces
+from relm.corpus import decompression, dump_files
 from relm.corpus.bzip2_blocks import find_blocks
 from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
@@ -88,7 +88,7 @@ def test_any_cut_of_any_xml_gives_the_same_pages_and_faults(seed: int, tmp_path:
         monkeypatch.setattr(decompression, "BLOCK", size)
         assert read_in_pieces(plain, ends_mid_page=ends_mid_page) == expected
         if size > 40:
-            monkeypatch.setattr(wikipedia_pieces, "BLOCKS", chance.choice([1, 2, 5]))
+            monkeypatch.setattr(dump_files, "BLOCKS", chance.choice([1, 2, 5]))
             packed = written(tmp_path, packed_in_blocks(content, size))
             assert read_in_pieces(packed, ends_mid_page=ends_mid_page) == expected
 

@@ -55,6 +55,8 @@ class Skipped(NamedTuple):
 
     reason: str
     """The name under which it is counted, such as redirects."""
+    id: str | None = None
+    """Its id, if a later entry with the same id is a copy."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from relm.corpus.file_range import FileRange
 from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
 from relm.progress import ProgressBar
@@ -15,8 +16,11 @@ from relm.recipes.datasets import Dataset
 BATCH, ROWS = 1 << 20, 4096
 
 
-def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
+def batch_parquet(dataset: Dataset, path: Path, part: FileRange | None = None) -> Iterator[RowRange]:
     """Yield the rows of a Parquet file, only the columns that are read, a piece of a row group at a time.
+
+    Args:
+        part: the range of row groups that is read; None: all.
 
     Raises:
         RelmError: the file is absent, truncated, damaged or not Parquet, or lacks a column.
@@ -26,9 +30,12 @@ def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
         # Without buffering ahead a row group is read page by page, however large it is.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH) as file:
             check_keys(dataset, file.schema_arrow.names, str(path))
-            with ProgressBar(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
+            begin, end = (part or FileRange(0, 1)).bounds(file.metadata.num_row_groups)
+            sizes = [int(file.metadata.row_group(number).num_rows) for number in range(end)]
+            first += sum(sizes[:begin])
+            with ProgressBar(total=sum(sizes[begin:]), desc=path.name, unit=" rows", disable=None) as bar:
                 for table in file.iter_batches(
-                    _choose_batch_rows(file.metadata), columns=list_keys(dataset), use_threads=False
+                    _choose_batch_rows(file.metadata), range(begin, end), columns=list_keys(dataset), use_threads=False
                 ):
                     yield RowRange(str(path), first, table)
                     first += len(table)

@@ -4,9 +4,11 @@ A piece of a bzip2 file is a few of its blocks, which the process that reads the
 XML. A page ends at ``</page>``, so a piece has three parts: the rest of a page that began before it, whole pages, and the
 beginning of a page that ends after it. The first and the last part go back to the process that cut the file; its `DumpParser`
 gets the end of one piece and the beginning of the next.
+
+A range of a dump has the blocks, or bytes, that begin in it. It leaves out what comes before the end of the first page that
+ends in it, and goes on to the end of the first page that ends after it, so that each page is in one range.
 """
 
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,16 +16,14 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from relm.corpus.bzip2_blocks import Block, DamagedBlock, decompress_block, find_blocks
-from relm.corpus.decompression import find_compression, read_decompressed, reading_bar, refuse_damage
+from relm.corpus.bzip2_blocks import DamagedBlock
 from relm.corpus.documents import Skipped
+from relm.corpus.dump_files import Content, DumpFile, read_xml
+from relm.corpus.file_range import FileRange
 from relm.corpus.wikipedia import PAGE_BEGIN, PAGE_END, DumpParser, Page, PartStart, Wiki
 from relm.errors import RelmError
 
 Made = TypeVar("Made")
-
-# Blocks of bzip2 in a piece, some 900 kB of XML each. A file of many streams has two in most of them.
-BLOCKS = 2
 
 
 class DumpPiece(NamedTuple):
@@ -31,8 +31,7 @@ class DumpPiece(NamedTuple):
 
     path: Path
     wiki: Wiki
-    content: bytes | tuple[Block, ...]
-    """XML, or the blocks that have it."""
+    content: Content
 
 
 class PieceRead(NamedTuple, Generic[Made]):
@@ -63,7 +62,7 @@ def read_piece(piece: DumpPiece, make: Callable[[Page | Skipped, Wiki], Made]) -
     before the piece, as inside a comment.
     """
     try:
-        xml = _read_xml(piece)
+        xml = read_xml(piece.path, piece.content)
     except DamagedBlock:
         return PieceRead(piece, b"", [], b"", 0, 0, damaged=True)
     begin = xml.find(PAGE_END) + len(PAGE_END)
@@ -82,13 +81,6 @@ def read_piece(piece: DumpPiece, make: Callable[[Page | Skipped, Wiki], Made]) -
     return PieceRead(piece, xml[:begin], made, xml[end:], len(xml), xml.count(b"\n"))
 
 
-def _read_xml(piece: DumpPiece) -> bytes:
-    if isinstance(piece.content, bytes):
-        return piece.content
-    with open(piece.path, "rb") as file:
-        return b"".join(decompress_block(file, block) for block in piece.content)
-
-
 # --- in the process that cuts the file -------------------------------------------------------------------------------------
 
 
@@ -99,6 +91,7 @@ class PiecedDump(Generic[Made]):
         make: returns what becomes of a page; also called here, for pages that lie in two pieces.
         ends_mid_page: the file is the beginning of a longer one.
         skip_damaged_blocks: blocks of bzip2 that cannot be decompressed are skipped, with the pages that are partly in them.
+        part: the range of the file that is read; None: all.
     """
 
     def __init__(
@@ -107,16 +100,22 @@ class PiecedDump(Generic[Made]):
         make: Callable[[Page | Skipped, Wiki], Made],
         ends_mid_page: bool = False,
         skip_damaged_blocks: bool = False,
+        part: FileRange | None = None,
     ) -> None:
         self.path = path
+        self._file = DumpFile(path)
+        self._part = part or FileRange(0, 1)
         self._make = make
         self._ends_mid_page = ends_mid_page
         self._skip_damaged_blocks = skip_damaged_blocks
-        self._parser = DumpParser(path, ends_mid_page)
+        # Lines and bytes in messages are those of the whole file, or of the range where there is one.
+        self._label = path if self._part.count == 1 else Path(f"{path}, {self._part}")
+        self._parser = DumpParser(self._label, ends_mid_page)
         self._first: list[Page | Skipped] = []
         self._first_fault: RelmError | None = None
         self._pending = b""
-        self._is_lost = False
+        self._sought: bytes | None = None
+        self._passed = b""
         self._byte = self._line = 0
 
     def cut(self) -> Iterator[DumpPiece]:
@@ -125,23 +124,14 @@ class PiecedDump(Generic[Made]):
         Raises:
             RelmError: the file is no dump, is truncated or is damaged. All pieces before the fault have been yielded by then.
         """
-        contents = self._read_contents()
-        for content in contents:
-            xml = self._read_first(content)
-            begin = xml.find(PAGE_END) + len(PAGE_END)
-            head = xml if begin < len(PAGE_END) else xml[:begin]
-            self._byte, self._line = self._byte + len(head), self._line + head.count(b"\n")
-            pages, fault = self._parser.feed(head)
-            self._first += pages
-            self._first_fault = fault
-            if fault or begin >= len(PAGE_END):
-                yield DumpPiece(self.path, self._parser.wiki, xml[len(head) :])
-                break
-        else:
+        contents = self._file.contents(self._part)
+        if self._part.index:
+            self._read_header()
             yield DumpPiece(self.path, self._parser.wiki, b"")
-        if self._first_fault:
-            return
-        yield from (DumpPiece(self.path, self._parser.wiki, content) for content in contents)
+        else:
+            yield self._read_beginning(contents)
+        if not self._first_fault:
+            yield from (DumpPiece(self.path, self._parser.wiki, content) for content in contents)
 
     def join(self, read: PieceRead[Made]) -> Iterator[Made]:
         """Yield what becomes of the pages up to the end of the last in a piece; the pieces come in their order.
@@ -153,53 +143,93 @@ class PiecedDump(Generic[Made]):
         if read.damaged:
             yield from self._join_damaged(read.piece)
             return
-        before = self._find_page(read.before) if self._is_lost else read.before
+        before = self._seek(read.before)
         self._pending, xml = b"", self._pending + before
         yield from self._feed(xml)
         if len(read.before) < read.size:
-            if self._is_lost or (self._parser.is_between_pages and self._parser.wiki == read.piece.wiki):
+            if self._sought or (self._parser.is_between_pages and self._parser.wiki == read.piece.wiki):
                 yield from read.pages
                 self._begin_after(read)
             else:
                 # What looks like pages is inside something else, such as a comment.
-                yield from self._feed(_read_xml(read.piece)[len(read.before) :])
+                yield from self._feed(read_xml(self.path, read.piece.content)[len(read.before) :])
         self._byte, self._line = self._byte + read.size, self._line + read.lines
 
     def finish(self) -> Iterator[Made]:
-        """Yield what the end of the file means.
+        """Yield the page that goes on after the range, and what the end of the file means.
 
         Raises:
             RelmError: the file is no dump, or ends too early.
         """
         yield from self._take_first()
         yield from self._feed(self._pending)
-        if not self._is_lost:
+        passed = b""
+        for content in self._file.contents_after(self._part):
+            try:
+                xml = read_xml(self.path, content)
+            except DamagedBlock as damage:
+                if not self._skip_damaged_blocks:
+                    raise self._refuse(damage) from None
+                return  # the block, and the page that is partly in it, are the next range's to skip
+            found = (passed + xml).find(PAGE_END)
+            end = found + len(PAGE_END) - len(passed)
+            yield from self._feed(self._seek(xml if found < 0 else xml[:end]))
+            if found >= 0:
+                return
+            passed = (passed + xml)[1 - len(PAGE_END) :]
+        if not self._sought:
             yield from self._make_all(self._parser.finish())
 
     # --- parts of these ----------------------------------------------------------------------------------------------------
 
-    def _read_contents(self) -> Iterator[bytes | tuple[Block, ...]]:
-        with refuse_damage(self.path):
-            with open(self.path, "rb") as file:
-                compression = find_compression(file.read(8))
-            if compression != "bzip2":
-                yield from read_decompressed(self.path)
-                return
-            blocks = find_blocks(self.path)
-            with reading_bar(self.path) as bar:
-                # The first block alone, since the header is read from it before anything else.
-                for size in itertools.chain([1], itertools.repeat(BLOCKS)):
-                    content = tuple(itertools.islice(blocks, size))
-                    if not content:
-                        return
-                    bar.update(content[-1].end // 8 - bar.n)
-                    yield content
+    def _read_beginning(self, contents: Iterator[Content]) -> DumpPiece:
+        """Read up to the end of the first page, and return the rest of the content that has it."""
+        for content in contents:
+            xml = self._read_undamaged(content)
+            begin = xml.find(PAGE_END) + len(PAGE_END)
+            head = xml if begin < len(PAGE_END) else xml[:begin]
+            self._byte, self._line = self._byte + len(head), self._line + head.count(b"\n")
+            pages, self._first_fault = self._parser.feed(head)
+            self._first += pages
+            if self._first_fault or begin >= len(PAGE_END):
+                return DumpPiece(self.path, self._parser.wiki, xml[len(head) :])
+        return DumpPiece(self.path, self._parser.wiki, b"")
 
-    def _read_first(self, content: bytes | tuple[Block, ...]) -> bytes:
+    def _read_header(self) -> None:
+        """Read the header at the beginning of the file, for a range that does not begin there."""
+        for content in self._file.contents(FileRange(0, 1)):
+            xml = self._read_undamaged(content)
+            begin = xml.find(PAGE_BEGIN)
+            _, fault = self._parser.feed(xml if begin < 0 else xml[:begin])
+            if fault:
+                raise fault
+            if begin >= 0:
+                break
+        self._sought = PAGE_END
+
+    def _read_undamaged(self, content: Content) -> bytes:
         try:
-            return _read_xml(DumpPiece(self.path, self._parser.wiki, content))
+            return read_xml(self.path, content)
         except DamagedBlock as damage:
             raise self._refuse(damage) from None
+
+    def _seek(self, xml: bytes) -> bytes:
+        """Return XML from where reading goes on, in a new parser; all of it unless something is sought."""
+        if self._sought is None:
+            return xml
+        before, xml = len(self._passed), self._passed + xml  # what is sought may lie in two pieces
+        begin = xml.find(self._sought)
+        if begin < 0:
+            self._passed = xml[1 - len(self._sought) :]
+            return b""
+        begin += len(PAGE_END) if self._sought == PAGE_END else 0
+        self._begin_at(self._byte + begin - before, self._line + xml.count(b"\n", before, begin), self._parser.wiki)
+        return xml[begin:]
+
+    def _begin_at(self, byte: int, line: int, wiki: Wiki) -> None:
+        self._parser.close()
+        self._parser = DumpParser(self._label, self._ends_mid_page, PartStart(byte, line, wiki))
+        self._sought, self._passed = None, b""
 
     def _take_first(self) -> Iterator[Made]:
         pages, self._first = self._first, []
@@ -219,39 +249,25 @@ class PiecedDump(Generic[Made]):
     def _begin_after(self, read: PieceRead[Made]) -> None:
         """Let a new parser begin after the last page of a piece."""
         byte = self._byte + read.size - len(read.after)
-        line = self._line + read.lines - read.after.count(b"\n")
-        self._parser.close()
-        self._parser = DumpParser(self.path, self._ends_mid_page, PartStart(byte, line, read.piece.wiki))
+        self._begin_at(byte, self._line + read.lines - read.after.count(b"\n"), read.piece.wiki)
         self._pending = read.after
-        self._is_lost = False
 
     # --- damaged blocks ----------------------------------------------------------------------------------------------------
 
     def _join_damaged(self, piece: DumpPiece) -> Iterator[Made]:
         """Join the blocks of a piece one by one, and skip those that cannot be decompressed."""
+        assert not isinstance(piece.content, bytes)
         for block in piece.content:
-            assert isinstance(block, Block)
-            single = piece._replace(content=(block,))
             try:
-                xml = _read_xml(single)
+                xml = read_xml(self.path, (block,))
             except DamagedBlock as damage:
                 if not self._skip_damaged_blocks:
                     raise self._refuse(damage) from None
                 tqdm.write(f"warning: {self.path}: {damage}; skipped, with the pages that are partly in it", file=sys.stderr)
                 yield self._make(Skipped("damaged_blocks"), piece.wiki)
-                self._pending, self._is_lost = b"", True
+                self._pending, self._sought, self._passed = b"", PAGE_BEGIN, b""
             else:
-                yield from self.join(read_piece(single._replace(content=xml), self._make))
-
-    def _find_page(self, xml: bytes) -> bytes:
-        """Return what comes after the rest of a page that is lost, from the next page on."""
-        begin = xml.find(PAGE_BEGIN)
-        if begin < 0:
-            return b""
-        line = self._line + xml.count(b"\n", 0, begin)
-        self._parser = DumpParser(self.path, self._ends_mid_page, PartStart(self._byte + begin, line, self._parser.wiki))
-        self._is_lost = False
-        return xml[begin:]
+                yield from self.join(read_piece(piece._replace(content=xml), self._make))
 
     def _refuse(self, damage: DamagedBlock) -> RelmError:
         return RelmError(

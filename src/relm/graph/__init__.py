@@ -4,7 +4,16 @@ They are fast: no torch, no network. A fault in one recipe is an error only for 
 """
 
 from relm.graph.contamination import contamination_inputs, contamination_options, counted_tests
-from relm.graph.data import data_inputs, data_job, download_sha256, kept_inputs, list_inputs, shard_sidecars
+from relm.graph.data import (
+    data_inputs,
+    data_job,
+    documents_command,
+    download_sha256,
+    kept_inputs,
+    list_inputs,
+    range_source,
+    shard_sidecars,
+)
 from relm.graph.data_requests import (
     documents_disk,
     documents_runtime,
@@ -60,6 +69,7 @@ __all__ = [
     "data_inputs",
     "data_job",
     "described",
+    "documents_command",
     "documents_disk",
     "documents_runtime",
     "download_disk",
@@ -82,6 +92,7 @@ __all__ = [
     "nearest_target",
     "papers",
     "published_reference",
+    "range_source",
     "set_options",
     "shard_sidecars",
     "start_options",

@@ -89,6 +89,25 @@ def data_job(product: str) -> Callable[[Any, Any], str]:
     return options
 
 
+@report_faults
+def documents_command(wildcards: Any, threads: int, resources: Any) -> str:
+    """Return the command that makes the documents of a shard, from its source or its ranges."""
+    return _documents_job(wildcards).command(wildcards.shard, threads)
+
+
+@report_faults
+def range_source(wildcards: Any) -> dict[str, Any]:
+    """Return the source of a range, for `unpack`, which is `ancient`, and its sidecar."""
+    source = _documents_job(wildcards).source(wildcards.shard)
+    return {"sidecars": sidecars(source), "source": ancient(strings(source))}
+
+
+def _documents_job(wildcards: Any) -> DocumentsJob:
+    job = find_data_job("documents", wildcards)
+    assert isinstance(job, DocumentsJob)
+    return job
+
+
 def find_data_job(product: str, wildcards: Any) -> DataJob:
     """Return the job that makes a product with the key, and of the dataset, that a path names."""
     return PROJECT.find_job(JOBS[product], wildcards.key, wildcards.get("dataset"))

@@ -26,6 +26,10 @@ class FormatDeclaration:
     reader: str = ""
     """In place of these two, reference to a function (dataset, paths, workers, task) that yields (path, document or skipped
     entry) in order, and starts the workers itself."""
+    has_ranges: bool = False
+    """`reader` or `batches` takes a keyword `part`, the `FileRange` of a file that is read."""
+    ids_are_unique: bool = False
+    """The second of two entries of a file with the same id is a copy, and no document."""
     entries: str = "documents"
     """Name of a source's entries in the plural, such as pages."""
     imported_as: str = ""
@@ -69,6 +73,8 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         "mediawiki_xml",
         revision=2,
         reader="relm.corpus.wikipedia_articles:read_dumps",
+        has_ranges=True,
+        ids_are_unique=True,
         entries="pages",
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
@@ -123,6 +129,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     FormatDeclaration(
         "parquet",
         batches="relm.corpus.parquet_rows:batch_parquet",
+        has_ranges=True,
         documents="relm.corpus.records:extract_rows",
         entries="rows",
         pattern="**/*.parquet",
@@ -197,6 +204,9 @@ class Dataset(Section):
     """Key or column with a document's title; null: its id. For json_lines, json_arrays, parquet and hugging_face."""
     split: str = "train"
     """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
+    ranges: int = Field(default=1, ge=1, le=10_000)
+    """Each file is extracted in so many ranges, each a job of its own, so that many cores or machines share one file and a
+    finished range is not read again; the documents are the same. For mediawiki_xml, plain or bz2, and parquet."""
     held_out_files: list[str] = Field(default_factory=list)
     """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
     json_arrays: JsonArrays = JsonArrays()

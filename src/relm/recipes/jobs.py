@@ -76,9 +76,35 @@ class DocumentsJob:
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
         return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].key / shard
 
-    def inputs(self, shard: str) -> dict[str, list[Path]]:
+    @property
+    def ranges(self) -> list[str]:
+        """Names of the ranges in which each file is extracted, such as 3-of-16; none if it is extracted in one job."""
+        count = self.dataset.ranges
+        # The first documents of a file cannot be counted across its ranges.
+        return (
+            [f"{number}-of-{count}" for number in range(1, count + 1)] if count > 1 and "documents" not in self.document else []
+        )
+
+    def range_documents(self, shard: str, part: str, split: str) -> Path:
+        """Return the path of the documents of one range of a shard, and of one split."""
+        return self.folder / "ranges" / f"{shard}.{part}.{split}.jsonl"
+
+    def source(self, shard: str) -> list[Path]:
         """Return the downloaded file of a shard; none for a folder, because the key of its content is in the path."""
-        return {"source": [self.download(shard)] if self.dataset.files else []}
+        return [self.download(shard)] if self.dataset.files else []
+
+    def inputs(self, shard: str) -> dict[str, list[Path]]:
+        """Return what the documents of a shard are made from: its downloaded file, or the documents of its ranges."""
+        if not self.ranges:
+            return {"source": self.source(shard)}
+        return {f"{split}_ranges": [self.range_documents(shard, part, split) for part in self.ranges] for split in SPLITS}
+
+    def command(self, shard: str, workers: int) -> str:
+        """Return the command that makes the documents of a shard from its source or its ranges, but for its outputs."""
+        if not self.ranges:
+            return f"extract {self.options(shard)} --workers {workers}"
+        options = [f"--{key.replace('_', '-')} {shlex.join(map(str, files))}" for key, files in self.inputs(shard).items()]
+        return " ".join(["join-ranges", shlex.join(_job_option(self.passed_document(shard))), *options])
 
     def options(self, shard: str) -> str:
         """Return `--job JSON --source SOURCE` for the command of one shard, and `--pattern GLOB` for a folder with one."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relm.corpus.file_range import FileRange, parse_range
 from relm.errors import RelmError
-from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.datasets import FORMATS, Dataset, load_dataset
 from relm.recipes.identity import (
     REVISIONS,
     digest,
@@ -30,7 +31,7 @@ from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, Pret
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
-from relm.steps.job_spec import JOB, document_of, validate_options
+from relm.steps.job_spec import JOB, document_of, read_job, validate_options
 
 TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters")
 
@@ -96,15 +97,18 @@ def extract_job(a: Arguments) -> Job:
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
     if dataset.files and a.source.name not in dataset.files:
         raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
+    part = None if a.range is None else require_ranges(dataset, a.range, document)
     outputs = {"train": a.train, "held_out": a.held_out}
     source = dataset.files.get(a.source.name)
 
     def run() -> str:
         refuse_edited_texts(dataset, document)
         if a.job is not None:
-            require_path_of_documents(document, dataset, outputs.values(), Project())
+            # The folder of ranges is inside the one whose name has the key.
+            named = outputs.values() if part is None else [path.parent for path in outputs.values()]
+            require_path_of_documents(document, dataset, named, Project())
         read = None if dataset.hub is not None else a.source
-        sentence = extract(dataset, read, outputs, document.get("documents"), a.workers)
+        sentence = extract(dataset, read, outputs, document.get("documents"), a.workers, part)
         refuse_edited_texts(dataset, document)
         return sentence
 
@@ -113,6 +117,41 @@ def extract_job(a: Arguments) -> Job:
         inputs=[] if dataset.hub is not None else [a.source],
         outputs=list(outputs.values()),
         expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
+    )
+
+
+def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any]) -> FileRange:
+    """Return the range of `--range` if the dataset's files can be cut into ranges.
+
+    Raises:
+        RelmError: the format has no ranges, the source is a folder, or the documents are limited.
+    """
+    if not FORMATS[dataset.format].has_ranges or not dataset.files or dataset.held_out_end is not None:
+        those = ", ".join(declared.name for declared in FORMATS if declared.has_ranges)
+        raise RelmError(f"--range: only files of format {those} have ranges, found {dataset.format}; leave --range out")
+    if "documents" in document:
+        raise RelmError("--range: the first documents of a file are not counted across ranges; leave --range or the limit out")
+    return part
+
+
+def join_ranges_job(a: Arguments) -> Job:
+    from relm.corpus.ranges import join_ranges
+
+    document = read_job(a.job)
+    declared = FORMATS[str(document["format"])] if document.get("format") in FORMATS else None
+    if declared is None or not declared.has_ranges:
+        raise RelmError(f"--job: format: expected one that has ranges, found {document.get('format')!r:.99}")
+    if len(a.train_ranges) != len(a.held_out_ranges):
+        raise RelmError(
+            f"join-ranges: {len(a.train_ranges)} files in --train-ranges, {len(a.held_out_ranges)} in --held-out-ranges; "
+            "give the two files of each range, in order"
+        )
+    ranges = {"train": a.train_ranges, "held_out": a.held_out_ranges}
+    outputs = {"train": a.train, "held_out": a.held_out}
+    return Job(
+        lambda: join_ranges(ranges, outputs, declared.ids_are_unique, declared.skipped),
+        inputs=[*a.train_ranges, *a.held_out_ranges],
+        outputs=list(outputs.values()),
     )
 
 
@@ -257,9 +296,27 @@ STEPS: dict[str, Step] = {
             argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
+            argument(
+                "--range",
+                type=parse_range,
+                metavar="I-of-N",
+                help="extract one of N ranges of the file, such as 3-of-16; join-ranges puts their documents together",
+            ),
             WORKERS,
         ],
         extract_job,
+        group="data",
+    ),
+    "join-ranges": Step(
+        "join the documents of all ranges of a file, which are then the same as of the whole file",
+        [
+            argument("--job", required=True, metavar="JSON", help="identity of the documents, as the graph passes it"),
+            paths("--train-ranges", "the training documents of each range, in order"),
+            paths("--held-out-ranges", "the held-out documents of each range, in order"),
+            path("--train", "where the training documents go"),
+            path("--held-out", "where the held-out documents go"),
+        ],
+        join_ranges_job,
         group="data",
     ),
     "train-tokenizer": Step(

@@ -25,8 +25,8 @@ from relm.steps.parser import parser
 # The steps that rules run and record; tests/steps/test_step_commands.py compares them with src/rules. Runs that were published
 # before there was one command for evaluations have its short forms.
 GRAPH_STEPS = frozenset({
-    "download", "convert-weights", "extract", "list-removed", "remove-listed", "train-tokenizer", "import-tokenizer",
-    "pregenerate", "import", "manifest",
+    "download", "convert-weights", "extract", "join-ranges", "list-removed", "remove-listed", "train-tokenizer",
+    "import-tokenizer", "pregenerate", "import", "manifest",
     "pretrain", "contamination", "evaluate", "verify", "report", *(declaration.command for declaration in EVALUATIONS),
 })  # fmt: skip
 # Options that name what a step writes.
