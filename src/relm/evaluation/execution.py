@@ -1,12 +1,12 @@
 """The device, precision and batch size of an evaluation."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
-from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.run import Run
 
 
@@ -15,7 +15,7 @@ class Execution:
     """Device, precision and batches of an evaluation, which change figures by rounding at most."""
 
     device: str = HOST
-    """A device that evaluations run on, or one on which fine-tuning trains."""
+    """A device that evaluations run on, or fine-tuning alone."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None
@@ -36,11 +36,8 @@ class Execution:
             RelmError: the device is absent, or it evaluates relm's own models alone.
         """
         self.require_device_of_all_models()
-        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
-
-    def after_training(self) -> "Execution":
-        """Return the execution that scores what was trained: on the CPU where the device trains and runs no evaluation."""
-        return replace(self, device=find_evaluation_device(self.device))
+        compiled = False if DEVICES[self.device].runs_torch else None  # elsewhere everything is
+        return open_device(Run(device=self.device, threads=self.threads, compile=compiled, deterministic=False))
 
     def require_device_of_all_models(self) -> None:
         """Raise an error for a device that evaluates relm's own models alone.

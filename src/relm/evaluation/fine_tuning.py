@@ -19,7 +19,13 @@ from relm.artifact import canonical_json, read_json, write_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_folder import readable, weights_sha256
-from relm.evaluation.tuning_batches import count_devices, fitting_micro_batch, require_even_batches, tokens_at_once
+from relm.evaluation.tuning_batches import (
+    ScoredBatches,
+    count_devices,
+    fitting_micro_batch,
+    require_even_batches,
+    tokens_at_once,
+)
 from relm.examples.contract import Batch
 from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import BertConfig
@@ -120,7 +126,7 @@ def tune_and_score(
         encoder: the model.
         training_file: the file that it is trained on.
         output: the result's file, beside which a folder of its name has the runs.
-        execution: the device, for training and, where evaluations run on it, scoring; and the precision of products in both.
+        execution: the device, for training and answers, and the precision of matrix products in both.
         how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
         facts: whatever decides a seed's figures beside the options and the model.
 
@@ -170,16 +176,15 @@ def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution) -> 
     """
     device = execution.open()
     placed: Any = device.place(model.eval())
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     count, length = inputs["input_ids"].shape
-    size, pieces = max(1, execution.batch_tokens // length), []
-    with torch.inference_mode():
-        for first in range(0, count, size):
-            fed = device.feed({name: tensor[first : first + size] for name, tensor in tensors.items()})
+    batches, pieces = ScoredBatches.on(device, execution, count, length), []
+    with torch.no_grad(), device.translate_errors():
+        for batch in batches.split(inputs):
+            fed = device.feed(device.stage(batch))
             with device.autocast(execution.precision):
                 logits = placed.logits(fed["input_ids"], fed["attention_mask"], fed["token_type_ids"])
             pieces.append(logits.float().cpu().numpy())
-    found: npt.NDArray[np.float32] = np.concatenate(pieces)
+    found: npt.NDArray[np.float32] = np.concatenate(pieces)[:count]
     return found
 
 
@@ -205,7 +210,7 @@ class _Tuning:
     def score_seed(self, seed: int, manifest: Path, folder: Path) -> Mapping[str, float]:
         """Return the figures of one seed; it is trained unless that has been done, and then leaves no weights."""
         if not (folder / FIGURES).exists():
-            answers, figures = self.task.score(self._train(seed, manifest, folder), self.execution.after_training())
+            answers, figures = self.task.score(self._train(seed, manifest, folder), self.execution)
             write_json(folder / ANSWERS, answers)
             write_json(folder / FIGURES, figures)
         phase = self.task.name

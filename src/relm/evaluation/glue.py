@@ -65,7 +65,7 @@ def evaluate_glue(
         training_sha256: the expected sha256 of the training file; None: any.
         file_sha256: the expected sha256 of the development file; None: any.
         mismatched_sha256: the expected sha256 of the second one; None: any.
-        execution: the device, for training and, where evaluations run on it, scoring; and the precision of products in both.
+        execution: the device, for training and predictions, and the precision of matrix products in both.
         how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
         limit: the count of examples, from the first on, of each file; None: all.
 

@@ -60,7 +60,7 @@ def evaluate_squad(
         options: how to train, and how to choose answers.
         training_sha256: the expected sha256 of the training file; None: any.
         file_sha256: the expected sha256 of the development file; None: any.
-        execution: the device, for training and, where evaluations run on it, scoring; and the precision of products in both.
+        execution: the device, for training and answers, and the precision of matrix products in both.
         how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
         limit: the count of questions, from the first on, of either file; None: all.
 

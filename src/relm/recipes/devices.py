@@ -42,8 +42,8 @@ class DeviceDeclaration:
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
     fine_tuning_tokens: int = 0
-    """Tokens that each of its accelerators computes at once where an evaluation fine-tunes a model; 0: fine-tuning trains where
-    evaluations run. With a number it trains here, and the trained model is scored on the CPU."""
+    """Tokens that each of its accelerators computes at once where an evaluation fine-tunes a model and scores it; 0: it does so
+    where other evaluations run."""
     infers_own: bool = False
     """relm's own GPT-2, BERT and RoBERTa are evaluated, and a GPT-2 generates, on it where a command names it; evaluations of a
     recipe's graph never run on it."""

@@ -33,9 +33,9 @@ THREADS = argument("--threads", type=positive, metavar="N", help="threads of the
 BATCH_TOKENS = argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device")
 
 
-def device_argument(choices: Callable[[], list[str]], remark: str = "") -> ArgumentOfStep:
-    """Return the argument for the device, one of those that a function lists; its help ends with a remark."""
-    return argument("--device", default=HOST, choices=choices, help=f"default: cpu{remark}")
+def device_argument(choices: Callable[[], list[str]]) -> ArgumentOfStep:
+    """Return the argument for the device, one of those that a function lists."""
+    return argument("--device", default=HOST, choices=choices, help="default: cpu")
 
 
 def _list_devices() -> list[str]:

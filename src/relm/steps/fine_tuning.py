@@ -124,7 +124,7 @@ def _arguments(files: list[ArgumentOfStep], section: type[FineTuning], own: dict
         *files,
         *(own.get(name) or option_argument(name, field) for name, field in section.model_fields.items()),
         EXPECTED,
-        device_argument(list_fine_tuning_devices, "; a tpu trains the model, and the cpu scores it"),
+        device_argument(list_fine_tuning_devices),
         argument(
             "--precision",
             default="float32",
