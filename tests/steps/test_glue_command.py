@@ -73,5 +73,6 @@ def test_a_task_must_be_named(model: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(model, tmp_path / "task.json", "rte", "--device", "ipu") == 2
+    with pytest.raises(SystemExit, match="2"):
+        run(model, tmp_path / "task.json", "rte", "--device", "ipu")
     assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err

@@ -57,5 +57,6 @@ def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, c
 
 
 def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(model, tmp_path / "task.json", "--device", "ipu") == 2
+    with pytest.raises(SystemExit, match="2"):
+        run(model, tmp_path / "task.json", "--device", "ipu")
     assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err
