@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from as_tpu import behave_as_tpu
 
 from glue_files import write_parquet
 from question_files import SAMPLE
@@ -23,10 +24,12 @@ from relm.evaluation.glue import evaluate_glue
 from relm.evaluation.squad import evaluate_squad
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.training.kill_points import KILL_AT
+from small_pci import pci_bus
 from tiny_encoders import TINY, TINY_ROBERTA, write_model
 from tiny_runs import FORKS
 
 DEVICES = 4
+FULL = pytest.mark.full
 OPTIONS: dict[str, FineTuning] = {
     "mnli": Glue(task="mnli", sequence_length=32, batch_size=8, epochs=13, seeds=1, seed=5, learning_rate=1e-3),
     "stsb": Glue(task="stsb", sequence_length=32, batch_size=8, epochs=13, seeds=1, seed=5, learning_rate=1e-3),
@@ -67,18 +70,21 @@ class Tuned:
     task: str = "mnli"
     devices: int = DEVICES
     """The count of XLA devices; 0: torch's own CPU device."""
-    micro_batch_size: int | None = None
+    pci: Path | None = None
+    """A PCI bus with TPU chips, as which the CPU client behaves; None: as itself."""
 
     def run(self) -> None:
         """Evaluate in this process, which must not have opened its devices yet."""
         os.environ["CPU_NUM_DEVICES"] = str(self.devices or 1)
+        if self.pci is not None:
+            behave_as_tpu(self.pci)
         options = OPTIONS[self.task]
         given: dict[str, Any] = {
             "output": self.folder / "result.json",
             "task": "result",
             "options": options,
             "execution": Execution("tpu" if self.devices else "cpu", threads=1),
-            "how": TuningRun(self.micro_batch_size, checkpoint_interval=3, keep_models=True),
+            "how": TuningRun(checkpoint_interval=3, keep_models=True),
         }
         tokenizer = self.model / "tokenizer.json"
         if isinstance(options, Squad):
@@ -107,7 +113,8 @@ class Tuned:
     @property
     def phase(self) -> Path:
         """The folder of the one training run."""
-        (found,) = (path for path in self.folder.glob("result/*/seed-*/*") if path.is_dir())
+        name = "squad" if self.task == "squad" else "glue"
+        (found,) = self.folder.glob(f"result/*/seed-*/{name}")
         return found
 
     def losses(self) -> npt.NDArray[np.float64]:
@@ -136,7 +143,7 @@ def _attempt(tuned: Tuned, kill_at: str) -> None:
 
 @pytest.mark.parametrize(
     ("task", "family"),
-    [("mnli", "bert"), ("squad", "bert"), pytest.param("stsb", "roberta", marks=pytest.mark.full)],
+    [("mnli", "bert"), pytest.param("squad", "bert", marks=FULL), pytest.param("stsb", "roberta", marks=FULL)],
 )
 def test_xla_devices_take_the_steps_of_a_cpu(task: str, family: str, models: Callable[..., Path], tmp_path: Path) -> None:
     here = Tuned(models(family, 0.0), tmp_path / "cpu", task, devices=0).done()
@@ -158,3 +165,16 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(models: Callable[..., Path], 
         assert killed.attempt(kill)[0] == -signal.SIGKILL, kill
         assert not (killed.folder / "result.json").exists()
     assert killed.done().content() == whole.content()
+
+
+@FULL
+def test_a_tpu_keeps_its_programs_until_all_seeds_are_scored(models: Callable[..., Path], tmp_path: Path) -> None:
+    here = Tuned(models("bert", 0.0), tmp_path / "cpu", devices=0).done()
+    there = Tuned(here.model, tmp_path / "tpu", pci=pci_bus(tmp_path / "pci", "v3", "v3"))
+    assert there.attempt("model-written:1")[0] == -signal.SIGKILL
+    (kept,) = there.folder.glob("result/*/compiled/*")
+    assert any(kept.iterdir())
+    assert not list(there.phase.glob("compiled/*")), "a run has programs of its own"
+    np.testing.assert_allclose(there.done().losses(), here.losses(), rtol=1e-4)
+    assert there.figures() == here.figures()
+    assert not kept.exists()

@@ -13,6 +13,8 @@ from recipe_twins import TWINS
 
 from question_files import SAMPLE
 from relm.artifact import read_json, sha256_of
+from relm.cluster.bucket.run_files import list_others
+from relm.recipes.project import Project
 from small_project import CHECKOUT, FINE_TUNED, Commands, shipped_project
 
 NOWHERE = "http://127.0.0.1:9"
@@ -76,7 +78,9 @@ def published(project: Commands, name: str, devices: int) -> Path:
     return results
 
 
-def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(tmp_path: Path) -> None:
+def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "bert_large_wikitext103_v3-8_fp32"
     project = project_with_stand_ins(tmp_path)
     here = environment(8, tmp_path / "mirror")
@@ -106,6 +110,8 @@ def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(t
     runs = list(project.folder.glob("work/runs/smoke/*/*/eval/squad11/*/seed-*/squad"))
     assert [len(read_json(run / "device.json")["processes"]) for run in runs] == [1, 1]
     assert not list(project.folder.glob("work/runs/smoke/*/*/eval/squad11/*/compiled"))
+    monkeypatch.chdir(project.folder)
+    assert list_others(Project().plan(f"smoke/{name}")) == []
 
 
 @pytest.mark.full
