@@ -17,7 +17,7 @@ from snakemake_server import start_server
 FRAMES = "--logger-relm-frames"
 """The option by which Snakemake shows its own output."""
 CHECKOUT = Path(__file__).resolve().parent.parent
-FINE_TUNED = ("squad11_graphcore", "glue_rte_roberta")
+FINE_TUNED = ("squad11", "squad11_graphcore", "glue_rte_roberta")
 """Evaluations of shipped recipes by fine-tuning, whose files are not among the real data."""
 
 

@@ -59,8 +59,8 @@ def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
     path.write_text(path.read_text().replace(", gradient_clipping: 1.0", ", gradient_clipping: null"))
     edited(path, run={"device": device, **pipeline})
     monkeypatch.chdir(project.folder)
-    recipe = Project().plan("tiny").recipe
-    assert (training_role(recipe), evaluation_role(recipe)) == (device, evaluates_on)
+    plan = Project().plan("tiny")
+    assert (training_role(plan.recipe), evaluation_role(plan, "held_out")) == (device, evaluates_on)
     assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").role == device
     assert placed(project, monkeypatch, "report", "tiny").role == "cpu"
     assert placed(project, monkeypatch, "compile", "tiny").role == "tpu"  # its compiler is there, and nowhere else

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_encoders import TINY, TINY_ROBERTA, write_model
 from transformers import AutoModelForSequenceClassification
 
 from glue_files import EXAMPLES, write_parquet, write_tsv
@@ -36,6 +35,7 @@ from relm.recipes.objectives import OBJECTIVES as DECLARED
 from relm.recipes.objectives import Objective
 from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
+from tiny_encoders import TINY, TINY_ROBERTA, write_model
 from tiny_runs import FORKS
 
 WITH_TIMES = ("train.jsonl", "shards.json", "lock")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_encoders import TINY, write_model
 from transformers import BertForQuestionAnswering
 
 from question_files import SAMPLE, made_file
@@ -28,6 +27,7 @@ from relm.recipes.fine_tuning import Squad
 from relm.recipes.objectives import Objective
 from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
+from tiny_encoders import TINY, write_model
 from tiny_runs import FORKS
 
 SMALL = {"sequence_length": 48, "doc_stride": 16, "max_query_length": 12}

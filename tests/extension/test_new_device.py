@@ -12,13 +12,14 @@ import pytest
 from extended_process import run_extended
 
 from relm.cli import main
-from relm.containers.placement import evaluation_role, training_role
+from relm.containers.placement import training_role
 from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
+from relm.recipes.devices import DEVICES, find_evaluation_device
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
@@ -77,7 +78,7 @@ def facts() -> dict[str, Any]:
     twin = smoke_twin(recipe, dataset)
     os.environ["STAGED_ON"] = "CPU"
     return {
-        "images": [training_role(recipe), evaluation_role(recipe)],
+        "images": [training_role(recipe), DEVICES[find_evaluation_device("staged")].image],
         "evaluates on": Execution("staged").open().describe()["device"],
         "twin trains on": twin.run.device,
         "twin trains on, emulated": smoke_twin(recipe, dataset).run.device,

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES, HOST, DeviceDeclaration, find_evaluation_device, list_evaluation_devices
+from relm.recipes.devices import (
+    DEVICES,
+    HOST,
+    DeviceDeclaration,
+    find_evaluation_device,
+    list_evaluation_devices,
+    list_fine_tuning_devices,
+)
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +33,8 @@ def test_a_device_with_an_environment_uses_its_lock() -> None:
 def test_evaluations_follow_to_a_gpu_alone() -> None:
     assert list_evaluation_devices() == [HOST, "cuda"]
     assert [find_evaluation_device(name) for name in DEVICES.names] == ["cpu", "cuda", "cpu", "cpu", "cpu"]
+
+
+def test_fine_tuning_follows_to_a_gpu_and_a_tpu() -> None:
+    assert list_fine_tuning_devices() == [HOST, "cuda", "tpu"]
+    assert [find_evaluation_device(name, fine_tunes=True) for name in DEVICES.names] == ["cpu", "cuda", "tpu", "cpu", "cpu"]

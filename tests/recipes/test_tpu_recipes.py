@@ -1,5 +1,6 @@
 """The recipes of the TPU originals: their hyper-parameters, their graphs, and their twins."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from relm.artifact import read_json
+from relm.containers.placement import evaluation_role
+from relm.recipes.machines import Machine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import changed_keys
@@ -85,6 +88,34 @@ def test_mt5_reads_no_more_pairs_than_the_original_did() -> None:
     assert documents * 0.99 == pytest.approx(9_600_000, rel=1e-3)
     assert not phase.optimizer.adafactor.scale_parameter
     assert recipe.expect == []
+
+
+FINE_TUNING = {
+    "bert_large_wikitext103_v3-8_fp32": "squad11",
+    "bert_large_wikitext103_v3-8_bf16": "squad11",
+    "roberta_base_v3-8": "glue_rte_roberta",
+    "roberta_base_v3-8_as_published": "glue_rte_roberta",
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNING)
+def test_a_model_is_fine_tuned_on_its_tpu_of_one_host_and_otherwise_evaluated_on_the_host(name: str) -> None:
+    plan, test = PROJECT.plan(name), FINE_TUNING[name]
+    found = {task: (plan.evaluation_device(task), evaluation_role(plan, task)) for task in (test, "masked_lm", "training")}
+    assert found == {test: ("tpu", "tpu"), "masked_lm": ("cpu", "cpu"), "training": ("cpu", "cpu")}
+    four_hosts = dataclasses.replace(plan, machine=Machine(title="four hosts", device="tpu", topology="v3-32"))
+    assert four_hosts.evaluation_device(test) == "cpu"
+    assert PROJECT.plan(f"{name}@h100").evaluation_device(test) == "cuda"
+
+
+def test_berts_answers_stand_beside_those_of_its_paper_which_are_of_other_weights() -> None:
+    for name in ("bert_large_wikitext103_v3-8_fp32", "bert_large_wikitext103_v3-8_bf16"):
+        rows = {row.metric: row for row in PROJECT.plan(name).recipe.expect}
+        assert (rows["squad11.exact_match"].value, rows["squad11.f1"].value) == (0.841, 0.909)
+        assert not rows["squad11.exact_match"].comparable
+        assert not rows["squad11.f1"].comparable
+    options = PROJECT.plan("bert_large_wikitext103_v3-8_fp32").tests["squad11"].squad
+    assert (options.learning_rate, options.epochs, options.batch_size) == (5e-5, 3, 32)
 
 
 WHOLE_WAY = {"import_tokenizer", "extract", "pregenerate_table", "manifest", "pretrain", "verify", "report", "publish"}

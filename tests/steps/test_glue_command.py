@@ -56,7 +56,6 @@ FAULTS = {
     "a short sequence": ("rte", ["--sequence-length", "5"], "--sequence-length: Input should be greater than 5; found 5"),
     "a hash": ("stsb", ["--sha256", f"dev.tsv={'0' * 64}"], "sha256"),
     "a second file": ("rte", ["--mismatched", "MODEL/config.json"], "config.json: only mnli has a second development file"),
-    "a device": ("rte", ["--device", "ipu_simulator"], "ipu_simulator evaluates"),
 }
 
 
@@ -71,3 +70,9 @@ def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, c
 def test_a_task_must_be_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["glue", "--model", str(model), "--train", "a", "--dev", "b", "--output", str(tmp_path / "a.json")]) == 2
     assert "--task" in capsys.readouterr().err
+
+
+def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(model, tmp_path / "task.json", "rte", "--device", "ipu")
+    assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err

@@ -45,7 +45,6 @@ FAULTS = {
     "micro-batches": (["--sequence-length", "96", "--micro-batch-size", "3"], "run.micro_batch_size (3) must divide"),
     "an option": (["--epochs", "0"], "--epochs: Input should be greater than 0; found 0.0"),
     "a hash": (["--sha256", f"{SAMPLE.name}={'0' * 64}"], "sha256"),
-    "a device": (["--device", "ipu_simulator"], "ipu_simulator evaluates"),
 }
 
 
@@ -55,3 +54,9 @@ def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, c
     assert run(model, tmp_path / "squad11.json", *words) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "squad11.json").exists()
+
+
+def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(model, tmp_path / "task.json", "--device", "ipu")
+    assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from typing import Any
 from relm.containers.lock import Role
 from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.home_folder import expand_home
 from relm.recipes.identity import work_folder
@@ -28,7 +28,7 @@ from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_name import RunName
 
-# Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
+# Steps that run where the recipe trains; evaluations follow it to a GPU, fine-tuning to a TPU too, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
 # Steps whose first argument is a recipe's name.
 OF_A_RECIPE = (
@@ -59,9 +59,9 @@ def training_role(recipe: Recipe) -> Role:
     return DEVICES[recipe.run.device].image
 
 
-def evaluation_role(recipe: Recipe) -> Role:
-    """Return the role of the image that its evaluations run in."""
-    return DEVICES[find_evaluation_device(recipe.run.device)].image
+def evaluation_role(plan: Plan, task: str) -> Role:
+    """Return the role of the image that one of a recipe's evaluations runs in."""
+    return HOST if plan.evaluation(task).reads_log_alone else DEVICES[plan.evaluation_device(task)].image
 
 
 def step_role(step: str) -> Role:

@@ -15,7 +15,7 @@ class Execution:
     """Device, precision and batches of an evaluation, which change figures by rounding at most."""
 
     device: str = HOST
-    """A device that evaluations run on."""
+    """A device that evaluations run on, or fine-tuning alone."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None
@@ -36,7 +36,8 @@ class Execution:
             RelmError: the device is absent, or it evaluates relm's own models alone.
         """
         self.require_device_of_all_models()
-        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
+        compiled = False if DEVICES[self.device].runs_torch else None  # elsewhere everything is
+        return open_device(Run(device=self.device, threads=self.threads, compile=compiled, deterministic=False))
 
     def require_device_of_all_models(self) -> None:
         """Raise an error for a device that evaluates relm's own models alone.

@@ -19,6 +19,13 @@ from relm.artifact import canonical_json, read_json, write_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_folder import readable, weights_sha256
+from relm.evaluation.tuning_batches import (
+    ScoredBatches,
+    count_devices,
+    fitting_micro_batch,
+    require_even_batches,
+    tokens_at_once,
+)
 from relm.examples.contract import Batch
 from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import BertConfig
@@ -27,6 +34,7 @@ from relm.models.configuration import folder_config
 from relm.recipes.architectures import BertArchitecture
 from relm.recipes.fine_tuning import FineTuning
 from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.run_folder import COMPILED
 from relm.recipes.section import validate
 from relm.training.loop import pretrain
 from relm.training.phase_run import derived_seed
@@ -45,19 +53,6 @@ class TuningRun:
     """Steps between checkpoints."""
     keep_models: bool = False
     """Keep the weights of each seed after its answers have been scored."""
-
-
-def fitting_micro_batch(options: FineTuning, tokens: int) -> int:
-    """Return the largest divisor of the batch size whose sequences have at most so many tokens, or 1.
-
-    >>> from relm.recipes.fine_tuning import Squad
-    >>> fitting_micro_batch(Squad(batch_size=32, sequence_length=384), 16_384)
-    32
-    >>> fitting_micro_batch(Squad(batch_size=30, sequence_length=384), 2_000)
-    5
-    """
-    most = max(1, tokens // options.sequence_length)
-    return next(size for size in range(min(most, options.batch_size), 0, -1) if options.batch_size % size == 0)
 
 
 class TunedTask(Protocol):
@@ -137,18 +132,24 @@ def tune_and_score(
 
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved.
-        RelmError: the training file has a fault; the model lacks weights; the loss is not finite.
+        RelmError: the training file has a fault; the model lacks weights; the device is absent, or its accelerators cannot
+            share the batch; the loss is not finite.
     """
     options = task.options
-    how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, execution.batch_tokens))
     identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
     identity["model_sha256"] = encoder.sha256
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
-    tuning = _Tuning(task, encoder, execution, how, fingerprint)
     folder = output.with_suffix("") / fingerprint
+    seeds = {seed: folder / f"seed-{seed}" for seed in range(options.seed, options.seed + options.seeds)}
+    if not all((own / FIGURES).exists() for own in seeds.values()):
+        devices = count_devices(execution, folder / COMPILED)
+        how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, tokens_at_once(execution, devices), devices))
+        require_even_batches(options, how.micro_batch_size, devices, execution.device)
+    tuning = _Tuning(task, encoder, execution, how or TuningRun(), fingerprint)
     manifest = tuning.write_examples(training_file, folder / "examples")
-    seeds = range(options.seed, options.seed + options.seeds)
-    return [tuning.score_seed(seed, manifest, folder / f"seed-{seed}") for seed in seeds]
+    figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
+    shutil.rmtree(folder / COMPILED, ignore_errors=True)
+    return figures
 
 
 def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
@@ -175,16 +176,15 @@ def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution) -> 
     """
     device = execution.open()
     placed: Any = device.place(model.eval())
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     count, length = inputs["input_ids"].shape
-    size, pieces = max(1, execution.batch_tokens // length), []
-    with torch.inference_mode():
-        for first in range(0, count, size):
-            fed = device.feed({name: tensor[first : first + size] for name, tensor in tensors.items()})
+    batches, pieces = ScoredBatches.on(device, execution, count, length), []
+    with torch.no_grad(), device.translate_errors():
+        for batch in batches.split(inputs):
+            fed = device.feed(device.stage(batch))
             with device.autocast(execution.precision):
                 logits = placed.logits(fed["input_ids"], fed["attention_mask"], fed["token_type_ids"])
             pieces.append(logits.float().cpu().numpy())
-    found: npt.NDArray[np.float32] = np.concatenate(pieces)
+    found: npt.NDArray[np.float32] = np.concatenate(pieces)[:count]
     return found
 
 

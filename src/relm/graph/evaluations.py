@@ -11,7 +11,7 @@ from relm.artifact import canonical_json, sidecar_of
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, stop_at_faults, strings
 from relm.graph.runs import plan_of_run
-from relm.recipes.devices import HOST, find_evaluation_device
+from relm.recipes.devices import HOST
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 
@@ -76,7 +76,7 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     read = [word for name in FILES if name in names for word in (f"--{name.replace('_', '-')}", input[name])]
     folder = ["--task-folder", str(HARNESS_TASKS)] if "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir() else []
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
-    found = find_evaluation_device(plan.recipe.run.device)
+    found = plan.evaluation_device(wildcards.task)
     device = [] if found == HOST else ["--device", found]
     return " ".join(
         filter(None, [sha256_option(_expected_sha256(plan, wildcards)), shlex.join([*read, *folder, *device, *limit])])

@@ -59,9 +59,7 @@ class Images:
         """Return the image of an evaluation: that of the recipe's device if it scores weights there, otherwise the CPU's."""
         if not self.requested:
             return None
-        plan = PROJECT.plan(wildcards["recipe"])
-        reads_log_alone = plan.evaluation(wildcards["task"]).reads_log_alone
-        return self._of("cpu" if reads_log_alone else evaluation_role(plan.recipe))
+        return self._of(evaluation_role(PROJECT.plan(wildcards["recipe"]), wildcards["task"]))
 
     @report_faults
     def of_compiling(self, wildcards: Any) -> str | None:

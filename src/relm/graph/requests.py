@@ -25,7 +25,7 @@ from relm.graph.default_requests import (
     START,
     count_megabytes,
 )
-from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.plan import Plan
 
 
@@ -148,7 +148,7 @@ def _estimated_hours(wildcards: Any) -> float | None:
 def _evaluation_gres(wildcards: Any) -> str | None:
     """Return Slurm's request for the one accelerator of an evaluation; None for one on a CPU or of the log alone."""
     plan = PROJECT.plan(wildcards.recipe)
-    name = DEVICES[find_evaluation_device(plan.recipe.run.device)].gres
+    name = DEVICES[plan.evaluation_device(wildcards.task)].gres
     return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_log_alone else None
 
 

@@ -41,6 +41,9 @@ class DeviceDeclaration:
     """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
+    fine_tuning_tokens: int = 0
+    """Tokens that each of its accelerators computes at once where an evaluation fine-tunes a model and scores it; 0: it does so
+    where other evaluations run."""
     infers_own: bool = False
     """relm's own GPT-2, BERT and RoBERTa are evaluated, and a GPT-2 generates, on it where a command names it; evaluations of a
     recipe's graph never run on it."""
@@ -136,6 +139,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         lock="torch-tpu.txt",
         image="tpu",
         compiles=True,
+        fine_tuning_tokens=4096,  # as BERT large pretrains in float32 on a core of v3 with 16 GiB
         attention="written_out",
         reserved_share=0.04,  # the compiler allocates 15.48 of 16 GiB on v3, 30.75 of 32 on v4, 15.75 of 16 on v5e
         float32_products={
@@ -204,14 +208,23 @@ def list_evaluation_devices() -> list[str]:
     return [declaration.name for declaration in DEVICES if declaration.evaluation_batch_tokens]
 
 
+def list_fine_tuning_devices() -> list[str]:
+    """Return the names of the devices on which an evaluation fine-tunes a model."""
+    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.fine_tuning_tokens)]
+
+
 def list_inference_devices() -> list[str]:
     """Return the names of the devices that a command may name for an evaluation or for generation."""
     return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.infers_own)]
 
 
-def find_evaluation_device(device: str) -> str:
-    """Return the device on which a model trained on `device` is evaluated: the same, or the CPU."""
-    return device if device in list_evaluation_devices() else HOST
+def find_evaluation_device(device: str, fine_tunes: bool = False) -> str:
+    """Return the device on which a model trained on `device` is evaluated: the same, or the CPU.
+
+    Args:
+        fine_tunes: the evaluation trains the model first.
+    """
+    return device if device in (list_fine_tuning_devices() if fine_tunes else list_evaluation_devices()) else HOST
 
 
 def list_environments() -> list[str]:

@@ -15,6 +15,7 @@ from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
+from relm.recipes.devices import find_evaluation_device
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machines import Machine
@@ -328,6 +329,15 @@ class Plan:
             known = ", ".join([*names_in_recipes(), *self.tests])
             raise RelmError(f"recipe {self.name} has no evaluation {task}: give evaluate: [...] one of {known}")
         return declaration
+
+    def evaluation_device(self, task: str) -> str:
+        """Return the device of an evaluation: the recipe's or the CPU. Of several hosts none fine-tunes on its accelerators.
+
+        Raises:
+            RelmError: the recipe has no such evaluation.
+        """
+        has_one_host = self.machine is None or self.machine.host_count == 1
+        return find_evaluation_device(self.recipe.run.device, self.evaluation(task).fine_tunes and has_one_host)
 
     def evaluation_identity(self, task: str) -> dict[str, Any]:
         """Return the identity of the evaluation with a result of this name, as `relm evaluate --job` takes it."""

@@ -1,13 +1,13 @@
 """The step from a model to figures: `relm evaluate` runs any evaluation by the job that describes it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES, HOST, list_inference_devices
+from relm.recipes.devices import DEVICES, HOST, list_fine_tuning_devices, list_inference_devices
 from relm.recipes.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
 from relm.recipes.task_trust import FLAG, TRUST, require_trusted_tasks
@@ -29,8 +29,21 @@ ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
-EXECUTION_OF_BATCHES = (
-    argument("--device", default=HOST, choices=list_inference_devices, help="default: cpu"),
+THREADS = argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores")
+BATCH_TOKENS = argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device")
+
+
+def device_argument(choices: Callable[[], list[str]]) -> ArgumentOfStep:
+    """Return the argument for the device, one of those that a function lists."""
+    return argument("--device", default=HOST, choices=choices, help="default: cpu")
+
+
+def _list_devices() -> list[str]:
+    """Return the devices that some evaluation runs on."""
+    return list(dict.fromkeys([*list_inference_devices(), *list_fine_tuning_devices()]))
+
+
+_OPTIONS_OF_BATCHES = (
     argument(
         "--precision",
         default="float32",
@@ -46,12 +59,10 @@ EXECUTION_OF_BATCHES = (
         help="share of each IPU's memory for matrix products; default: 0.2 on one IPU, PopTorch's on several",
     ),
     path("--executable-cache", "folder that keeps what is compiled for IPUs", required=False),
-    argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores"),
+    THREADS,
 )
-EXECUTION = (
-    *EXECUTION_OF_BATCHES,
-    argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device"),
-)
+EXECUTION_OF_BATCHES = (device_argument(list_inference_devices), *_OPTIONS_OF_BATCHES)
+EXECUTION = (*EXECUTION_OF_BATCHES, BATCH_TOKENS)
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
 TASK_FOLDER = (
     path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
@@ -110,8 +121,12 @@ def find_tokenizer(a: Arguments) -> Path:
 
 def execution_of_batches(a: Arguments) -> Any:
     """Return what `read_execution` returns, with the tokens of a batch."""
-    tokens = a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
-    return replace(read_execution(a), batch_tokens=tokens)
+    return replace(read_execution(a), batch_tokens=count_batch_tokens(a))
+
+
+def count_batch_tokens(a: Arguments) -> int:
+    """Return the tokens of a batch."""
+    return int(a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens)
 
 
 def read_execution(a: Arguments) -> Any:
@@ -198,6 +213,9 @@ def _require_inputs(job: EvaluationJob, a: Arguments) -> None:
         raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
     if a.limit is not None and not declaration.takes_limit:
         raise RelmError(f"--limit: {declaration.name} takes none; leave it out")
+    devices = list_fine_tuning_devices() if declaration.fine_tunes else list_inference_devices()
+    if a.device not in devices:
+        raise RelmError(f"--device: {declaration.name} runs on {', '.join(devices)}, found {a.device}; give one of these")
 
 
 def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
@@ -273,7 +291,9 @@ STEPS: dict[str, Step] = {
                 metavar="DEVICE",
                 help="with --logs: device and topology, such as tpu v3-8",
             ),
-            *EXECUTION,
+            device_argument(_list_devices),
+            *_OPTIONS_OF_BATCHES,
+            BATCH_TOKENS,
             LIMIT,
             OUTPUT,
         ],

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from relm.recipes.devices import list_fine_tuning_devices
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.steps.contract import EXPECTED, Arguments, Job, Step, argument, expected_sha256, path, positive
 from relm.steps.evaluation import (
-    EXECUTION,
+    BATCH_TOKENS,
     MODEL,
+    THREADS,
     TOKENIZER,
     ArgumentOfStep,
-    execution_of_batches,
+    count_batch_tokens,
+    device_argument,
     find_tokenizer,
     model_folder,
 )
@@ -40,7 +43,7 @@ def squad_job(a: Arguments) -> Job:
             output=a.output,
             task=task,
             options=options,
-            execution=execution_of_batches(a),
+            execution=_execution(a),
             how=_tuning_run(a),
         )
 
@@ -67,7 +70,7 @@ def glue_job(a: Arguments) -> Job:
             task=task,
             options=options,
             mismatched_file=a.mismatched,
-            execution=execution_of_batches(a),
+            execution=_execution(a),
             how=_tuning_run(a),
         )
 
@@ -82,6 +85,13 @@ def _read_options(a: Arguments, section: type[Options]) -> Options:
     """
     given = {key: getattr(a, key) for key in section.model_fields if getattr(a, key) is not None}
     return validate_options(section, given, Path(section.__name__.lower()), {})
+
+
+def _execution(a: Arguments) -> Any:
+    """Return device, precision, threads and batches that a command requests, an `Execution`."""
+    from relm.evaluation.execution import Execution
+
+    return Execution(a.device, a.precision, a.threads, count_batch_tokens(a))
 
 
 def _tuning_run(a: Arguments) -> Any:
@@ -114,7 +124,15 @@ def _arguments(files: list[ArgumentOfStep], section: type[FineTuning], own: dict
         *files,
         *(own.get(name) or option_argument(name, field) for name, field in section.model_fields.items()),
         EXPECTED,
-        *EXECUTION,
+        device_argument(list_fine_tuning_devices),
+        argument(
+            "--precision",
+            default="float32",
+            choices=("float32", "bfloat16"),
+            help="of matrix products; default: float32, which a tpu rounds to bfloat16",
+        ),
+        THREADS,
+        BATCH_TOKENS,
         argument(
             "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: the whole batch"
         ),

@@ -11,7 +11,10 @@ import pytest
 import yaml
 from recipe_twins import TWINS
 
+from question_files import SAMPLE
 from relm.artifact import read_json, sha256_of
+from relm.cluster.bucket.run_files import list_others
+from relm.recipes.project import Project
 from small_project import CHECKOUT, FINE_TUNED, Commands, shipped_project
 
 NOWHERE = "http://127.0.0.1:9"
@@ -39,7 +42,10 @@ def stand_in(listed: Path, mirror: Path, **contents: Path) -> None:
 
 
 def project_with_stand_ins(folder: Path) -> Commands:
-    """Write the shipped project for BERT's recipes with the committed prose as WikiText's articles and a small vocabulary."""
+    """Write the shipped project for BERT's recipes.
+
+    The committed prose stands in for WikiText's articles, a small vocabulary for BERT's, and a few questions for SQuAD.
+    """
     project, mirror, data = shipped_project(folder), folder / "mirror", CHECKOUT / "tests" / "data"
     mirror.mkdir()
     (folder / "recipes").unlink()
@@ -51,6 +57,8 @@ def project_with_stand_ins(folder: Path) -> Commands:
     stand_in(folder / "recipes" / "data" / "wikitext_2_raw_valid.yaml", mirror, wiki_valid_raw=text)
     vocabulary = data / "prose-vocabulary.txt"
     stand_in(folder / "recipes" / "models" / "bert_base_uncased_tokenizer.yaml", mirror, vocab_txt=vocabulary)
+    questions = {"train-v1_1_json": SAMPLE, "dev-v1_1_json": SAMPLE}
+    stand_in(folder / "recipes" / "evaluations" / "squad11.yaml", mirror, **questions)
     return project
 
 
@@ -70,7 +78,9 @@ def published(project: Commands, name: str, devices: int) -> Path:
     return results
 
 
-def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(tmp_path: Path) -> None:
+def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "bert_large_wikitext103_v3-8_fp32"
     project = project_with_stand_ins(tmp_path)
     here = environment(8, tmp_path / "mirror")
@@ -91,7 +101,17 @@ def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(t
     done = project.snakemake(f"results/smoke/{name}", **here)
     assert done.returncode == 0, done.stdout
     assert "pretrain main" not in done.stdout, "the graph trains again what the command by hand has trained"
-    published(project, name, 8)
+    results = published(project, name, 8)
+    figures = read_json(results / "eval" / "squad11.json")["figures"]
+    assert (figures["seeds"], figures["questions"]) == (2, 5)
+    steps = read_json(results / "provenance.json")["steps"]
+    (tuned,) = (step for step in steps if step["outputs"][0]["path"].endswith("eval/squad11.json"))
+    assert tuned["device"] == "XLA:CPU", "the host's CPU fine-tuned"
+    runs = list(project.folder.glob("work/runs/smoke/*/*/eval/squad11/*/seed-*/squad"))
+    assert [len(read_json(run / "device.json")["processes"]) for run in runs] == [1, 1]
+    assert not list(project.folder.glob("work/runs/smoke/*/*/eval/squad11/*/compiled"))
+    monkeypatch.chdir(project.folder)
+    assert list_others(Project().plan(f"smoke/{name}")) == []
 
 
 @pytest.mark.full

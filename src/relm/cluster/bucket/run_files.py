@@ -112,7 +112,7 @@ def _in_fine_tuning_folder(folder: str, phase: str) -> Iterator[str]:
     """
     yield rf"{folder}/examples/{_either('manifest.json', 'train.arrow')}{_WITH_RECORDS}"
     yield rf"{folder}/seed-[0-9]+/{_either('figures.json', 'predictions.json')}"
-    yield rf"{folder}/seed-[0-9]+/{phase}/{_either(*RECORDS)}"
+    yield rf"{folder}/seed-[0-9]+/{phase}/{_either(*RECORDS, DEVICE_FIGURES)}"
     yield rf"{folder}/seed-[0-9]+/{phase}/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
 
 

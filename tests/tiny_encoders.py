@@ -11,7 +11,7 @@ from relm.examples.tokenizers import import_tokenizer, train_tokenizer
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 
-DATA = Path(__file__).resolve().parents[1] / "data"
+DATA = Path(__file__).resolve().parent / "data"
 TINY = BertConfig(layers=2, heads=2, hidden_size=32, intermediate_size=64, positions=128, vocabulary_size=318)
 TINY_ROBERTA = replace(
     TINY, family="roberta", padding_id=1, type_vocabulary_size=1, layer_norm_epsilon=1e-5, vocabulary_size=320
