@@ -70,6 +70,9 @@ def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> 
     assert (tokens.dtype, sizes.dtype, starts.dtype) == (np.int32, np.int32, np.bool_)
     assert np.array_equal(starts, slow.with_word_starts(texts)[1])
     assert np.array_equal(fast.encoded(texts).tokens, tokens)
+    encoded = fast.utf8_encoded([text.encode() for text in texts])
+    assert np.array_equal(encoded.tokens, tokens)
+    assert np.array_equal(encoded.sizes, sizes)
 
 
 def test_each_kind_has_its_fast_encoder() -> None:
@@ -151,7 +154,7 @@ def test_only_texts_with_a_disputed_character_go_to_the_library() -> None:
     encoder = TextEncoder(byte_tokenizer())
     assert isinstance(encoder.fast, ByteLevel)
     texts = ["plain", "né ț 中 🙂", "a \u088f b", "a \u0890 b"]
-    assert encoder.fast._left_to_library(texts) == {2}
+    assert encoder.fast._left_to_library([text.encode() for text in texts]) == {2}
     assert encoder.fast.disputed == {"\u088f"}
     assert_alike(encoder, SLOW[0], texts)
 
@@ -237,6 +240,13 @@ def test_samples_detect_a_wrong_encoder() -> None:
     encoder.encoded(["b", "a" * 99, "b"])  # the sample is of the text in the middle
     with pytest.raises(Disagreement, match="the tokenizers library and Wrong give different ids for 'aab"):
         encoder.encoded(["a" * 99, "aab", "a"])
+
+
+def test_samples_of_utf8_are_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = TextEncoder(byte_tokenizer())
+    monkeypatch.setattr(ByteLevel, "utf8_encoded", lambda self, texts: [np.zeros(0, dtype=np.int32) for _ in texts])
+    with pytest.raises(Disagreement, match="ByteLevel give different ids for '中{332}'"):
+        encoder.utf8_encoded(["中".encode() * 1001])
 
 
 def test_long_texts_are_encoded_in_parts_with_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,11 +57,15 @@ class ByteLevel:
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the ids of each text."""
+        return self.utf8_encoded([text.encode() for text in texts])
+
+    def utf8_encoded(self, texts: Sequence[bytes]) -> list[Tokens]:
+        """Return the ids of each text, given in UTF-8."""
         left = self._left_to_library(texts)
         before = self._process.memory_info().rss
         encode = self._gigatoken.encode
         rows = [
-            np.array(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+            np.array(self.tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, dtype=np.int32)
             if number in left
             else encode(text).view(np.int32)
             for number, text in enumerate(texts)
@@ -73,9 +77,10 @@ class ByteLevel:
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Return True for each id that begins a piece of GPT-2's pattern."""
-        left = self._left_to_library(texts)
+        encoded = [text.encode() for text in texts]
+        left = self._left_to_library(encoded)
         sizes = chain.from_iterable(
-            self._sizes_by_library(text) if number in left else _sizes(text) for number, text in enumerate(texts)
+            self._sizes_by_library(texts[number]) if number in left else _sizes(text) for number, text in enumerate(encoded)
         )
         ends = np.cumsum(np.fromiter(sizes, dtype=np.int64))
         begins = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, dtype=np.bool_)
@@ -98,12 +103,12 @@ class ByteLevel:
         assert self.tokenizer.pre_tokenizer is not None
         return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
-    def _left_to_library(self, texts: Sequence[str]) -> set[int]:
-        """Return the indices of texts with a disputed character."""
+    def _left_to_library(self, texts: Sequence[bytes]) -> set[int]:
+        """Return the indices of texts, in UTF-8, with a disputed character."""
         beyond_ascii = {number: text for number, text in enumerate(texts) if not text.isascii()}
         if not beyond_ascii:
             return set()
-        data = np.frombuffer("".join(beyond_ascii.values()).encode(), dtype=np.uint8)
+        data = np.frombuffer(b"".join(beyond_ascii.values()), dtype=np.uint8)
         leads = np.flatnonzero(data >= _TWO)
         blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
         blocks[blocks < _THREE << 8] = _TWO << 8
@@ -111,7 +116,7 @@ class ByteLevel:
             self._compare(block)
         if not self._with_disputed[blocks].any():
             return set()
-        return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text)}
+        return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text.decode())}
 
     def _compare(self, block: int) -> None:
         """Compare both encoders on all characters of a block."""
@@ -120,7 +125,7 @@ class ByteLevel:
         disputed: set[str] = set()
         for mate in _MATES:
             disputed |= self._cut_otherwise(left, mate)
-            begins = set(accumulate(_sizes(mate + "".join(character + mate for character in left))))
+            begins = set(accumulate(_sizes((mate + "".join(character + mate for character in left)).encode())))
             left = [character for position, character in enumerate(left) if position * size + 1 in begins]
         self.disputed |= disputed
         self._with_disputed[block] = bool(disputed)
@@ -129,7 +134,7 @@ class ByteLevel:
     def _cut_otherwise(self, characters: list[str], mate: str) -> set[str]:
         """Return the characters that only one encoder puts into a piece with the mate before or after them."""
         text = mate + "".join(character + mate for character in characters)
-        if _sizes(text) == self._sizes_by_library(text):
+        if _sizes(text.encode()) == self._sizes_by_library(text):
             return set()
         if len(characters) == 1:
             return set(characters)
@@ -137,11 +142,11 @@ class ByteLevel:
         return self._cut_otherwise(characters[:half], mate) | self._cut_otherwise(characters[half:], mate)
 
 
-def _sizes(text: str) -> list[int]:
-    """Return the bytes of each piece that gigatoken splits the text into."""
+def _sizes(text: bytes) -> list[int]:
+    """Return the bytes of each piece that gigatoken splits a text in UTF-8 into."""
     from gigatoken.gigatoken_rs import pretokenizer
 
-    return list(map(len, pretokenizer(text.encode())))
+    return list(map(len, pretokenizer(text)))
 
 
 def characters_of(block: int) -> list[str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.corpus.documents import parse_document
+from relm.corpus.plain_lines import read_plain_texts
 from relm.errors import RelmError
 
 # Bytes of documents in one task of a worker: some 20 ms of work.
@@ -46,29 +47,40 @@ class Lines(NamedTuple):
     """True: the last document ends here."""
 
     def texts(self) -> list[str]:
-        """Return the texts of these lines, or of this part.
+        """Return the texts of these lines, or of this part; raise as `utf8_texts` does."""
+        return [text.decode() for text in self.utf8_texts()]
+
+    def utf8_texts(self) -> list[bytes]:
+        """Return the texts of these lines, or of this part, in UTF-8.
 
         Raises:
             RelmError: a line is not a document; names the file and line.
         """
-        if self.begins and self.ends:
-            return list(document_texts(self.lines, self.path, self.first))
         content = self._content()
+        if self.begins and self.ends:
+            plain = read_plain_texts(content)
+            if plain is not None:
+                return plain
+            return [text.encode() for text in document_texts(_split_lines(content), self.path, self.first)]
         if self.begins:
             content = _HEAD.sub(b"", content, count=1)
         if self.ends:
             content = content.removesuffix(b"\n").removesuffix(_TAIL[:-1])
-        return [_unescaped(content, f"{self.path}, line {self.first}")]
+        return [_unescaped(content, f"{self.path}, line {self.first}").encode()]
 
     @property
     def lines(self) -> list[bytes]:
         """Return the bytes of each line, read from the file."""
-        return io.BytesIO(self._content()).readlines()
+        return _split_lines(self._content())
 
     def _content(self) -> bytes:
         with open(self.path, "rb") as file:
             file.seek(self.start)
             return file.read(self.size)
+
+
+def _split_lines(content: bytes) -> list[bytes]:
+    return io.BytesIO(content).readlines()
 
 
 def _unescaped(content: bytes, location: str) -> str:
@@ -178,7 +190,12 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
     >>> counts_of(["two words", "", "dé\u00a0jà"])
     (4, 17)
     """
-    data = np.frombuffer(b"\n".join([text.encode() for text in texts]), dtype=np.uint8)
+    return utf8_counts_of([text.encode() for text in texts])
+
+
+def utf8_counts_of(texts: Sequence[bytes]) -> tuple[int, int]:
+    """Return the words and bytes of texts in UTF-8, as `counts_of` does."""
+    data = np.frombuffer(b"\n".join(texts), dtype=np.uint8)
     if not len(data):
         return 0, 0
     white = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)

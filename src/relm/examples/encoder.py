@@ -96,6 +96,14 @@ class TextEncoder:
         """
         return _concatenated(self._rows(texts))
 
+    def utf8_encoded(self, texts: Sequence[bytes]) -> EncodedTexts:
+        """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing."""
+        fast = self.fast
+        if not isinstance(fast, ByteLevel) or max(map(len, texts), default=0) > LONGEST_PART:
+            return self.encoded([text.decode() for text in texts])
+        self._check(fast, texts)
+        return _concatenated(fast.utf8_encoded(texts))
+
     def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
         """Return the ids of each text, and True for those that begin a word, bool (n,).
 
@@ -124,13 +132,14 @@ class TextEncoder:
             return [ids_by_library(self.tokenizer, text) for text in texts]
         return self.fast.encoded(texts)
 
-    def _check(self, fast: FastEncoder, texts: Sequence[str]) -> None:
+    def _check(self, fast: FastEncoder, texts: Sequence[str] | Sequence[bytes]) -> None:
         """Compare a sample of the texts, which depends on them alone, so that it is the same in every process."""
         if not texts:
             return
         text = texts[len(texts) // 2]
         start = sum(map(len, texts)) * 7919 % max(len(text) - SAMPLE, 1)
-        sample = text[start : start + SAMPLE]
+        part = text[start : start + SAMPLE]
+        sample = part if isinstance(part, str) else part.decode("utf-8", "ignore")  # whole characters
         if fast.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
             raise Disagreement(f"the tokenizers library and {type(fast).__name__} give different ids for {sample!r}")
 
