@@ -99,12 +99,17 @@ def checked_documents(documents: Path) -> tuple[str, bool]:
     Raises:
         RelmError: the file is absent, or differs from its sidecar.
     """
-    if not documents.exists():
-        raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
+    require_documents(documents)
     if sidecar_of(documents).exists():
         sidecar = checked_sidecar(documents)
         return sidecar["sha256"], sidecar.get("documents") == 0
     return sha256_of(documents), False
+
+
+def require_documents(documents: Path) -> None:
+    """Raise RelmError unless there is such a file."""
+    if not documents.exists():
+        raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
 
 
 def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iterator[Lines]:
