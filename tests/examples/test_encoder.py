@@ -291,3 +291,12 @@ def test_gigatoken_is_loaded_again_when_its_cache_is_large(tokenizer) -> None:
 def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
     loaded = load_tokenizer(tokenizer).tokenizer
     assert_alike(TextEncoder(loaded), TextEncoder(loaded, fast=False), prose)
+
+
+def test_ends_are_appended_to_each_text() -> None:
+    encoder = TextEncoder(character_tokenizer())
+    tokens, sizes = encoder.utf8_encoded([b"ab", b"", b"b"], end=[9, 8])
+    a, b = encoder.encoded(["ab"]).tokens.tolist()
+    assert tokens.tolist() == [a, b, 9, 8, 9, 8, b, 9, 8]
+    assert sizes.tolist() == [4, 2, 3]
+    assert encoder.utf8_encoded([], end=[9]).sizes.tolist() == []

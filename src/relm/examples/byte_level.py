@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# gigatoken caches every piece of text without a limit; when it has grown by so many bytes it is loaded again.
+# gigatoken caches every piece of text without a limit; when the process has grown by so many bytes it is loaded again.
 MEMORY = 2**26
 # UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
@@ -62,7 +62,6 @@ class ByteLevel:
     def utf8_encoded(self, texts: Sequence[bytes]) -> list[Tokens]:
         """Return the ids of each text, given in UTF-8."""
         left = self._left_to_library(texts)
-        before = self._process.memory_info().rss
         encode = self._gigatoken.encode
         rows = [
             np.array(self.tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, dtype=np.int32)
@@ -70,8 +69,7 @@ class ByteLevel:
             else encode(text).view(np.int32)
             for number, text in enumerate(texts)
         ]
-        self._grown += self._process.memory_info().rss - before - sum(row.nbytes for row in rows)
-        if self._grown > MEMORY:
+        if self._process.memory_info().rss > self._bound:
             self._renew()
         return rows
 
@@ -96,7 +94,7 @@ class ByteLevel:
         from gigatoken.gigatoken_rs import load_hf_json
 
         self._gigatoken: BPETokenizer = load_hf_json(self._content)  # type: ignore[assignment]
-        self._grown = 0
+        self._bound = self._process.memory_info().rss + MEMORY
 
     def _sizes_by_library(self, text: str) -> list[int]:
         """Return the bytes of each piece."""
@@ -105,18 +103,19 @@ class ByteLevel:
 
     def _left_to_library(self, texts: Sequence[bytes]) -> set[int]:
         """Return the indices of texts, in UTF-8, with a disputed character."""
-        beyond_ascii = {number: text for number, text in enumerate(texts) if not text.isascii()}
+        beyond_ascii = [(number, text) for number, text in enumerate(texts) if not text.isascii()]
         if not beyond_ascii:
             return set()
-        data = np.frombuffer(b"".join(beyond_ascii.values()), dtype=np.uint8)
+        data = np.frombuffer(b"".join([text for _, text in beyond_ascii]), dtype=np.uint8)
         leads = np.flatnonzero(data >= _TWO)
         blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
         blocks[blocks < _THREE << 8] = _TWO << 8
         for block in np.unique(blocks[~self._compared[blocks]]).tolist():
             self._compare(block)
-        if not self._with_disputed[blocks].any():
-            return set()
-        return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text.decode())}
+        suspects = leads[self._with_disputed[blocks]]
+        found = np.searchsorted(np.cumsum([len(text) for _, text in beyond_ascii]), suspects, side="right")
+        suspected = [beyond_ascii[index] for index in np.unique(found).tolist()]
+        return {number for number, text in suspected if not self.disputed.isdisjoint(text.decode())}
 
     def _compare(self, block: int) -> None:
         """Compare both encoders on all characters of a block."""

@@ -49,10 +49,9 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
         RelmError: a line is not a document, or the tokenizer changed.
     """
     texts = lines.utf8_texts()
-    tokens, sizes = _encoder(encoding).utf8_encoded(texts)
+    end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
+    tokens, sizes = _encoder(encoding).utf8_encoded(texts, end)
     words, text_bytes = utf8_counts_of(texts)
-    if lines.ends and end_of_text_id is not None:
-        tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
         tokens = tokens.astype(dtype)

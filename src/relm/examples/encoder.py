@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -96,13 +96,21 @@ class TextEncoder:
         """
         return _concatenated(self._rows(texts))
 
-    def utf8_encoded(self, texts: Sequence[bytes]) -> EncodedTexts:
-        """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing."""
+    def utf8_encoded(self, texts: Sequence[bytes], end: Sequence[int] = ()) -> EncodedTexts:
+        """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing.
+
+        Args:
+            texts: valid UTF-8.
+            end: ids to append to those of each text.
+        """
         fast = self.fast
-        if not isinstance(fast, ByteLevel) or max(map(len, texts), default=0) > LONGEST_PART:
-            return self.encoded([text.decode() for text in texts])
-        self._check(fast, texts)
-        return _concatenated(fast.utf8_encoded(texts))
+        if isinstance(fast, ByteLevel) and max(map(len, texts), default=0) <= LONGEST_PART:
+            self._check(fast, texts)
+            rows = fast.utf8_encoded(texts)
+        else:
+            rows = self._rows([text.decode() for text in texts])
+        tokens, sizes = _concatenated(rows if not end else list(_followed_by(rows, np.array(end, dtype=np.int32))))
+        return EncodedTexts(tokens, sizes if not end else sizes[::2] + sizes[1::2])
 
     def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
         """Return the ids of each text, and True for those that begin a word, bool (n,).
@@ -173,6 +181,12 @@ def _starts_by_library(tokenizer: Tokenizer, texts: Sequence[str]) -> Flags:
 def _concatenated(rows: Sequence[Tokens]) -> EncodedTexts:
     sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
     return EncodedTexts(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
+
+
+def _followed_by(rows: Iterable[Tokens], end: Tokens) -> Iterator[Tokens]:
+    for row in rows:
+        yield row
+        yield end
 
 
 def _parts(text: str) -> list[str]:
