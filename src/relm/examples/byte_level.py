@@ -23,6 +23,8 @@ Flags = npt.NDArray[np.bool_]
 
 # gigatoken caches every piece of text without a limit; when the process has grown by so many bytes it is loaded again.
 MEMORY = 2**26
+# Bytes of text after which the memory is measured, which takes as long as encoding a long document.
+MEASURED = 2**21
 # UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
 _CONTINUATIONS = range(0x80, 0xC0)
@@ -69,8 +71,11 @@ class ByteLevel:
             else encode(text).view(np.int32)
             for number, text in enumerate(texts)
         ]
-        if self._process.memory_info().rss > self._bound:
-            self._renew()
+        self._unmeasured += sum(map(len, texts))
+        if self._unmeasured > MEASURED:
+            self._unmeasured = 0
+            if self._process.memory_info().rss > self._loaded_rss + MEMORY:
+                self._renew()
         return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
@@ -94,7 +99,8 @@ class ByteLevel:
         from gigatoken.gigatoken_rs import load_hf_json
 
         self._gigatoken: BPETokenizer = load_hf_json(self._content)  # type: ignore[assignment]
-        self._bound = self._process.memory_info().rss + MEMORY
+        self._unmeasured = 0
+        self._loaded_rss = self._process.memory_info().rss
 
     def _sizes_by_library(self, text: str) -> list[int]:
         """Return the bytes of each piece."""
@@ -106,16 +112,17 @@ class ByteLevel:
         beyond_ascii = [(number, text) for number, text in enumerate(texts) if not text.isascii()]
         if not beyond_ascii:
             return set()
-        data = np.frombuffer(b"".join([text for _, text in beyond_ascii]), dtype=np.uint8)
+        joined = b"".join([text for _, text in beyond_ascii])
+        data = np.frombuffer(joined, dtype=np.uint8)
         leads = np.flatnonzero(data >= _TWO)
         blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
         blocks[blocks < _THREE << 8] = _TWO << 8
         for block in np.unique(blocks[~self._compared[blocks]]).tolist():
             self._compare(block)
-        suspects = leads[self._with_disputed[blocks]]
-        found = np.searchsorted(np.cumsum([len(text) for _, text in beyond_ascii]), suspects, side="right")
-        suspected = [beyond_ascii[index] for index in np.unique(found).tolist()]
-        return {number for number, text in suspected if not self.disputed.isdisjoint(text.decode())}
+        suspects = leads[self._with_disputed[blocks]].tolist()
+        found = [start for start in suspects if joined[start : start + 4].decode("utf-8", "ignore")[0] in self.disputed]
+        ends = np.cumsum([len(text) for _, text in beyond_ascii])
+        return {beyond_ascii[index][0] for index in np.searchsorted(ends, found, side="right").tolist()}
 
     def _compare(self, block: int) -> None:
         """Compare both encoders on all characters of a block."""
