@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from relm.corpus.documents import Document, encode_document, parse_document
 from relm.corpus.plain_lines import read_plain_texts
+from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
 
 
@@ -18,6 +19,16 @@ def parsed(content: bytes) -> list[bytes] | None:
         return [parse_document(line, "here").text.encode() for line in (lines if lines[-1] else lines[:-1])]
     except RelmError:
         return None
+
+
+def plain(content: bytes) -> list[bytes] | None:
+    """Return the texts of plain lines, after a check of what else is known of them."""
+    found = read_plain_texts(content)
+    if found is None:
+        return None
+    assert found.joined == b"\n".join(found.texts)
+    assert found.count() == Utf8Texts.of(found.texts).count()
+    return list(found.texts)
 
 
 def line_of(text: str, title: str = "t") -> bytes:
@@ -44,7 +55,7 @@ def raw(text: bytes, title: bytes = b"t") -> bytes:
     ],
 )
 def test_plain_lines_are_read_without_the_parser(content: bytes, texts: list[bytes]) -> None:
-    assert read_plain_texts(content) == texts == parsed(content)
+    assert plain(content) == texts == parsed(content)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +100,12 @@ def test_plain_lines_are_read_without_the_parser(content: bytes, texts: list[byt
 )
 def test_other_lines_are_left_to_the_parser(line: bytes) -> None:
     for content in (line, raw(b"a") + line, line + raw(b"a")):
-        assert read_plain_texts(content) is None
+        assert plain(content) is None
 
 
 def test_a_missing_and_an_excess_quote_of_two_lines_do_not_cancel() -> None:
-    assert read_plain_texts(raw(b"a\\") + raw(b'b"')) is None
-    assert read_plain_texts(raw(b'b"') + raw(b"a\\")) is None
+    assert plain(raw(b"a\\") + raw(b'b"')) is None
+    assert plain(raw(b'b"') + raw(b"a\\")) is None
 
 
 # Pieces of JSON that together make escapes, ends of strings and ends of lines.
@@ -113,7 +124,7 @@ def test_what_is_read_without_the_parser_is_what_the_parser_reads(content: bytes
     if data is not None and data.draw(st.booleans()) and content:
         position = data.draw(st.integers(0, len(content) - 1))
         content = content[:position] + data.draw(PIECES) + content[position + data.draw(st.integers(0, 2)) :]
-    texts = read_plain_texts(content)
+    texts = plain(content)
     assert texts is None or texts == parsed(content)
 
 
@@ -124,4 +135,4 @@ PLAIN = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_character
 @given(st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=5))
 def test_documents_are_read_without_the_parser(documents: list[tuple[str, str]]) -> None:
     content = b"".join(line_of(text, title) for text, title in documents)
-    assert read_plain_texts(content) == [text.encode() for text, _ in documents]
+    assert plain(content) == [text.encode() for text, _ in documents]

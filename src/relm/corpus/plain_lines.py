@@ -10,6 +10,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from relm.corpus.utf8_texts import SEPARATOR, Utf8Texts
+
 # The start of a line up to its text. The bytes below U+0020, which JSON forbids in strings, are checked apart.
 _STRING = rb'"(?:[^"\\]|\\["\\/bfnrt])*"'
 _HEAD = re.compile(rb'\{ *"id": *' + _STRING + rb', *"title": *' + _STRING + rb', *"text": *"')
@@ -22,21 +24,24 @@ _ESCAPED = np.zeros(256, dtype=np.uint8)
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
 
-def read_plain_texts(content: bytes) -> list[bytes] | None:
+def read_plain_texts(content: bytes) -> Utf8Texts | None:
     """Return the text of each line in UTF-8, or None unless all lines are plain.
 
     Args:
         content: whole lines; the last one may lack its newline.
     """
     if not content:
-        return []
+        return Utf8Texts.of([])
     if (bodies := _bodies(content)) is None or not _is_utf8(content):
         return None
     control = np.count_nonzero(np.frombuffer(content, dtype=np.uint8) < _SPACE)
     if control != len(bodies) - (not content.endswith(b"\n")):
         return None
     texts = _unescaped(_SEPARATOR.join(bodies))
-    return None if texts is None else _split(texts)
+    if texts is None:
+        return None
+    joined = texts.replace(_SEPARATOR, SEPARATOR)
+    return Utf8Texts(_split(texts), joined, few_controls=True)  # which only a longer escape could give
 
 
 def _bodies(content: bytes) -> list[bytes] | None:

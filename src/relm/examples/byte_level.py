@@ -15,6 +15,8 @@ import numpy.typing as npt
 import psutil
 from tokenizers import Tokenizer, pre_tokenizers
 
+from relm.corpus.utf8_texts import Utf8Texts
+
 if TYPE_CHECKING:
     from gigatoken.gigatoken_rs import BPETokenizer
 
@@ -59,9 +61,9 @@ class ByteLevel:
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the ids of each text."""
-        return self.utf8_encoded([text.encode() for text in texts])
+        return self.utf8_encoded(Utf8Texts.of([text.encode() for text in texts]))
 
-    def utf8_encoded(self, texts: Sequence[bytes]) -> list[Tokens]:
+    def utf8_encoded(self, texts: Utf8Texts) -> list[Tokens]:
         """Return the ids of each text, given in UTF-8."""
         left = self._left_to_library(texts)
         encode = self._gigatoken.encode
@@ -69,9 +71,9 @@ class ByteLevel:
             np.array(self.tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, dtype=np.int32)
             if number in left
             else encode(text).view(np.int32)
-            for number, text in enumerate(texts)
+            for number, text in enumerate(texts.texts)
         ]
-        self._unmeasured += sum(map(len, texts))
+        self._unmeasured += len(texts.joined)
         if self._unmeasured > MEASURED:
             self._unmeasured = 0
             if self._process.memory_info().rss > self._loaded_rss + MEMORY:
@@ -81,7 +83,7 @@ class ByteLevel:
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Return True for each id that begins a piece of GPT-2's pattern."""
         encoded = [text.encode() for text in texts]
-        left = self._left_to_library(encoded)
+        left = self._left_to_library(Utf8Texts.of(encoded))
         sizes = chain.from_iterable(
             self._sizes_by_library(texts[number]) if number in left else _sizes(text) for number, text in enumerate(encoded)
         )
@@ -107,22 +109,16 @@ class ByteLevel:
         assert self.tokenizer.pre_tokenizer is not None
         return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
-    def _left_to_library(self, texts: Sequence[bytes]) -> set[int]:
-        """Return the indices of texts, in UTF-8, with a disputed character."""
-        beyond_ascii = [(number, text) for number, text in enumerate(texts) if not text.isascii()]
-        if not beyond_ascii:
-            return set()
-        joined = b"".join([text for _, text in beyond_ascii])
-        data = np.frombuffer(joined, dtype=np.uint8)
-        leads = np.flatnonzero(data >= _TWO)
+    def _left_to_library(self, texts: Utf8Texts) -> set[int]:
+        """Return the indices of texts with a disputed character."""
+        data, leads = texts.data, texts.leads
         blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
         blocks[blocks < _THREE << 8] = _TWO << 8
         for block in np.unique(blocks[~self._compared[blocks]]).tolist():
             self._compare(block)
         suspects = leads[self._with_disputed[blocks]].tolist()
-        found = [start for start in suspects if joined[start : start + 4].decode("utf-8", "ignore")[0] in self.disputed]
-        ends = np.cumsum([len(text) for _, text in beyond_ascii])
-        return {beyond_ascii[index][0] for index in np.searchsorted(ends, found, side="right").tolist()}
+        found = [at for at in suspects if texts.joined[at : at + 4].decode("utf-8", "ignore")[0] in self.disputed]
+        return texts.indices_at(found) if found else set()
 
     def _compare(self, block: int) -> None:
         """Compare both encoders on all characters of a block."""

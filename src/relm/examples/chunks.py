@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.examples.documents import Lines, utf8_counts_of
+from relm.examples.documents import Lines
 from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import loaded_as
 
@@ -51,7 +51,7 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
     texts = lines.utf8_texts()
     end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
     tokens, sizes = _encoder(encoding).utf8_encoded(texts, end)
-    words, text_bytes = utf8_counts_of(texts)
+    words, text_bytes = texts.count()
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
         tokens = tokens.astype(dtype)

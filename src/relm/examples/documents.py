@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.corpus.documents import parse_document
 from relm.corpus.plain_lines import read_plain_texts
+from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
 
 # Bytes of documents in one task of a worker: some 20 ms of work.
@@ -29,7 +29,6 @@ AFTER_NEWLINE = re.compile(rb"(?<!\\)(?:\\\\)*\\n")
 # The start of a line up to its text, as documents are written, with or without spaces.
 _HEAD = re.compile(rb'\{ *"id": *"(?:[^"\\]|\\.)*", *"title": *"(?:[^"\\]|\\.)*", *"text": *"')
 _TAIL = b'"}\n'
-_IS_SPACE = np.array([chr(code).isspace() for code in range(0x4000)])
 
 
 class Lines(NamedTuple):
@@ -48,9 +47,9 @@ class Lines(NamedTuple):
 
     def texts(self) -> list[str]:
         """Return the texts of these lines, or of this part; raise as `utf8_texts` does."""
-        return [text.decode() for text in self.utf8_texts()]
+        return [text.decode() for text in self.utf8_texts().texts]
 
-    def utf8_texts(self) -> list[bytes]:
+    def utf8_texts(self) -> Utf8Texts:
         """Return the texts of these lines, or of this part, in UTF-8.
 
         Raises:
@@ -61,12 +60,13 @@ class Lines(NamedTuple):
             plain = read_plain_texts(content)
             if plain is not None:
                 return plain
-            return [text.encode() for text in document_texts(_split_lines(content), self.path, self.first)]
+            texts = document_texts(_split_lines(content), self.path, self.first)
+            return Utf8Texts.of([text.encode() for text in texts])
         if self.begins:
             content = _HEAD.sub(b"", content, count=1)
         if self.ends:
             content = content.removesuffix(b"\n").removesuffix(_TAIL[:-1])
-        return [_unescaped(content, f"{self.path}, line {self.first}").encode()]
+        return Utf8Texts.of([_unescaped(content, f"{self.path}, line {self.first}").encode()])
 
     @property
     def lines(self) -> list[bytes]:
@@ -195,45 +195,8 @@ def _part_size(file: IO[bytes], offset: int, most: int, parting: re.Pattern[byte
 
 
 def counts_of(texts: Sequence[str]) -> tuple[int, int]:
-    """Return the words (runs of non-space characters, as in `str.split`) and bytes in UTF-8 of all texts together.
-
-    >>> counts_of(["two words", "", "dé\u00a0jà"])
-    (4, 17)
-    """
-    return utf8_counts_of([text.encode() for text in texts])
-
-
-def utf8_counts_of(texts: Sequence[bytes]) -> tuple[int, int]:
-    """Return the words and bytes of texts in UTF-8, as `counts_of` does."""
-    data = np.frombuffer(b"\n".join(texts), dtype=np.uint8)
-    if not len(data):
-        return 0, 0
-    white = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
-    leads = np.flatnonzero(data >= 0xC2)
-    for size, starts in _spaces_beyond_ascii(data, leads):
-        for offset in range(size):
-            white[starts + offset] = True
-    words = int(np.count_nonzero(white[1:] > white[:-1])) + int(not white[-1])
-    return words, len(data) - (len(texts) - 1)
-
-
-def _spaces_beyond_ascii(
-    data: npt.NDArray[np.uint8], leads: npt.NDArray[np.int64]
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield the offsets of spaces of two bytes, and of three bytes, all of which are between U+1000 and U+3FFF.
-
-    Args:
-        data: UTF-8.
-        leads: offsets of the first bytes of characters beyond ASCII.
-    """
-    two = leads[data[leads] == 0xC2]
-    second = data[two + 1]
-    yield 2, two[(second == 0x85) | (second == 0xA0)]
-    three = leads[data[leads] - np.uint8(0xE1) < 3]
-    code_points = (
-        (data[three] & 15).astype(np.int64) << 12 | (data[three + 1] & 63).astype(np.int64) << 6 | data[three + 2] & 63
-    )
-    yield 3, three[_IS_SPACE[code_points]]
+    """Return the words (runs of non-space characters, as in `str.split`) and bytes in UTF-8 of all texts together."""
+    return Utf8Texts.of([text.encode() for text in texts]).count()
 
 
 def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:

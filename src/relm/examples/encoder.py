@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
 from relm.examples.byte_level import ByteLevel
 from relm.examples.spaced_words import Characters, SpacedWords
@@ -96,19 +97,19 @@ class TextEncoder:
         """
         return _concatenated(self._rows(texts))
 
-    def utf8_encoded(self, texts: Sequence[bytes], end: Sequence[int] = ()) -> EncodedTexts:
+    def utf8_encoded(self, texts: Utf8Texts, end: Sequence[int] = ()) -> EncodedTexts:
         """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing.
 
         Args:
-            texts: valid UTF-8.
+            texts: the texts.
             end: ids to append to those of each text.
         """
         fast = self.fast
-        if isinstance(fast, ByteLevel) and max(map(len, texts), default=0) <= LONGEST_PART:
-            self._check(fast, texts)
+        if isinstance(fast, ByteLevel) and max(map(len, texts.texts), default=0) <= LONGEST_PART:
+            self._check(fast, texts.texts)
             rows = fast.utf8_encoded(texts)
         else:
-            rows = self._rows([text.decode() for text in texts])
+            rows = self._rows([text.decode() for text in texts.texts])
         tokens, sizes = _concatenated(rows if not end else list(_followed_by(rows, np.array(end, dtype=np.int32))))
         return EncodedTexts(tokens, sizes if not end else sizes[::2] + sizes[1::2])
 
