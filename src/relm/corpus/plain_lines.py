@@ -17,11 +17,11 @@ _STRING = rb'"(?:[^"\\]|\\["\\/bfnrt])*"'
 _HEAD = re.compile(rb'\{ *"id": *' + _STRING + rb', *"title": *' + _STRING + rb', *"text": *"')
 _TAIL = b'"}'
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
-# It is forbidden in the strings of JSON, so it can separate texts.
-_SEPARATOR = b"\0"
+# Both are forbidden in the strings of JSON: one separates texts, the other stands for an escaped backslash.
+_SEPARATOR, _ESCAPED_BACKSLASH = b"\0", b"\1"
 # The second byte of an escape -> its character; 0 where that is no escape of two characters.
 _ESCAPED = np.zeros(256, dtype=np.uint8)
-_ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
+_ESCAPED[list(b'"\\/bfnrt')] = list(b'"' + _ESCAPED_BACKSLASH + b"/\b\f\n\r\t")
 
 
 def read_plain_texts(content: bytes) -> Utf8Texts | None:
@@ -80,9 +80,8 @@ def _unescaped(bodies: bytes) -> bytes | None:
     if not characters.all() or np.count_nonzero(data == _QUOTE) != np.count_nonzero(escaped == _QUOTE):
         return None
     data[escapes + 1] = characters
-    stays = np.ones(len(data), dtype=np.bool_)
-    stays[escapes] = False
-    return data[stays].tobytes()
+    texts = data.tobytes().replace(b"\\", b"")  # three times as fast as a selection by numpy
+    return texts.replace(_ESCAPED_BACKSLASH, b"\\") if _ESCAPED_BACKSLASH in texts else texts
 
 
 def _escapes(backslashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -62,9 +62,10 @@ class Utf8Texts:
     def _ascii_spaces(self) -> Flags:
         """Return True for U+0009 to U+000D and for U+001C to U+0020."""
         after_backspace = self.data - np.uint8(9)
-        if self.few_controls:
-            return np.less(after_backspace, 24)
-        return np.less(after_backspace, 5) | np.less(self.data - np.uint8(28), 5)
+        spaces: Flags = after_backspace < (24 if self.few_controls else 5)
+        if not self.few_controls:
+            spaces |= self.data - np.uint8(28) < 5
+        return spaces
 
     def _spaces_beyond_ascii(self) -> Iterator[tuple[int, Offsets]]:
         """Yield the offsets of spaces of two bytes, and of three bytes, all of which are between U+1000 and U+3FFF."""

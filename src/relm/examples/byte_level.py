@@ -47,6 +47,7 @@ class ByteLevel:
         self._compared = np.zeros(2**16, dtype=np.bool_)
         self._with_disputed = np.zeros(2**16, dtype=np.bool_)
         self.disputed: set[str] = set()
+        self._unmeasured = self._loaded_rss = 0
         self._renew()
 
     @classmethod
