@@ -26,6 +26,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -160,12 +161,13 @@ def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) ->
 
 
 def repeated(original: Path, copies: int, folder: Path) -> Path:
-    """Return a file with the documents so many times over, and its sidecar."""
+    """Return a file with the documents so many times over, each time in another order, and its sidecar."""
     documents = folder / f"documents-{copies}.jsonl"
+    lines = original.read_bytes().splitlines(keepends=True)
     with open(documents, "wb") as target:
-        for _ in range(copies):
-            with open(original, "rb") as source:
-                shutil.copyfileobj(source, target)
+        for number in range(copies):
+            random.Random(number).shuffle(lines)
+            target.writelines(lines)
     write_sidecar(documents)
     return documents
 

@@ -23,8 +23,9 @@ from relm.recipes.declaration import load_extensions
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result.
-PIPE = 2**20
+# Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result. Linux gives one
+# user 64 MiB of large pipes, and small ones after that.
+PIPE = 2**19
 # Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
 READ_AHEAD = 3
 
