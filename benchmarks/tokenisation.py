@@ -1,6 +1,7 @@
 """Measure how fast documents become a stream of GPT-2's tokens on disk, beside Megatron-LM and `datasets.map`.
 
     python benchmarks/tokenisation.py DOCUMENTS --tokenizer TOKENIZER.json --megatron FOLDER [--workers 2] [--runs 3]
+        [--copies 8 --fewer-copies 2]
 
 DOCUMENTS are JSON lines, such as `relm extract` writes of enwik8; TOKENIZER.json is GPT-2's, as `relm import-tokenizer` writes
 it (recipes/models/gpt2_tokenizer.yaml). FOLDER is a checkout of https://github.com/NVIDIA/Megatron-LM. Every contender is one
@@ -12,6 +13,10 @@ says of itself, without its imports. The contenders take turns on the same file 
 - preprocess_data_fast: its tools/preprocess_data_fast.py, which gives the whole file to gigatoken (RAYON_NUM_THREADS cores);
 - datasets.map: `datasets` with the same fast tokenizer, batched, then as many processes; it writes Arrow, not .bin and .idx.
 
+With `--fewer-copies` each contender also runs on a smaller input. The difference of the two runs is the steady state, in which
+imports, tokenizers and the first words of a cache have no part: MB of JSON lines a second, and a second of processor time,
+which other programs on the machine disturb less. The documents have a sidecar, as extraction writes it.
+
 Peak memory is of the whole tree of processes, its resident sets added up every 20 ms. Megatron runs unchanged, under
 `--megatron-python` with the caller's PYTHONPATH. It asks for Python 3.12 and the package triton; under 3.11 a
 `sitecustomize.py` on PYTHONPATH that puts `typing_extensions.override` into `typing` is enough.
@@ -21,6 +26,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -36,10 +42,11 @@ from typing import NamedTuple
 
 import psutil
 
-from relm.artifact import sha256_of
+from relm.artifact import sha256_of, write_sidecar
 from relm.limits import usable_cores
 
 END_OF_TEXT = "<|endoftext|>"
+RATES = ("MB/s", "MB/s by its own account", "MB a second of processor time")
 
 
 class Measured(NamedTuple):
@@ -153,17 +160,23 @@ def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) ->
     return {name: commands for name, commands in found.items() if name not in arguments.skip}
 
 
-def prepared(arguments: argparse.Namespace, folder: Path) -> Path:
-    """Return the input, repeated as requested, and the tokenizer in Hugging Face's form."""
-    documents = folder / "documents.jsonl"
-    with open(documents, "wb") as copy:
-        for _ in range(arguments.copies):
-            with open(arguments.documents, "rb") as original:
-                shutil.copyfileobj(original, copy)
+def repeated(original: Path, copies: int, folder: Path) -> Path:
+    """Return a file with the documents so many times over, each time in another order, and its sidecar."""
+    documents = folder / f"documents-{copies}.jsonl"
+    lines = original.read_bytes().splitlines(keepends=True)
+    with open(documents, "wb") as target:
+        for number in range(copies):
+            random.Random(number).shuffle(lines)
+            target.writelines(lines)
+    write_sidecar(documents)
+    return documents
+
+
+def prepare_tokenizer(arguments: argparse.Namespace, folder: Path) -> None:
+    """Write the tokenizer in Hugging Face's form."""
     shutil.copy(arguments.tokenizer, folder / "tokenizer.json")
     settings = {"tokenizer_class": "GPT2TokenizerFast", **dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return documents
 
 
 def commit_of(folder: Path) -> str:
@@ -196,10 +209,35 @@ def report(arguments: argparse.Namespace, found: dict[str, list[Measured]], size
             said = [(t.said, m.said) for t, m in zip(runs, ours, strict=True) if t.said and m.said]
             if said:
                 print(f"    by their own accounts, without imports: {spread([a / b for a, b in said])} times as long")
-    pairs = zip(found["relm, independent"], ours, strict=True)
-    scaling = [independent.seconds / (arguments.workers * mine.seconds) for independent, mine in pairs]
-    print(f"{arguments.workers} workers give {spread(scaling)} of what as many independent processes give")
+    if independent := found.get("relm, independent"):
+        scaling = [pair.seconds / (arguments.workers * mine.seconds) for pair, mine in zip(independent, ours, strict=True)]
+        print(f"{arguments.workers} workers give {spread(scaling)} of what as many independent processes give")
     print(f"relm: {size / statistics.median(run.seconds for run in ours) / 1e6:.0f} MB/s of JSON lines")
+
+
+def report_steady_state(own: str, fewer: dict[str, list[Measured]], more: dict[str, list[Measured]], size: int) -> None:
+    """Print the rates at which `size` further bytes are encoded, and how many times that the contender `own` does."""
+    print(f"steady state, {size / 1e6:,.0f} MB more of JSON lines:")
+    rates = {
+        name: [rates_of(less, run, size) for less, run in zip(fewer[name], runs, strict=True)] for name, runs in more.items()
+    }
+    for name, runs in rates.items():
+        if name == "relm, independent":  # it encodes several times as much
+            continue
+        for number, unit in enumerate(RATES):
+            values = [run[number] for run in runs if run[number]]
+            ratios = [mine[number] / run[number] for mine, run in zip(rates[own], runs, strict=True) if run[number]]
+            if values:
+                print(f"  {name:22} {spread(values)} {unit}, relm {spread(ratios)} times that")
+        memory = [max(run.megabytes for run in found[name]) for found in (fewer, more)]
+        print(f"  {name:22} peak memory {memory[0]:,.0f} MB, then {memory[1]:,.0f} MB")
+
+
+def rates_of(less: Measured, more: Measured, size: int) -> list[float]:
+    """Return MB/s of the whole command, by its own account (0 where it has none), and by processor time."""
+    said = more.said - less.said if more.said and less.said else 0
+    seconds = (more.seconds - less.seconds, said, more.processor_seconds - less.processor_seconds)
+    return [size / second / 1e6 if second > 0 else 0 for second in seconds]
 
 
 def main() -> None:
@@ -214,24 +252,32 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--copies", type=int, default=1, help="the input so many times over")
+    parser.add_argument("--fewer-copies", type=int, help="also so many times over, to print the steady state")
     parser.add_argument("--skip", nargs="*", default=[], help="contenders to leave out, such as datasets.map")
     arguments = parser.parse_args()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAYON_NUM_THREADS": str(arguments.workers)}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        documents = prepared(arguments, folder)
+        prepare_tokenizer(arguments, folder)
+        documents = repeated(arguments.documents, arguments.copies, folder)
         size = documents.stat().st_size
         print(f"{size:,} bytes of JSON lines, {arguments.workers} workers, {len(os.sched_getaffinity(0))} cores")
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("tokenizers", "gigatoken", "datasets"))
         print(versions + (f"; Megatron-LM at {commit_of(arguments.megatron)}" if arguments.megatron else ""))
-        found: dict[str, list[Measured]] = {}
+        inputs = [documents]
+        if arguments.fewer_copies:
+            inputs.insert(0, repeated(arguments.documents, arguments.fewer_copies, folder))
+        found: list[dict[str, list[Measured]]] = [{} for _ in inputs]
         for _ in range(arguments.runs):
-            for name, commands in commands_of(arguments, documents, folder).items():
-                shutil.rmtree(folder / "cache", ignore_errors=True)
-                found.setdefault(name, []).append(measured(commands, environment))
-        written = sorted({sha256_of(path) for path in folder.glob("*.bin")})
-        print(f"all .bin files {'are the same' if len(written) == 1 else 'DIFFER'}")
-        report(arguments, found, size)
+            for input_file, runs in zip(inputs, found, strict=True):
+                for name, commands in commands_of(arguments, input_file, folder).items():
+                    shutil.rmtree(folder / "cache", ignore_errors=True)
+                    runs.setdefault(name, []).append(measured(commands, environment))
+                written = sorted({sha256_of(path) for path in folder.glob("*.bin")})
+                print(f"all .bin files of {input_file.name} {'are the same' if len(written) == 1 else 'DIFFER'}")
+        report(arguments, found[-1], size)
+        if arguments.fewer_copies:
+            report_steady_state(f"relm, {arguments.workers} workers", *found, size=size - inputs[0].stat().st_size)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,24 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class HashingWriter:
+    """A writer of a file from its beginning to its end, with the sha256 of what was written so far."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Return the hexadecimal sha256 of all bytes so far."""
+        return self._digest.hexdigest()
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Append some bytes."""
+        self.file.write(content)
+        self._digest.update(content)
+
+
 def stamp_of(path: Path) -> list[int]:
     """Return the system's facts about a file: its size, the times of its last changes, its inode and its device.
 
@@ -210,9 +228,13 @@ def _digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
-    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible."""
-    sidecar = seal({"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size, **facts})
+def write_sidecar(path: Path, *, sha256: str | None = None, **facts: Any) -> dict[str, Any]:
+    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible.
+
+    Args:
+        sha256: the file's, where it was computed while the file was written, as by `HashingWriter`; None: the file is read.
+    """
+    sidecar = seal({"file": path.name, "sha256": sha256 or sha256_of(path), "size": path.stat().st_size, **facts})
     write_json(sidecar_of(path), sidecar)
     return sidecar
 

@@ -3,13 +3,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import psutil
 import pytest
 
+from relm.corpus import workers as module
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 
@@ -120,3 +125,51 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert len(children) >= 2
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
+
+
+class Sliced(NamedTuple):
+    """Arrays of all sorts, as a function may return them."""
+
+    large: np.ndarray
+    empty: np.ndarray
+    strided: np.ndarray
+    text: str
+
+
+def make_arrays(number: int) -> Sliced:
+    return Sliced(np.full((3, 2**18), number, dtype=np.int64), np.empty(0), np.arange(20)[::number], "x" * 2**17)
+
+
+def test_arrays_arrive_as_they_were_sent_whatever_their_size() -> None:
+    for number, found in enumerate(ordered_map(make_arrays, range(1, 6), 2, "testing"), 1):
+        for sent, received in zip(make_arrays(number), found, strict=True):
+            assert np.array_equal(sent, received)
+        found.large[0, 0] = 7  # writable, as without workers
+
+
+def sum_of(array: np.ndarray) -> int:
+    return int(array.sum())
+
+
+def test_items_may_be_larger_than_a_pipe() -> None:
+    items = [np.full(2**20, number, dtype=np.int64) for number in range(5)]
+    assert list(ordered_map(sum_of, items, 2, "testing")) == [number * 2**20 for number in range(5)]
+
+
+def kill_oneself_while_sending(number: int) -> Sliced:
+    if number == 1:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return Sliced(np.zeros(2**28, dtype=np.int8), np.empty(0), np.empty(0), "")  # the parent reads for longer than that
+    return make_arrays(number)
+
+
+def test_a_worker_that_dies_while_it_sends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = module._receive
+
+    def slow(connection: Connection) -> object:
+        time.sleep(0.5)
+        return receive(connection)
+
+    monkeypatch.setattr(module, "_receive", slow)
+    with pytest.raises(RelmError, match=r"testing: worker process \d+ was killed by SIGKILL"):
+        list(ordered_map(kill_oneself_while_sending, [1, 1], 2, "testing"))

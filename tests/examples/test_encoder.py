@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from relm.corpus.utf8_texts import Utf8Texts
 from relm.examples import encoder as module
 from relm.examples.byte_level import ByteLevel, characters_of, without_added_tokens
 from relm.examples.encoder import Disagreement, TextEncoder, ids_by_library
@@ -70,6 +71,9 @@ def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> 
     assert (tokens.dtype, sizes.dtype, starts.dtype) == (np.int32, np.int32, np.bool_)
     assert np.array_equal(starts, slow.with_word_starts(texts)[1])
     assert np.array_equal(fast.encoded(texts).tokens, tokens)
+    encoded = fast.utf8_encoded(Utf8Texts.of([text.encode() for text in texts]))
+    assert np.array_equal(encoded.tokens, tokens)
+    assert np.array_equal(encoded.sizes, sizes)
 
 
 def test_each_kind_has_its_fast_encoder() -> None:
@@ -151,7 +155,7 @@ def test_only_texts_with_a_disputed_character_go_to_the_library() -> None:
     encoder = TextEncoder(byte_tokenizer())
     assert isinstance(encoder.fast, ByteLevel)
     texts = ["plain", "né ț 中 🙂", "a \u088f b", "a \u0890 b"]
-    assert encoder.fast._left_to_library(texts) == {2}
+    assert encoder.fast._left_to_library(Utf8Texts.of([text.encode() for text in texts])) == {2}
     assert encoder.fast.disputed == {"\u088f"}
     assert_alike(encoder, SLOW[0], texts)
 
@@ -239,6 +243,13 @@ def test_samples_detect_a_wrong_encoder() -> None:
         encoder.encoded(["a" * 99, "aab", "a"])
 
 
+def test_samples_of_utf8_are_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = TextEncoder(byte_tokenizer())
+    monkeypatch.setattr(ByteLevel, "utf8_encoded", lambda self, texts: [np.zeros(0, dtype=np.int32) for _ in texts.texts])
+    with pytest.raises(Disagreement, match=r"ByteLevel give different ids for '中{166}'"):
+        encoder.utf8_encoded(Utf8Texts.of(["中".encode() * 1001]))
+
+
 def test_long_texts_are_encoded_in_parts_with_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_PART", 10)
     texts = ["ab  ab\n\n ab's ab " * 5, "", "a-!ab é a " * 3, "中" * 40]
@@ -281,3 +292,12 @@ def test_gigatoken_is_loaded_again_when_its_cache_is_large(tokenizer) -> None:
 def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
     loaded = load_tokenizer(tokenizer).tokenizer
     assert_alike(TextEncoder(loaded), TextEncoder(loaded, fast=False), prose)
+
+
+def test_ends_are_appended_to_each_text() -> None:
+    encoder = TextEncoder(character_tokenizer())
+    tokens, sizes = encoder.utf8_encoded(Utf8Texts.of([b"ab", b"", b"b"]), end=[9, 8])
+    a, b = encoder.encoded(["ab"]).tokens.tolist()
+    assert tokens.tolist() == [a, b, 9, 8, 9, 8, b, 9, 8]
+    assert sizes.tolist() == [4, 2, 3]
+    assert encoder.utf8_encoded(Utf8Texts.of([]), end=[9]).sizes.tolist() == []

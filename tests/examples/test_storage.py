@@ -24,6 +24,7 @@ def written(path: Path, *documents: list[int], vocabulary_size: int = 300) -> Sh
     with shard_writer(path, vocabulary_size) as writer:
         for document in documents:
             writer.append(i4(*document), i4(len(document)))
+    assert (writer.sha256, writer.index_sha256) == (sha256_of(path), sha256_of(path.with_suffix(".idx")))
     return Shard(path.name, sha256_of(path), path.stat().st_size, writer.dtype, writer.tokens, writer.documents)
 
 

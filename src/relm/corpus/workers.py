@@ -1,12 +1,16 @@
 """Apply a function to many items by several processes, with the results in the items' order.
 
-The processes are spawned, so they inherit no locks or threads. Each has a pipe of its own: when the parent dies for any
-reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of that pipe and raises.
+The processes are spawned, so they inherit no locks or threads. Each has two pipes of its own, for items and for results: when
+the parent dies for any reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of
+that pipe and raises. Arrays are neither copied into the pickled message nor out of it.
 """
 
 import collections
 import contextlib
+import fcntl
 import multiprocessing
+import os
+import pickle
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -19,6 +23,9 @@ from relm.recipes.declaration import load_extensions
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result. Linux gives one
+# user 64 MiB of large pipes, and small ones after that.
+PIPE = 2**19
 # Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
 READ_AHEAD = 3
 
@@ -64,14 +71,19 @@ def _collect_in_order(team: "_Team", items: Iterator[Any], window: int) -> Itera
                 exhausted = True
             except Exception as error:
                 fault, exhausted = error, True
-        while ready and team.idle:
-            team.start(*ready.popleft())
+        _start_ready(team, ready)
         results.update(team.finished(block=exhausted or taken - given >= window))
+        _start_ready(team, ready)  # before the caller takes its time over the results
         while given in results:
             yield results.pop(given)
             given += 1
     if fault:
         raise fault
+
+
+def _start_ready(team: "_Team", ready: collections.deque[tuple[int, Any]]) -> None:
+    while ready and team.idle:
+        team.start(*ready.popleft())
 
 
 class _Team:
@@ -80,7 +92,9 @@ class _Team:
     def __init__(self, function: Callable[[Any], Any], task: str) -> None:
         self.function = function
         self.task = task
+        # By the end of the pipe from which a worker's results are read.
         self.processes: dict[Connection, BaseProcess] = {}
+        self.items: dict[Connection, Connection] = {}
         self.busy: dict[Connection, int] = {}
         self.idle: list[Connection] = []
 
@@ -89,12 +103,16 @@ class _Team:
         context = multiprocessing.get_context("spawn")
         try:
             for _ in range(workers):
-                here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, self.function), daemon=True)
+                taken, items = context.Pipe(duplex=False)
+                results, given = context.Pipe(duplex=False)
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(given.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
+                process = context.Process(target=_work, args=(taken, given, self.function), daemon=True)
                 process.start()
-                there.close()  # so that the worker's death ends the pipe
-                self.processes[here] = process
-                self.idle.append(here)
+                taken.close()
+                given.close()  # so that the worker's death ends the pipe
+                self.processes[results], self.items[results] = process, items
+                self.idle.append(results)
         except OSError as error:
             hired = len(self.processes)
             raise RelmError(
@@ -105,7 +123,7 @@ class _Team:
         """Give an item to an idle worker."""
         connection = self.idle.pop()
         try:
-            connection.send(item)
+            _send(self.items[connection], item)
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(connection) from None
         self.busy[connection] = number
@@ -116,7 +134,7 @@ class _Team:
         for connection in wait(list(self.busy), timeout=None if block else 0) if self.busy else ():
             assert isinstance(connection, Connection)
             try:
-                result, error = connection.recv()
+                result, error = _receive(connection)
             except (EOFError, ConnectionResetError):
                 raise self._death(connection) from None
             if error is not None:
@@ -137,20 +155,50 @@ class _Team:
         """Stop all workers, busy or not."""
         for connection, process in self.processes.items():
             connection.close()
+            self.items[connection].close()
             process.terminate()
         for process in self.processes.values():
             process.join()
 
 
-def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
+def _work(items: Connection, results: Connection, function: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            item = connection.recv()
+            item = _receive(items)
             answer: tuple[Any, Exception | None]
             try:
                 answer = (function(item), None)
             except Exception as error:
                 answer = (None, error)
-            connection.send(answer)
+            _send(results, answer)
+
+
+def _send(connection: Connection, value: Any) -> None:
+    """Send a value: the sizes of its arrays, its pickled form without them, and their bytes."""
+    arrays: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+    contents = [array.raw() for array in arrays]
+    connection.send_bytes(pickle.dumps(([content.nbytes for content in contents], pickled)))
+    for content in contents:
+        while content.nbytes:
+            content = content[os.write(connection.fileno(), content) :]
+
+
+def _receive(connection: Connection) -> Any:
+    """Return what `_send` sent.
+
+    Raises:
+        EOFError: the other end was closed, perhaps in the middle of a value.
+    """
+    sizes, pickled = pickle.loads(connection.recv_bytes())  # noqa: S301 - of a process of ours
+    contents = [bytearray(size) for size in sizes]
+    for content in contents:
+        empty = memoryview(content)
+        while empty.nbytes:
+            count = os.readv(connection.fileno(), [empty])
+            if not count:
+                raise EOFError
+            empty = empty[count:]
+    return pickle.loads(pickled, buffers=contents)  # noqa: S301 - as above

@@ -15,14 +15,18 @@ import numpy.typing as npt
 import psutil
 from tokenizers import Tokenizer, pre_tokenizers
 
+from relm.corpus.utf8_texts import Utf8Texts
+
 if TYPE_CHECKING:
     from gigatoken.gigatoken_rs import BPETokenizer
 
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# gigatoken caches every piece of text without a limit; when it has grown by so many bytes it is loaded again.
+# gigatoken caches every piece of text without a limit; when the process has grown by so many bytes it is loaded again.
 MEMORY = 2**26
+# Bytes of text after which the memory is measured, which takes as long as encoding a long document.
+MEASURED = 2**21
 # UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
 _CONTINUATIONS = range(0x80, 0xC0)
@@ -43,6 +47,7 @@ class ByteLevel:
         self._compared = np.zeros(2**16, dtype=np.bool_)
         self._with_disputed = np.zeros(2**16, dtype=np.bool_)
         self.disputed: set[str] = set()
+        self._unmeasured = self._loaded_rss = 0
         self._renew()
 
     @classmethod
@@ -57,25 +62,31 @@ class ByteLevel:
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the ids of each text."""
+        return self.utf8_encoded(Utf8Texts.of([text.encode() for text in texts]))
+
+    def utf8_encoded(self, texts: Utf8Texts) -> list[Tokens]:
+        """Return the ids of each text, given in UTF-8."""
         left = self._left_to_library(texts)
-        before = self._process.memory_info().rss
         encode = self._gigatoken.encode
         rows = [
-            np.array(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+            np.array(self.tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, dtype=np.int32)
             if number in left
             else encode(text).view(np.int32)
-            for number, text in enumerate(texts)
+            for number, text in enumerate(texts.texts)
         ]
-        self._grown += self._process.memory_info().rss - before - sum(row.nbytes for row in rows)
-        if self._grown > MEMORY:
-            self._renew()
+        self._unmeasured += len(texts.joined)
+        if self._unmeasured > MEASURED:
+            self._unmeasured = 0
+            if self._process.memory_info().rss > self._loaded_rss + MEMORY:
+                self._renew()
         return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Return True for each id that begins a piece of GPT-2's pattern."""
-        left = self._left_to_library(texts)
+        encoded = [text.encode() for text in texts]
+        left = self._left_to_library(Utf8Texts.of(encoded))
         sizes = chain.from_iterable(
-            self._sizes_by_library(text) if number in left else _sizes(text) for number, text in enumerate(texts)
+            self._sizes_by_library(texts[number]) if number in left else _sizes(text) for number, text in enumerate(encoded)
         )
         ends = np.cumsum(np.fromiter(sizes, dtype=np.int64))
         begins = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, dtype=np.bool_)
@@ -91,27 +102,24 @@ class ByteLevel:
         from gigatoken.gigatoken_rs import load_hf_json
 
         self._gigatoken: BPETokenizer = load_hf_json(self._content)  # type: ignore[assignment]
-        self._grown = 0
+        self._unmeasured = 0
+        self._loaded_rss = self._process.memory_info().rss
 
     def _sizes_by_library(self, text: str) -> list[int]:
         """Return the bytes of each piece."""
         assert self.tokenizer.pre_tokenizer is not None
         return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
-    def _left_to_library(self, texts: Sequence[str]) -> set[int]:
+    def _left_to_library(self, texts: Utf8Texts) -> set[int]:
         """Return the indices of texts with a disputed character."""
-        beyond_ascii = {number: text for number, text in enumerate(texts) if not text.isascii()}
-        if not beyond_ascii:
-            return set()
-        data = np.frombuffer("".join(beyond_ascii.values()).encode(), dtype=np.uint8)
-        leads = np.flatnonzero(data >= _TWO)
+        data, leads = texts.data, texts.leads
         blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
         blocks[blocks < _THREE << 8] = _TWO << 8
         for block in np.unique(blocks[~self._compared[blocks]]).tolist():
             self._compare(block)
-        if not self._with_disputed[blocks].any():
-            return set()
-        return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text)}
+        suspects = leads[self._with_disputed[blocks]].tolist()
+        found = [at for at in suspects if texts.joined[at : at + 4].decode("utf-8", "ignore")[0] in self.disputed]
+        return texts.indices_at(found) if found else set()
 
     def _compare(self, block: int) -> None:
         """Compare both encoders on all characters of a block."""
@@ -120,7 +128,7 @@ class ByteLevel:
         disputed: set[str] = set()
         for mate in _MATES:
             disputed |= self._cut_otherwise(left, mate)
-            begins = set(accumulate(_sizes(mate + "".join(character + mate for character in left))))
+            begins = set(accumulate(_sizes((mate + "".join(character + mate for character in left)).encode())))
             left = [character for position, character in enumerate(left) if position * size + 1 in begins]
         self.disputed |= disputed
         self._with_disputed[block] = bool(disputed)
@@ -129,7 +137,7 @@ class ByteLevel:
     def _cut_otherwise(self, characters: list[str], mate: str) -> set[str]:
         """Return the characters that only one encoder puts into a piece with the mate before or after them."""
         text = mate + "".join(character + mate for character in characters)
-        if _sizes(text) == self._sizes_by_library(text):
+        if _sizes(text.encode()) == self._sizes_by_library(text):
             return set()
         if len(characters) == 1:
             return set(characters)
@@ -137,11 +145,11 @@ class ByteLevel:
         return self._cut_otherwise(characters[:half], mate) | self._cut_otherwise(characters[half:], mate)
 
 
-def _sizes(text: str) -> list[int]:
-    """Return the bytes of each piece that gigatoken splits the text into."""
+def _sizes(text: bytes) -> list[int]:
+    """Return the bytes of each piece that gigatoken splits a text in UTF-8 into."""
     from gigatoken.gigatoken_rs import pretokenizer
 
-    return list(map(len, pretokenizer(text.encode())))
+    return list(map(len, pretokenizer(text)))
 
 
 def characters_of(block: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.examples.documents import Lines, counts_of
+from relm.examples.documents import Lines
 from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import loaded_as
 
@@ -48,11 +48,10 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
     Raises:
         RelmError: a line is not a document, or the tokenizer changed.
     """
-    texts = lines.texts()
-    tokens, sizes = _encoder(encoding).encoded(texts)
-    words, text_bytes = counts_of(texts)
-    if lines.ends and end_of_text_id is not None:
-        tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
+    texts = lines.utf8_texts()
+    end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
+    tokens, sizes = _encoder(encoding).utf8_encoded(texts, end)
+    words, text_bytes = texts.count()
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
         tokens = tokens.astype(dtype)

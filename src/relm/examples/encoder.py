@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
 from relm.examples.byte_level import ByteLevel
 from relm.examples.spaced_words import Characters, SpacedWords
@@ -25,7 +26,7 @@ Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 # Characters of the sample that is compared with the library, of all texts that are encoded at once.
-SAMPLE = 1000
+SAMPLE = 500
 # Longer texts are encoded in parts, so that memory stays small; a split at the end of a word changes no token.
 LONGEST_PART = 2**20
 _BEFORE_SPACE = re.compile(r"\w(?= )")
@@ -96,6 +97,22 @@ class TextEncoder:
         """
         return _concatenated(self._rows(texts))
 
+    def utf8_encoded(self, texts: Utf8Texts, end: Sequence[int] = ()) -> EncodedTexts:
+        """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing.
+
+        Args:
+            texts: the texts.
+            end: ids to append to those of each text.
+        """
+        fast = self.fast
+        if isinstance(fast, ByteLevel) and max(map(len, texts.texts), default=0) <= LONGEST_PART:
+            self._check(fast, texts.texts)
+            rows = fast.utf8_encoded(texts)
+        else:
+            rows = self._rows([text.decode() for text in texts.texts])
+        tokens, sizes = _concatenated(rows if not end else list(_followed_by(rows, np.array(end, dtype=np.int32))))
+        return EncodedTexts(tokens, sizes if not end else sizes[::2] + sizes[1::2])
+
     def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
         """Return the ids of each text, and True for those that begin a word, bool (n,).
 
@@ -124,13 +141,14 @@ class TextEncoder:
             return [ids_by_library(self.tokenizer, text) for text in texts]
         return self.fast.encoded(texts)
 
-    def _check(self, fast: FastEncoder, texts: Sequence[str]) -> None:
+    def _check(self, fast: FastEncoder, texts: Sequence[str] | Sequence[bytes]) -> None:
         """Compare a sample of the texts, which depends on them alone, so that it is the same in every process."""
         if not texts:
             return
         text = texts[len(texts) // 2]
         start = sum(map(len, texts)) * 7919 % max(len(text) - SAMPLE, 1)
-        sample = text[start : start + SAMPLE]
+        part = text[start : start + SAMPLE]
+        sample = part if isinstance(part, str) else part.decode("utf-8", "ignore")  # whole characters
         if fast.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
             raise Disagreement(f"the tokenizers library and {type(fast).__name__} give different ids for {sample!r}")
 
@@ -164,6 +182,12 @@ def _starts_by_library(tokenizer: Tokenizer, texts: Sequence[str]) -> Flags:
 def _concatenated(rows: Sequence[Tokens]) -> EncodedTexts:
     sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
     return EncodedTexts(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
+
+
+def _followed_by(rows: Iterable[Tokens], end: Tokens) -> Iterator[Tokens]:
+    for row in rows:
+        yield row
+        yield end
 
 
 def _parts(text: str) -> list[str]:

@@ -2,18 +2,19 @@
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
-from relm.artifact import sha256_of, write_sidecar
+from relm.artifact import write_sidecar
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
-from relm.examples.documents import BEFORE_SPACE, CHUNK, checked_documents, chunks_of
+from relm.examples.concurrent_check import checked_meanwhile
+from relm.examples.documents import BEFORE_SPACE, CHUNK, chunks_of
 from relm.examples.encoder import Disagreement
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import ShardWriter, dtype_of, index_of, shard_writer
@@ -60,19 +61,21 @@ def pregenerate_stream(
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    source, may_be_empty = checked_documents(documents)
     note = ""
-    try:
-        shard, counts = _written(documents, loaded, output, workers, fast=True)
-    except Disagreement as disagreement:
-        note = f"; by the tokenizers library alone, since {disagreement}"
-        shard, counts = _written(documents, loaded, output, workers, fast=False)
+    with checked_meanwhile(documents) as checked:
+        try:
+            shard, counts = _written(documents, loaded, output, workers, checked, fast=True)
+        except Disagreement as disagreement:
+            note = f"; by the tokenizers library alone, since {disagreement}"
+            shard, counts = _written(documents, loaded, output, workers, checked, fast=False)
+        source, may_be_empty = checked()
     if not shard.documents and not may_be_empty:
         output.unlink()
         index_of(output).unlink()
         raise RelmError(f"{documents}: holds no documents; run the step that extracts them again")
     write_sidecar(
         output,
+        sha256=shard.sha256,
         objective="causal",
         layout=objective.layout,
         dtype=shard.dtype,
@@ -82,7 +85,7 @@ def pregenerate_stream(
         vocabulary_size=loaded.vocabulary_size,
         special=asdict(loaded.special),
         settings=objective.stored_keys(),
-        idx_sha256=sha256_of(index_of(output)),
+        idx_sha256=shard.index_sha256,
         source=source,
         **asdict(counts),
     )
@@ -94,9 +97,9 @@ def pregenerate_stream(
 
 
 def _written(
-    documents: Path, loaded: LoadedTokenizer, output: Path, workers: int | None, fast: bool
+    documents: Path, loaded: LoadedTokenizer, output: Path, workers: int | None, checked: Callable[[], object], fast: bool
 ) -> tuple[ShardWriter, ShardCounts]:
-    """Write the shard and its index."""
+    """Write the shard and its index, which appear once the documents are checked."""
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
     encode = functools.partial(
@@ -118,6 +121,7 @@ def _written(
             counts.add(chunk)
             bar.update(chunk.read)
             bar.set_postfix_str(f"{shard.tokens / (perf_counter() - started):,.0f} tokens/s")
+        checked()
     return shard, counts
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import atomic_file, sidecar_of
+from relm.artifact import HashingWriter, atomic_file, sidecar_of
 from relm.errors import RelmError
 from relm.examples.manifest import AGAIN_SHARD, Shard, require_shard
 
@@ -41,15 +41,25 @@ def index_of(shard: Path) -> Path:
 
 
 class ShardWriter:
-    """A writer of documents to a shard, opened by `shard_writer`."""
+    """A writer of documents to a shard, opened by `shard_writer`, which hashes both files while it writes them."""
 
-    def __init__(self, path: Path, vocabulary_size: int, tokens: IO[bytes], sizes: IO[bytes]) -> None:
+    def __init__(self, path: Path, vocabulary_size: int, tokens: IO[bytes], index: IO[bytes], sizes: IO[bytes]) -> None:
         self.path = path
         self.vocabulary_size = vocabulary_size
         self.dtype = dtype_of(vocabulary_size)
         self.tokens = self.documents = 0
-        self._tokens_file = tokens
+        self._tokens_file, self._index_file = HashingWriter(tokens), HashingWriter(index)
         self._sizes_file = sizes
+
+    @property
+    def sha256(self) -> str:
+        """Return the sha256 of the `.bin`, once it is written."""
+        return self._tokens_file.sha256
+
+    @property
+    def index_sha256(self) -> str:
+        """Return the sha256 of the `.idx`, once it is written."""
+        return self._index_file.sha256
 
     def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
         """Append documents: their concatenated tokens, and the count of each.
@@ -68,13 +78,14 @@ class ShardWriter:
             )
         assert int(sizes.sum()) == len(tokens)
         # Not `tofile`, whose error hides a full disk or a lost connection.
-        self._tokens_file.write(tokens.astype(DTYPES[self.dtype][0]).data)
+        self._tokens_file.write(tokens.astype(DTYPES[self.dtype][0], copy=False).data)
         self._sizes_file.write(sizes.astype("<i4").data)
         self.tokens += len(tokens)
         self.documents += len(sizes)
 
-    def write_index(self, index: IO[bytes]) -> None:
+    def write_index(self) -> None:
         """Write the whole `.idx`: header, sizes, byte offsets, and the sequence at which each document begins."""
+        index = self._index_file
         numpy_dtype, code = DTYPES[self.dtype]
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, code, self.documents, self.documents + 1))
         for sizes in self._sizes():
@@ -102,9 +113,9 @@ def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
     """
     with atomic_file(path) as tokens, atomic_file(index_of(path)) as index:
         with tempfile.TemporaryFile(dir=path.parent) as sizes:
-            writer = ShardWriter(path, vocabulary_size, tokens, sizes)
+            writer = ShardWriter(path, vocabulary_size, tokens, index, sizes)
             yield writer
-            writer.write_index(index)
+            writer.write_index()
         flush_all(tokens, index)
         sidecar_of(path).unlink(missing_ok=True)
 

@@ -71,7 +71,7 @@ def export_megatron(source: ExportSource, output: Path) -> str:
         for shard in ProgressBar(shards, unit="shards", disable=None):
             for tokens, sizes in open_indexed(require_shard(source.path, shard, check_content=True)).blocks():
                 writer.append(tokens, sizes)
-    write_sidecar(output, **source.facts, idx_sha256=sha256_of(index_of(output)))
+    write_sidecar(output, sha256=writer.sha256, **source.facts, idx_sha256=writer.index_sha256)
     return f"wrote {writer.tokens:,} tokens of {writer.documents:,} documents: {output}, {index_of(output).name}"
 
 

@@ -120,7 +120,7 @@ def import_stream(
             counts.add([piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])])
             bar.update(len(tokens))
     facts = {**_collect_facts(loaded, "causal", TOKEN_STREAM, {}, sources, format), **counts.facts}
-    write_sidecar(output, **facts, idx_sha256=sha256_of(index_of(output)))
+    write_sidecar(output, sha256=writer.sha256, **facts, idx_sha256=writer.index_sha256)
     summary = f"read {counts.tokens:,} tokens of {counts.documents:,} documents: {output}"
     return summary + (f"; {without_end:,} of them do not end with the end-of-text token" if without_end else "")
 
