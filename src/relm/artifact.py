@@ -228,13 +228,14 @@ def _digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def write_sidecar(path: Path, *, sha256: str | None = None, **facts: Any) -> dict[str, Any]:
-    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible.
+def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
+    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible."""
+    return write_hashed_sidecar(path, sha256_of(path), **facts)
 
-    Args:
-        sha256: the file's, where it was computed while the file was written, as by `HashingWriter`; None: the file is read.
-    """
-    sidecar = seal({"file": path.name, "sha256": sha256 or sha256_of(path), "size": path.stat().st_size, **facts})
+
+def write_hashed_sidecar(path: Path, sha256: str, /, **facts: Any) -> dict[str, Any]:
+    """Write the sidecar of a file whose hash was computed while it was written, as by `HashingWriter`."""
+    sidecar = seal({"file": path.name, "sha256": sha256, "size": path.stat().st_size, **facts})
     write_json(sidecar_of(path), sidecar)
     return sidecar
 

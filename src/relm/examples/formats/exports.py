@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import atomic_file, sha256_of, sidecar_of, write_sidecar
+from relm.artifact import atomic_file, sha256_of, sidecar_of, write_hashed_sidecar, write_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.graphcore_bert import remask
 from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
@@ -71,7 +71,7 @@ def export_megatron(source: ExportSource, output: Path) -> str:
         for shard in ProgressBar(shards, unit="shards", disable=None):
             for tokens, sizes in open_indexed(require_shard(source.path, shard, check_content=True)).blocks():
                 writer.append(tokens, sizes)
-    write_sidecar(output, sha256=writer.sha256, **source.facts, idx_sha256=writer.index_sha256)
+    write_hashed_sidecar(output, writer.sha256, **source.facts, idx_sha256=writer.index_sha256)
     return f"wrote {writer.tokens:,} tokens of {writer.documents:,} documents: {output}, {index_of(output).name}"
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import sha256_of, write_sidecar
+from relm.artifact import sha256_of, write_hashed_sidecar, write_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.instances import table_columns
 from relm.examples.formats.bert_records import LABEL, Columns, parse_plain_records, parse_remasked_records
@@ -120,7 +120,7 @@ def import_stream(
             counts.add([piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])])
             bar.update(len(tokens))
     facts = {**_collect_facts(loaded, "causal", TOKEN_STREAM, {}, sources, format), **counts.facts}
-    write_sidecar(output, sha256=writer.sha256, **facts, idx_sha256=writer.index_sha256)
+    write_hashed_sidecar(output, writer.sha256, **facts, idx_sha256=writer.index_sha256)
     summary = f"read {counts.tokens:,} tokens of {counts.documents:,} documents: {output}"
     return summary + (f"; {without_end:,} of them do not end with the end-of-text token" if without_end else "")
 
