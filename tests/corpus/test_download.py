@@ -1,5 +1,7 @@
 """Downloads against a real HTTP server: the right bytes or none, and a message that says why."""
 
+import datetime
+import email.utils
 import gzip
 import hashlib
 import json
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from local_server import (
     BODY,
+    HALF,
     LocalServer,
     Served,
     fault,
@@ -21,6 +24,7 @@ from local_server import (
     status,
 )
 
+import relm.corpus.download as module
 from relm.artifact import read_sidecar
 from relm.corpus.download import download
 from relm.errors import RelmError
@@ -139,6 +143,43 @@ def test_a_server_error_is_requested_again(server: LocalServer, destination: Pat
     server.answers["/thing.bin"] = in_turn(status(500), status(503), Served(BODY))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
+
+
+@pytest.fixture
+def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for milliseconds in place of minutes."""
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.004)
+
+
+@pytest.mark.usefixtures("quick_pauses")
+def test_a_hub_that_has_too_many_requests_for_long_is_waited_for(
+    server: LocalServer, destination: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusals = [status(429, {"Retry-After": "0"})] * 30
+    cut, whole = Served(BODY, cut_after=HALF, etag='"1"'), Served(BODY, etag='"1"')
+    server.answers["/thing.bin"] = in_turn(*refusals, cut, *refusals, whole)
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert server.requests[-1].headers["range"] == f"bytes={HALF}-"
+    assert "HTTP 429 Too Many Requests; trying again in 0 s, no longer than 2 h" in capsys.readouterr().err
+
+
+def test_another_source_is_asked_before_a_throttled_one_again(server: LocalServer, destination: Path) -> None:
+    server.answers |= {"/busy": status(429, {"Retry-After": "3600"}), "/gone": status(404), "/right": Served(BODY)}
+    download("thing.bin", remote_file(BODY, *(Source(url=server.url(path)) for path in server.answers)), destination)
+    assert [request.path for request in server.requests] == ["/busy", "/gone", "/right"]
+
+
+@pytest.mark.usefixtures("quick_pauses")
+def test_a_source_is_not_waited_for_longer_than_the_limit(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = email.utils.format_datetime(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=3), usegmt=True)
+    server.answers |= {"/busy": status(429, {"Retry-After": later}), "/gone": status(404)}
+    message = fault(remote_file(BODY, *(Source(url=server.url(path)) for path in server.answers)), destination)
+    assert (message.count("HTTP 429"), message.count("HTTP 404")) == (1, 1)
+    assert len(server.requests) == 2
 
 
 def test_when_all_fail_each_is_listed_and_the_way_by_hand_is_reported(server: LocalServer, destination: Path) -> None:

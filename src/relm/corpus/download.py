@@ -8,25 +8,30 @@ compared with its first download.
 import contextlib
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import requests
+from tqdm import tqdm
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
 from relm.corpus.first_download import explain_record, pin, write_record
 from relm.corpus.http_session import Session
 from relm.corpus.locations import Check, Location
-from relm.corpus.source_faults import FILE_HASH, SourceFault, WrongHash
+from relm.corpus.source_faults import FILE_HASH, SourceFault, Throttled, WrongHash
 from relm.corpus.sources import describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.remote_files import RemoteFile, Source
 
+# Seconds before sources that have had too many requests (HTTP 429) are tried again, doubled each time; they may ask for more.
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
+LONGEST_WAIT = 2 * 3600.0  # seconds for which they are tried again
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 
 
@@ -202,17 +207,31 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 
 
 def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
-    """Try each source; return the description of the one that gave the right bytes."""
+    """Try each source, and again those that have had too many requests; return the description of the one that was right."""
+    deadline, pause = time.monotonic() + LONGEST_WAIT, FIRST_PAUSE
+    sources = dict(enumerate(remote.sources))
     with Session() as session:
-        for number, source in enumerate(remote.sources):
-            try:
-                _try_source(source, remote, part, session)
-                return describe_source(source)
-            except WrongHash as fault:
-                faults.append(Failure(f"{describe_source(source)}: {fault}", fault.key.replace("[]", f"[{number}]")))
-            except SourceFault as fault:
-                faults.append(Failure(f"{describe_source(source)}: {fault}"))
-    return None
+        while True:
+            throttled: dict[int, Throttled] = {}
+            for number, source in sources.items():
+                try:
+                    _try_source(source, remote, part, session)
+                    return describe_source(source)
+                except Throttled as fault:
+                    throttled[number] = fault
+                except WrongHash as fault:
+                    faults.append(Failure(f"{describe_source(source)}: {fault}", fault.key.replace("[]", f"[{number}]")))
+                except SourceFault as fault:
+                    faults.append(Failure(f"{describe_source(source)}: {fault}"))
+            sources = {number: sources[number] for number in throttled}
+            wait = min((max(pause, fault.seconds or 0) for fault in throttled.values()), default=0)
+            if not throttled or time.monotonic() + wait > deadline:
+                faults += [Failure(f"{describe_source(sources[number])}: {fault}") for number, fault in throttled.items()]
+                return None
+            named = ", ".join(f"{describe_source(sources[number])}: {fault}" for number, fault in throttled.items())
+            tqdm.write(f"{named}; trying again in {wait:,.0f} s, no longer than {LONGEST_WAIT / 3600:g} h", file=sys.stderr)
+            time.sleep(wait)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: requests.Session) -> None:

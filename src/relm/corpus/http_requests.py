@@ -3,6 +3,9 @@
 Messages never show an address's password or query, which may hold tokens.
 """
 
+import email.utils
+import re
+import time
 from urllib.parse import urljoin
 
 import requests
@@ -10,7 +13,7 @@ import requests
 from relm.corpus.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
 from relm.corpus.hub_files import read_hugging_face_endpoint
 from relm.corpus.locations import Location, has_same_origin, require_web_location
-from relm.corpus.source_faults import SourceFault, TemporaryFault, Unreachable, clip
+from relm.corpus.source_faults import SourceFault, TemporaryFault, Throttled, Unreachable, clip
 
 MOST_REDIRECTS = 10
 
@@ -22,7 +25,8 @@ def open_location(session: requests.Session, location: Location, headers: dict[s
 
     Raises:
         Unreachable: no connection, or no answer in time.
-        TemporaryFault: 429 or a server error.
+        Throttled: 429, too many requests.
+        TemporaryFault: a server error.
         SourceFault: any other answer, or too many redirects.
     """
     url, auth = location.url, location.auth
@@ -73,8 +77,25 @@ def _require_usable(response: requests.Response, location: Location) -> requests
         return response
     response.close()
     status = f"HTTP {response.status_code} {clip(response.reason or '')}".rstrip()
-    if response.status_code in (408, 429) or response.status_code >= 500:
+    if response.status_code == 429:
+        raise Throttled(status, _parse_retry_after(response.headers.get("Retry-After", "")))
+    if response.status_code == 408 or response.status_code >= 500:
         raise TemporaryFault(status)
     gated = response.status_code in (401, 403) and has_same_origin(location.url, read_hugging_face_endpoint())
     hint = "; the repository is private or gated: set HF_TOKEN to a token that may read it" if gated else ""
     raise SourceFault(f"{status}{hint}")
+
+
+def _parse_retry_after(value: str) -> float | None:
+    """Return the seconds of a Retry-After, which is a number of them or a date; None: it is absent or neither.
+
+    >>> _parse_retry_after("120"), _parse_retry_after("soon")
+    (120.0, None)
+    """
+    if re.fullmatch("[0-9]{1,9}", value.strip()):
+        return float(value)
+    try:
+        then = email.utils.parsedate_to_datetime(value)
+        return max(0.0, then.timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

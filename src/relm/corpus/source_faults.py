@@ -25,6 +25,15 @@ class TemporaryFault(SourceFault):
     """This source may have the file on another attempt."""
 
 
+class Throttled(TemporaryFault):
+    """The source has had too many requests (HTTP 429) and wants the next one later."""
+
+    def __init__(self, message: str, seconds: float | None) -> None:
+        """Name the answer, and the seconds for which the source asks; None: it does not say."""
+        super().__init__(message)
+        self.seconds = seconds
+
+
 class Stalled(TemporaryFault):
     """The source sent nothing, or too little, for as long as it is waited for: each such attempt takes a minute or two."""
 

@@ -19,7 +19,7 @@ from relm.corpus.expected_size import ExpectedSize, expect_size
 from relm.corpus.http_requests import open_location
 from relm.corpus.locations import Location
 from relm.corpus.response_body import read_body
-from relm.corpus.source_faults import SourceFault, Stalled, TemporaryFault, Unreachable
+from relm.corpus.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable
 from relm.corpus.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -135,6 +135,7 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
         wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
 
     Raises:
+        Throttled: the source has had too many requests. The received bytes stay in the part.
         SourceFault: the source has no such file, or failed too often. The received bytes stay in the part.
         RelmError: the disk is too small.
     """
@@ -145,6 +146,8 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
             location = location or locate_source(source, session)
             _fetch_rest(source, location, part, session, wanted)
             return location
+        except Throttled:
+            raise  # whoever tries the sources knows whether another one is the better hope
         except TemporaryFault as fault:
             come = part.read_progress(source)[0]
             needed = MEANINGFUL_AFTER_STALLS if isinstance(fault, Stalled) else MEANINGFUL_PROGRESS

@@ -1,0 +1,101 @@
+"""A real dump of 100 MB: any number of ranges and workers, and a kill in the middle, give the same bytes."""
+
+import bz2
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import sha256_of
+
+pytestmark = pytest.mark.full
+DATASET = """
+title: The first 100 MB of an English Wikipedia
+licence: GFDL
+language: en
+format: mediawiki_xml
+ends_mid_page: true
+held_out_one_in: 10
+files:
+  enwik8.xml.bz2:
+    sha256: '{sha256}'
+    size: {size}
+    sources: [{{url: "http://127.0.0.1:9/enwik8.xml.bz2"}}]
+"""
+SPLITS = ("train", "held_out")
+KEPT = 300_000_000  # bytes of memory that a process may have
+
+
+@pytest.fixture(scope="module")
+def dump(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("enwik8")
+    path = folder / "enwik8.xml.bz2"
+    path.write_bytes(bz2.compress(lzma.decompress((shared_data / "dumps" / "enwik8.xz").read_bytes())))
+    (folder / "enwik8.yaml").write_text(DATASET.format(sha256=sha256_of(path), size=path.stat().st_size))
+    return path
+
+
+def command(dump: Path, out: Path, workers: int, *options: str) -> list[str]:
+    """Return the command that extracts the dump, or a range of it, with its peak memory on the last line of its output."""
+    code = (
+        "import resource,subprocess,sys;done=subprocess.run(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss);sys.exit(done.returncode)"
+    )
+    extract = ["-m", "relm", "extract", "--dataset", str(dump.with_name("enwik8.yaml")), "--source", str(dump)]
+    written = ["--train", str(out / "train.jsonl"), "--held-out", str(out / "held_out.jsonl")]
+    return [sys.executable, "-c", code, sys.executable, *extract, *written, "--workers", str(workers), *options]
+
+
+def extract(dump: Path, out: Path, workers: int, *options: str) -> None:
+    done = subprocess.run(command(dump, out, workers, *options), capture_output=True, text=True, check=True)
+    assert int(done.stdout.splitlines()[-1]) * 1024 < KEPT
+
+
+def hashes(folder: Path) -> list[str]:
+    return [sha256_of(folder / f"{split}.jsonl{suffix}") for split in SPLITS for suffix in ("", ".json")]
+
+
+@pytest.fixture(scope="module")
+def expected(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    out = tmp_path_factory.mktemp("expected")
+    extract(dump, out, 1)
+    return hashes(out)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_the_same_bytes_in_any_ranges_by_any_workers(
+    count: int, workers: int, dump: Path, expected: list[str], tmp_path: Path
+) -> None:
+    folders = [tmp_path / str(number) for number in range(1, count + 1)]
+    for number, folder in enumerate(folders, 1):
+        extract(dump, folder, workers, "--range", f"{number}-of-{count}")
+    ranges = [word for split in SPLITS for word in (option(split, "ranges"), *(str(f / f"{split}.jsonl") for f in folders))]
+    written = [word for split in SPLITS for word in (option(split), str(tmp_path / f"{split}.jsonl"))]
+    job = ["--job", '{"format":"mediawiki_xml"}']
+    subprocess.run([sys.executable, "-m", "relm", "join-ranges", *job, *ranges, *written], check=True)
+    assert hashes(tmp_path) == expected
+
+
+def option(split: str, *words: str) -> str:
+    return "--" + "-".join([split.replace("_", "-"), *words])
+
+
+def test_killed_in_the_middle_it_leaves_nothing_and_runs_again_to_the_same_bytes(
+    dump: Path, expected: list[str], tmp_path: Path
+) -> None:
+    process = subprocess.Popen(command(dump, tmp_path, 2), start_new_session=True, stdout=subprocess.DEVNULL)
+    partial = tmp_path / ".train.jsonl.partial"
+    while not (partial.exists() and partial.stat().st_size > 20_000_000):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not any((tmp_path / f"{split}.jsonl").exists() for split in SPLITS)
+    extract(dump, tmp_path, 2)
+    assert hashes(tmp_path) == expected
