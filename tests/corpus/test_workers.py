@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pytest
+from small_dumps import articles, written
 
+from relm.artifact import sha256_of
 from relm.corpus import workers as module
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
@@ -173,3 +176,22 @@ def test_a_worker_that_dies_while_it_sends_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_receive", slow)
     with pytest.raises(RelmError, match=r"testing: worker process \d+ was killed by SIGKILL"):
         list(ordered_map(kill_oneself_while_sending, [1, 1], 2, "testing"))
+
+
+def test_workers_of_a_command_import_neither_the_command_nor_recipes(tmp_path: Path) -> None:
+    source = written(tmp_path, articles(60, words=600))
+    remote = {"sha256": sha256_of(source), "size": source.stat().st_size, "sources": [{"url": "https://example.org/x"}]}
+    facts = {"title": "T", "licence": "L", "language": "en", "format": "mediawiki_xml", "held_out_one_in": 2}
+    (tmp_path / "d.yaml").write_text(json.dumps({**facts, "files": {"dump.xml": remote}}))
+    files = ["--dataset", "d.yaml", "--source", "dump.xml", "--train", "t.jsonl", "--held-out", "h.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-m", "relm", "extract", *files, "--workers", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    imported = [line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert imported.count("relm.corpus.wikitext_markup") == 3
+    assert imported.count("relm.cli") == imported.count("pydantic") == 1

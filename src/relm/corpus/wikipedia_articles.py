@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from relm.corpus.documents import Document, Encoded, Skipped, encode_document
 from relm.corpus.file_range import FileRange
@@ -13,7 +13,9 @@ from relm.corpus.wikipedia import Page, SeenPages, Wiki
 from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
 from relm.corpus.wikitext_markup import extract_plain_text
 from relm.corpus.workers import ordered_map
-from relm.recipes.datasets import Dataset
+
+if TYPE_CHECKING:  # the processes that clean pages import less
+    from relm.recipes.datasets import Dataset
 
 
 class Article(NamedTuple):
@@ -24,7 +26,7 @@ class Article(NamedTuple):
 
 
 def read_dumps(
-    dataset: Dataset, paths: Sequence[Path], workers: int, task: str, part: FileRange | None = None
+    dataset: "Dataset", paths: Sequence[Path], workers: int, task: str, part: FileRange | None = None
 ) -> Generator[tuple[Path, Encoded | Skipped], None, None]:
     """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them.
 

@@ -12,13 +12,15 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from relm.errors import RelmError
-from relm.recipes.declaration import load_extensions
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -108,7 +110,8 @@ class _Team:
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(given.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
                 process = context.Process(target=_work, args=(taken, given, self.function), daemon=True)
-                process.start()
+                with _no_command_to_import():
+                    process.start()
                 taken.close()
                 given.close()  # so that the worker's death ends the pipe
                 self.processes[results], self.items[results] = process, items
@@ -161,9 +164,27 @@ class _Team:
             process.join()
 
 
+@contextlib.contextmanager
+def _no_command_to_import() -> Iterator[None]:
+    """Hide the command that this process runs from a process that is spawned: importing it would take half a second."""
+    command = sys.modules["__main__"]
+    name = getattr(getattr(command, "__spec__", None), "name", None) or Path(getattr(command, "__file__", None) or "").name
+    if name not in ("relm.__main__", "relm"):  # a script may define the function that the workers call
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = command
+
+
 def _work(items: Connection, results: Connection, function: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
-    load_extensions()
+    if os.environ.get("RELM_EXTENSIONS"):
+        from relm.recipes.declaration import load_extensions  # many imports
+
+        load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             item = _receive(items)
