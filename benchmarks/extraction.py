@@ -14,7 +14,6 @@ import importlib.util
 import itertools
 import json
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,13 +25,11 @@ from statistics import median
 from typing import NamedTuple
 from xml.sax.saxutils import unescape
 
-from relm.artifact import checked_sidecar
+from relm.artifact import checked_sidecar, sha256_of
 from relm.corpus.decompression import read_decompressed
-from relm.corpus.extract import extract
 from relm.corpus.wiki_names import names_of
 from relm.corpus.wikipedia import OTHER_NAMESPACES, Dump, Page
 from relm.corpus.wikitext_markup import extract_plain_text
-from relm.recipes.datasets import Dataset
 
 PEER = "wikiextractor==3.1.0"
 COMPARED_ARTICLES = 100
@@ -40,6 +37,8 @@ CORES = 16
 WHOLE_DUMP = 100e9  # bytes of XML, about those of the English Wikipedia's pages-articles
 
 _TITLE = re.compile(r"( *)<title>(.*)</title>\n?")
+_ID = re.compile(r"<id>(\d+)")
+ID_STEP = 100_000_000  # between the ids of two copies of a page
 _TEXT = re.compile(r"<text[^<>]*>(.*)", re.DOTALL)
 
 
@@ -55,21 +54,6 @@ class Run(NamedTuple):
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------------
-
-
-def extract_dump(dump: Path, workers: int) -> None:
-    """Extract a dump, as a process of its own, and print pages, documents and the processor time of this process."""
-    settings = {"title": "", "licence": "", "language": "en", "format": "mediawiki_xml", "ends_mid_page": True}
-    remote = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org"}]}
-    dataset = Dataset.model_validate(settings | {"held_out_one_in": 10, "files": {"dump": remote}})
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = {split: Path(folder) / f"{split}.jsonl" for split in ("train", "held_out")}
-        extract(dataset, dump, outputs, None, workers)
-        sidecars = [checked_sidecar(path) for path in outputs.values()]
-    documents = sum(sidecar["documents"] for sidecar in sidecars)
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    pages = documents + sum(sidecars[0]["skipped"].values())
-    print(json.dumps({"pages": pages, "documents": documents, "own": own.ru_utime + own.ru_stime}))
 
 
 def run(command: list[str], folder: str) -> tuple[Run, str]:
@@ -90,11 +74,31 @@ def run(command: list[str], folder: str) -> tuple[Run, str]:
     return Run(seconds, processor_seconds, 0.0, megabytes), "\n".join(output).strip()
 
 
-def run_relm(dump: Path, workers: int, folder: str) -> tuple[Run, dict[str, float]]:
-    """Return a run of relm, and what it says of itself."""
-    found, output = run([sys.executable, str(Path(__file__).resolve()), "--extract", str(dump), str(workers)], folder)
-    said = json.loads(output.splitlines()[-1])
-    return found._replace(parent_seconds=said["own"]), said
+def write_dataset(dump: Path, folder: str) -> Path:
+    """Write a dataset's file for a dump, and return its path."""
+    source = {"sha256": sha256_of(dump), "size": dump.stat().st_size, "sources": [{"url": "https://example.org/dump"}]}
+    facts = {"title": "A dump", "licence": "CC-BY-SA-4.0", "language": "en", "format": "mediawiki_xml", "ends_mid_page": True}
+    path = Path(folder) / "dump.yaml"
+    path.write_text(json.dumps({**facts, "held_out_one_in": 10, "files": {dump.name: source}}))
+    return path
+
+
+def run_relm(dump: Path, workers: int, folder: str) -> tuple[Run, dict[str, int]]:
+    """Return a run of `relm extract`, and how many pages it read and documents it wrote."""
+    # As `python -m relm` does, but for the time of this process alone at the end.
+    code = (
+        "import resource,sys;from relm.cli import main;status=main(sys.argv[1:]);"
+        "own=resource.getrusage(resource.RUSAGE_SELF);print(own.ru_utime+own.ru_stime);sys.exit(status)"
+    )
+    with tempfile.TemporaryDirectory(dir=folder) as output:
+        outputs = [Path(output) / f"{split}.jsonl" for split in ("train", "held_out")]
+        options = ["--dataset", str(write_dataset(dump, folder)), "--source", str(dump), "--workers", str(workers)]
+        written = ["--train", str(outputs[0]), "--held-out", str(outputs[1])]
+        found, printed = run([sys.executable, "-c", code, "extract", *options, *written], folder)
+        sidecars = [checked_sidecar(path) for path in outputs]
+    documents = sum(sidecar["documents"] for sidecar in sidecars)
+    counts = {"pages": documents + sum(sidecars[0]["skipped"].values()), "documents": documents}
+    return found._replace(parent_seconds=float(printed.splitlines()[-1])), counts
 
 
 def install_peer(folder: str) -> str:
@@ -119,14 +123,27 @@ def run_peer(python: str, dump: Path, workers: int, folder: str) -> tuple[Run, i
 # --- the input -------------------------------------------------------------------------------------------------------------
 
 
-def write_input(dump: Path, target: Path) -> float:
-    """Write a dump as bz2, with <ns> where it has none, and return the MB of its XML."""
+def write_input(dump: Path, target: Path, copies: int = 1) -> float:
+    """Write a dump as bz2, with <ns> where it has none, and return the MB of its XML.
+
+    Args:
+        copies: how many times it has the dump's pages, each time with other ids.
+    """
     size = 0
     with bz2.open(target, "wt", encoding="utf-8", newline="") as output:
-        for page in pages_of(dump):
-            size += len(page.encode())
-            output.write(page)
+        for copy in range(copies):
+            for page in pages_of(dump):
+                text = page if not copy else number_anew(page, copy * ID_STEP)
+                if "<page>" in page or copy == copies - 1:  # the end stands at the end of the last copy
+                    size += len(text.encode())
+                    output.write(text)
     return size / 1e6
+
+
+def number_anew(page: str, step: int) -> str:
+    """Return a page with another id, and without the header before it."""
+    begin = max(page.find("<page>"), 0)
+    return _ID.sub(lambda found: f"<id>{int(found[1]) + step}", page[begin:], count=1)
 
 
 def pages_of(dump: Path) -> Iterator[str]:
@@ -199,17 +216,35 @@ def print_ratios(name: str, dividends: list[Run], divisors: list[Run]) -> None:
         print(f"{name}, {label}: {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
-def print_whole_dump(runs: list[Run], size: float) -> None:
-    """Print what a whole dump takes: one process cuts and writes, the workers do the rest, and all share the cores."""
-    writing = median(run.parent_seconds for run in runs) / size
-    working = median(run.processor_seconds - run.parent_seconds for run in runs) / size
+def print_whole_dump(writing: float, working: float, measured: str) -> None:
+    """Print what a whole dump takes: one process cuts and writes, the workers do the rest, and all share the cores.
+
+    Args:
+        writing: seconds of processor time that the one process takes for a MB of XML.
+        working: those of all workers together.
+        measured: what the two were measured on.
+    """
     shared = max(writing, (writing + working) / CORES)
     hours = shared * WHOLE_DUMP / 1e6 / 3600
     print(
         f"{WHOLE_DUMP / 1e9:.0f} GB of XML on {CORES} cores: {hours:.2f} h of work. One process cuts the dump and writes, "
         f"{1e3 * writing:.0f} s of processor time a GB, which no number of cores shortens; the workers take "
-        f"{1e3 * working:.0f}; together they need {1e3 * (writing + working) / CORES:.0f} s a GB of {CORES} cores"
+        f"{1e3 * working:.0f}; together they need {1e3 * (writing + working) / CORES:.0f} s a GB of {CORES} cores ({measured})"
     )
+
+
+def compare_copies(arguments: argparse.Namespace, once: list[Run], size: float, folder: str) -> None:
+    """Print time and memory of a dump that is several times as large, and what a whole dump takes by the difference."""
+    dump = Path(folder) / "copies.xml.bz2"
+    larger = write_input(arguments.dump, dump, arguments.copies)
+    many, counts = run_relm(dump, arguments.workers, folder)
+    print_runs(f"relm, {arguments.workers} workers, {arguments.copies} copies in one file", [many], counts["pages"], larger)
+    seconds = median(run.seconds for run in once)
+    print(f"{larger / size:.2f} times the XML takes {many.seconds / seconds:.2f} times the wall time")
+    further = larger - size
+    writing = (many.parent_seconds - median(run.parent_seconds for run in once)) / further
+    whole = (many.processor_seconds - median(run.processor_seconds for run in once)) / further
+    print_whole_dump(writing, whole - writing, "by the difference of the two")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -217,14 +252,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("dump", type=Path, metavar="DUMP")
     parser.add_argument("--runs", type=int, default=3, help="runs of each command, in turns (default 3)")
     parser.add_argument("--workers", type=int, default=2, help="processes of both extractors (default 2)")
+    parser.add_argument("--copies", type=int, default=1, help="then extract as many copies of the dump in one file (default 1)")
     parser.add_argument("--without-wikiextractor", action="store_true", help="install and run relm alone")
     return parser.parse_args()
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--extract"]:
-        extract_dump(Path(sys.argv[2]), int(sys.argv[3]))
-        return
     arguments = parse_arguments()
     workers = arguments.workers
     with tempfile.TemporaryDirectory() as folder:
@@ -234,20 +267,25 @@ def main() -> None:
         alone, together, peers, articles = list[Run](), list[Run](), list[Run](), 0
         for _ in range(arguments.runs):
             alone.append(run_relm(dump, 1, folder)[0])
-            found, said = run_relm(dump, workers, folder)
+            found, counts = run_relm(dump, workers, folder)
             together.append(found)
             if python:
                 found, articles = run_peer(python, dump, workers, folder)
                 peers.append(found)
-        pages = int(said["pages"])
-        print(f"{size:.1f} MB of XML with {pages:,} pages; relm wrote {int(said['documents']):,} articles")
+        pages = counts["pages"]
+        print(f"{size:.1f} MB of XML with {pages:,} pages; relm wrote {counts['documents']:,} articles")
         print_runs("relm, 1 worker", alone, pages, size)
         print_runs(f"relm, {workers} workers", together, pages, size)
         print_ratios(f"relm, 1 worker by {workers}", alone, together)
         if python:
             print_runs(f"{PEER}, {workers} processes, {articles:,} articles", peers, pages, size)
             print_ratios("WikiExtractor by relm", peers, together)
-        print_whole_dump(together, size)
+        if arguments.copies > 1:
+            compare_copies(arguments, together, size, folder)
+        else:
+            writing = median(run.parent_seconds for run in together) / size
+            whole = median(run.processor_seconds for run in together) / size
+            print_whole_dump(writing, whole - writing, "the start of the command included")
         compare_cleaners(dump)
 
 
