@@ -3,6 +3,7 @@
 import bz2
 import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,3 +100,21 @@ def test_killed_in_the_middle_it_leaves_nothing_and_runs_again_to_the_same_bytes
     assert not any((tmp_path / f"{split}.jsonl").exists() for split in SPLITS)
     extract(dump, tmp_path, 2)
     assert hashes(tmp_path) == expected
+
+
+def test_a_page_of_20_mb_is_read(tmp_path: Path, shared_data: Path) -> None:
+    with lzma.open(shared_data / "dumps" / "enwik8.xz") as file:
+        text = file.read(40_000_000).decode(errors="ignore")
+    long = "A word. " + "\n\n".join(re.findall("<text[^<>]*>([^<]*)</text>", text))[:20_000_000]
+    pages = "".join(
+        f"<page><title>T {n}</title><id>{n}</id><revision><text>Word {n}.</text></revision></page>\n" for n in range(50)
+    )
+    content = f"<mediawiki>{pages}<page><title>L</title><id>99</id><revision><text>{long}</text></revision></page></mediawiki>"
+    dump = tmp_path / "enwik8.xml.bz2"
+    dump.write_bytes(bz2.compress(content.encode()))
+    (tmp_path / "enwik8.yaml").write_text(DATASET.format(sha256=sha256_of(dump), size=dump.stat().st_size))
+    outs = [tmp_path / str(workers) for workers in (1, 2)]
+    for workers, out in enumerate(outs, 1):
+        subprocess.run(command(dump, out, workers), check=True)
+    assert hashes(outs[0]) == hashes(outs[1])
+    assert sum(path.stat().st_size for path in outs[0].glob("*.jsonl")) > 5_000_000
