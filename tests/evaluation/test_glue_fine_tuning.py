@@ -241,6 +241,17 @@ def test_a_gpu_fine_tunes_and_is_resumed_to_the_same_bytes(models: dict[str, Pat
     assert killed.content() == whole.content()
 
 
+@pytest.mark.parametrize("lost", ["train.arrow", "train.arrow.json", "manifest.json"])
+def test_lost_examples_are_written_again(lost: str, models: dict[str, Path], tmp_path: Path) -> None:
+    tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"epochs": 1, "seeds": 1}))
+    tuned.run()
+    (tmp_path / "result.json").unlink()
+    (tuned.runs / "seed-5" / "figures.json").unlink()
+    (tuned.runs / "examples" / lost).unlink()
+    tuned.run()
+    assert (tuned.runs / "examples" / lost).exists()
+
+
 def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path], tmp_path: Path) -> None:
     tuned = Tuned(models["bert"], tmp_path, SHORT.model_copy(update={"seeds": 1}))
     tuned.run()

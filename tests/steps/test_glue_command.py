@@ -50,7 +50,11 @@ def test_it_writes_figures_of_each_seed_and_predictions_of_both_files(
 
 
 FAULTS = {
-    "sequences": ("rte", ["--sequence-length", "128"], "pretrain.glue.sequence_length (128) exceeds model.positions (96)"),
+    "sequences": (
+        "rte",
+        ["--sequence-length", "128"],
+        "sequence_length is 128, but MODEL has 96 positions; give no more",
+    ),
     "micro-batches": ("rte", ["--sequence-length", "96", "--micro-batch-size", "3"], "run.micro_batch_size (3) must divide"),
     "an option": ("rte", ["--epochs", "0"], "--epochs: Input should be greater than 0; found 0.0"),
     "a short sequence": ("rte", ["--sequence-length", "5"], "--sequence-length: Input should be greater than 5; found 5"),
@@ -63,7 +67,7 @@ FAULTS = {
 def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task, words, message = FAULTS[fault]
     assert run(model, tmp_path / "task.json", task, *(word.replace("MODEL", str(model)) for word in words)) == 1
-    assert message in capsys.readouterr().err
+    assert message.replace("MODEL", str(model)) in capsys.readouterr().err
     assert not (tmp_path / "task.json").exists()
 
 
@@ -76,3 +80,11 @@ def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys:
     with pytest.raises(SystemExit, match="2"):
         run(model, tmp_path / "task.json", "rte", "--device", "ipu")
     assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err
+
+
+def test_weights_that_are_cut_off_are_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((model / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-100])
+    assert run(tmp_path, tmp_path / "task.json", "rte", "--sequence-length", "96") == 1
+    assert f"{tmp_path}: lacks the weights of an encoder: " in capsys.readouterr().err

@@ -85,8 +85,8 @@ def import_torch_xla() -> None:
         import torch_xla  # noqa: F401
     except ModuleNotFoundError as error:
         raise RelmError(
-            f"run.device: tpu needs torch_xla, and {error.name} is not installed here (torch is {torch.__version__}); make the "
-            "TPU's environment with `make DEVICE=tpu environment`, or set run.device to cpu"
+            f"run.device or --device: tpu needs torch_xla, and {error.name} is not installed here (torch is "
+            f"{torch.__version__}); make the TPU's environment with `make DEVICE=tpu environment`, or choose cpu"
         ) from None
     except ImportError as error:
         raise RelmError(

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 
-from relm.artifact import canonical_json, read_json, write_json
+from relm.artifact import canonical_json, read_json, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_folder import readable, weights_sha256
@@ -136,6 +137,10 @@ def tune_and_score(
             share the batch; the loss is not finite.
     """
     options = task.options
+    if options.sequence_length > (positions := encoder.config.positions):
+        raise RelmError(
+            f"sequence_length is {options.sequence_length}, but {encoder.folder} has {positions} positions; give no more"
+        )
     identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
     identity["model_sha256"] = encoder.sha256
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
@@ -165,6 +170,16 @@ def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
         found[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         found |= {f"{name}_{number}": value for number, value in enumerate(values)}
     return {**found, "seeds": len(figures)}
+
+
+def format_times(options: FineTuning) -> str:
+    """Return how often a model was fine-tuned.
+
+    >>> from relm.recipes.fine_tuning import Glue
+    >>> format_times(Glue(seeds=1)), format_times(Glue(seeds=5))
+    ('once', '5 times')
+    """
+    return "once" if options.seeds == 1 else f"{options.seeds} times"
 
 
 def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution) -> npt.NDArray[np.float32]:
@@ -199,9 +214,9 @@ class _Tuning:
     fingerprint: str
 
     def write_examples(self, file: Path, folder: Path) -> Path:
-        """Write the examples of the training file, unless they are there, and return their manifest."""
+        """Write the examples of the training file, unless all their files are there, and return their manifest."""
         manifest, table = folder / "manifest.json", folder / "train.arrow"
-        if not manifest.exists():
+        if not all(file.exists() for file in (manifest, table, sidecar_of(table))):
             folder.mkdir(parents=True, exist_ok=True)
             self.task.write_table(file, self.encoder.tokenizer, table, self._recipe(0, 1).pretrain[self.task.name])
             write_manifest({"train": [table]}, manifest)
@@ -234,7 +249,7 @@ class _Tuning:
         source = self.encoder.folder
         try:
             model = self.task.start(source, generator)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, SafetensorError) as error:
             raise RelmError(f"{source}: lacks the weights of an encoder: {error}; give a {KINDS}") from None
         folder.mkdir(parents=True, exist_ok=True)
         model.save_folder(folder, {})

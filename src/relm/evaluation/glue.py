@@ -16,7 +16,7 @@ import torch
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_content
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun, compute_logits, read_encoder, summarise, tune_and_score
+from relm.evaluation.fine_tuning import TuningRun, compute_logits, format_times, read_encoder, summarise, tune_and_score
 from relm.evaluation.glue_scoring import score_predictions
 from relm.evaluation.result import Result
 from relm.examples.classification import write_labelled_table
@@ -112,9 +112,8 @@ def evaluate_glue(
     found = {**summarise(figures), **counts}
     Result(task=task, protocol=protocol, figures=found, model_sha256=encoder.sha256).write(output)
     shown = [f"{name.replace('_', ' ')} {found[name]:.4f} +- {found[f'{name}_std']:.4f}" for name in figures[0]]
-    return (
-        f"fine-tuned {options.seeds} times on {options.task} and labelled {sum(counts.values()):,} examples: {', '.join(shown)}"
-    )
+    labelled = f"labelled {sum(counts.values()):,} examples: {', '.join(shown)}"
+    return f"fine-tuned {format_times(options)} on {options.task} and {labelled}"
 
 
 def _describe(options: Glue) -> str:

@@ -14,7 +14,7 @@ import torch
 from relm.evaluation.answer_choice import SearchLimits, rank_answers
 from relm.evaluation.evaluated_text import read_content
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun, compute_logits, read_encoder, summarise, tune_and_score
+from relm.evaluation.fine_tuning import TuningRun, compute_logits, format_times, read_encoder, summarise, tune_and_score
 from relm.evaluation.result import Result
 from relm.evaluation.squad_scoring import score_answers
 from relm.examples.answer_windows import Windowed, WindowLengths, window_questions
@@ -98,7 +98,7 @@ def evaluate_squad(
     found = {**summarise(figures), **counts}
     Result(task=task, protocol=protocol, figures=found, model_sha256=encoder.sha256).write(output)
     return (
-        f"fine-tuned {options.seeds} times and answered {found['questions']:,} questions: exact match "
+        f"fine-tuned {format_times(options)} and answered {found['questions']:,} questions: exact match "
         f"{found['exact_match']:.4f} +- {found['exact_match_std']:.4f}, F1 {found['f1']:.4f} +- {found['f1_std']:.4f}"
     )
 
