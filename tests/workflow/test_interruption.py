@@ -35,29 +35,33 @@ def make_slow_project(folder: Path) -> Commands:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
-    """The products of the slow recipe run in one go, and how many seconds that took."""
-    folder = copy_of(tmp_path_factory, "uninterrupted", run_slow)
-    return hash_products(folder, "slow"), float((folder / "seconds").read_text())
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the slow recipe run in one go, the project after its data were made, and how many seconds it took."""
+    return copy_of(tmp_path_factory, "slow", run_slow)
 
 
 def run_slow(folder: Path) -> None:
-    """Run the slow recipe in a new project, and write down how many seconds that took."""
-    project, start = make_slow_project(folder), time.monotonic()
+    """Run the slow recipe in a new project, and keep a copy of it from before the training."""
+    (folder / "whole").mkdir()
+    project, start = make_slow_project(folder / "whole"), time.monotonic()
+    done = project.snakemake(str(Project(project.folder).plan("slow").manifest("main")))
+    assert done.returncode == 0, done.stdout
+    subprocess.run(["cp", "-a", str(project.folder), str(folder / "prepared")], check=True)
     finish(project)
     (folder / "seconds").write_text(str(time.monotonic() - start))
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(runs: Path) -> tuple[dict[str, str], float]:
+    """The products of the slow recipe run in one go, and how many seconds that took."""
+    return hash_products(runs / "whole", "slow"), float((runs / "seconds").read_text())
+
+
 @pytest.fixture
-def slow_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+def slow_project(runs: Path, tmp_path: Path) -> Commands:
     """A project whose data are made, so that the slow recipe begins with its training."""
-    return Commands(copy_of(tmp_path_factory, "prepared", prepare_slow))
-
-
-def prepare_slow(folder: Path) -> None:
-    """Make the training data of the slow recipe in a new project."""
-    done = make_slow_project(folder).snakemake(str(Project(folder).plan("slow").manifest("main")))
-    assert done.returncode == 0, done.stdout
+    subprocess.run(["cp", "-a", str(runs / "prepared"), str(tmp_path / "copy")], check=True)
+    return Commands(tmp_path / "copy")
 
 
 @contextlib.contextmanager
