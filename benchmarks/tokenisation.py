@@ -277,7 +277,7 @@ def main() -> None:
                 print(f"all .bin files of {input_file.name} {'are the same' if len(written) == 1 else 'DIFFER'}")
         report(arguments, found[-1], size)
         if arguments.fewer_copies:
-            report_steady_state(f"relm, {arguments.workers} workers", *found, size=size - inputs[0].stat().st_size)
+            report_steady_state(f"relm, {arguments.workers} workers", found[0], found[1], size=size - inputs[0].stat().st_size)
 
 
 if __name__ == "__main__":
