@@ -194,6 +194,45 @@ def test_ranges_without_a_document_of_a_split_are_refused(tmp_path: Path) -> Non
     assert not any(path.exists() for path in joined.values())
 
 
+def files_of_ranges(path: Path, name: str, count: int) -> list[dict[str, Path]]:
+    """Extract all ranges of a dump, and return their files."""
+    parts = [outputs(path.parent, f"{name}-{number}") for number in range(count)]
+    for index, part in enumerate(parts):
+        extract(dataset(path.name, held_out_one_in=3), path, part, None, 1, FileRange(index, count))
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("a1 a0 a2", r"a-1\.train\.jsonl: has train documents of range 2 of 3, expected train documents of range 1 of 3; give"),
+        ("a0 a2", r"a-0\.train\.jsonl: has train documents of range 1 of 3, expected train documents of range 1 of 2; give"),
+        ("a0 a1 a1", r"a-1\.train\.jsonl: has train documents of range 2 of 3, expected train documents of range 3 of 3; give"),
+        ("a0 b1 a2", r"b-1\.train\.jsonl: is a range of other\.xml with .*those before it are ranges of dump\.xml with"),
+        ("w0", r"whole\.train\.jsonl: not the documents of a range; give files that `relm extract --range` wrote"),
+    ],
+)
+def test_files_that_are_not_all_ranges_of_one_file_in_order_are_refused(chosen: str, message: str, tmp_path: Path) -> None:
+    dumps = {"a": written(tmp_path, articles(60)), "b": written(tmp_path, articles(50), "other.xml")}
+    files = {name: files_of_ranges(path, name, 3) for name, path in dumps.items()}
+    extract(dataset("dump.xml", held_out_one_in=3), dumps["a"], outputs(tmp_path, "whole"), None, 1)
+    files["w"] = [outputs(tmp_path, "whole")]
+    parts = [files[name][int(number)] for name, number in chosen.split()]
+    joined = outputs(tmp_path, "joined")
+    with pytest.raises(RelmError, match=message):
+        join_ranges({split: [part[split] for part in parts] for split in SPLITS}, joined, True, ())
+    assert not any(path.exists() for path in joined.values())
+
+
+def test_splits_that_are_exchanged_are_refused(tmp_path: Path) -> None:
+    parts = files_of_ranges(written(tmp_path, articles(60)), "a", 2)
+    exchanged = {"train": [part["held_out"] for part in parts], "held_out": [part["train"] for part in parts]}
+    with pytest.raises(
+        RelmError, match=r"a-0\.held_out\.jsonl: has held_out documents of range 1 of 2, expected train documents"
+    ):
+        join_ranges(exchanged, outputs(tmp_path, "joined"), True, ())
+
+
 @pytest.mark.parametrize("text", ["0-of-3", "4-of-3", "3", "a-of-b", "1-of-", "-1-of-3", "1-of-3-of-4"])
 def test_what_is_no_range(text: str) -> None:
     with pytest.raises(ValueError, match=text):

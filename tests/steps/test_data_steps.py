@@ -64,6 +64,12 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
     assert found == job.passed_document("sample.xml")
 
 
+def test_what_is_no_range_is_refused_with_what_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("extract", "--source", "s", "--train", "t", "--held-out", "h", "--range", "0-of-3")
+    assert "--range: expected I-of-N with I from 1 to N, such as 3-of-16, found '0-of-3'" in capsys.readouterr().err
+
+
 TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")
 
 

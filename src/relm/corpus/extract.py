@@ -21,7 +21,7 @@ from relm.corpus.documents import (
     split_files,
 )
 from relm.corpus.file_range import FileRange
-from relm.corpus.ranges import WITHOUT_TEXT
+from relm.corpus.ranges import RANGE, WITHOUT_TEXT, describe_range
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -125,8 +125,10 @@ def extract(
                 break
         if part is None:
             _check_splits(dataset, source, tally)
-    of_range = {} if part is None else {WITHOUT_TEXT: without_text}
     for split, path in outputs.items():
+        of_range: dict[str, Any] = {}
+        if part is not None and source is not None:
+            of_range = {RANGE: describe_range(part, split, source), WITHOUT_TEXT: without_text}
         write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped, **of_range)
     name = _name_source(dataset, source) + (f", {part}" if part else "")
     return _format_summary(dataset, name, tally, time.perf_counter() - started)

@@ -4,17 +4,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from relm.artifact import checked_sidecar, write_sidecar
+from relm.artifact import checked_sidecar, read_sidecar, write_sidecar
 from relm.corpus.documents import DocumentCounts, count_words, parse_document, split_files
+from relm.corpus.file_range import FileRange
 from relm.corpus.wikipedia import SeenPages
 from relm.errors import RelmError
 from relm.progress import ProgressBar
 
 WITHOUT_TEXT = "without_text"
 """The fact of a range's sidecar that lists ids of entries without text; a later entry with such an id is a copy."""
+RANGE = "range"
+"""The fact of a range's sidecar that says which range of which file it is; see `describe_range`."""
 
 _DECODER = json.JSONDecoder()
+
+
+def describe_range(part: FileRange, split: str, source: Path) -> dict[str, Any]:
+    """Return which documents a file of one range has: split, position of the range, and name and bytes of the source."""
+    return {"is": str(part), "split": split, "source": source.name, "source_bytes": source.stat().st_size}
 
 
 def join_ranges(
@@ -29,8 +38,10 @@ def join_ranges(
         reasons: why entries of the source's format become no documents; each is counted.
 
     Raises:
-        RelmError: a file is damaged or has no sidecar, or a split has no document.
+        RelmError: a file is damaged or has no sidecar, the files are not those of all ranges of one source in order, or a split
+            has no document.
     """
+    _require_all_ranges(ranges)
     counts = {split: DocumentCounts() for split in outputs}
     skipped = dict.fromkeys(reasons, 0)
     seen = SeenPages() if ids_are_unique else None
@@ -60,6 +71,28 @@ def join_ranges(
         write_sidecar(path, **asdict(counts[split]), skipped=skipped)
     documents, words = (sum(column) for column in zip(*((each.documents, each.words) for each in counts.values()), strict=True))
     return f"joined {documents:,} documents with {words:,} words from {len(ranges[next(iter(outputs))]):,} ranges"
+
+
+def _require_all_ranges(ranges: Mapping[str, Sequence[Path]]) -> None:
+    """Raise RelmError unless each split has the files of all ranges of one source, in their order."""
+    source: tuple[Any, Any] | None = None
+    for split, files in ranges.items():
+        for index, file in enumerate(files):
+            found = read_sidecar(file).get(RANGE)
+            if not isinstance(found, dict):
+                raise RelmError(f"{file}: not the documents of a range; give files that `relm extract --range` wrote")
+            expected = str(FileRange(index, len(files)))
+            if (found.get("is"), found.get("split")) != (expected, split):
+                raise RelmError(
+                    f"{file}: has {found.get('split')} documents of {found.get('is')}, expected {split} documents of "
+                    f"{expected}; give the files of all ranges, in order"
+                )
+            source = source or (found.get("source"), found.get("source_bytes"))
+            if source != (found.get("source"), found.get("source_bytes")):
+                raise RelmError(
+                    f"{file}: is a range of {found.get('source')} with {found.get('source_bytes')} bytes, those before it are "
+                    f"ranges of {source[0]} with {source[1]} bytes; extract it again from that file"
+                )
 
 
 def _add(counts: DocumentCounts, documents: int, words: int, size: int) -> None:

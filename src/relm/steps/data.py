@@ -1,5 +1,6 @@
 """Steps from the dump to documents and a tokenizer."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,14 @@ def extract_job(a: Arguments) -> Job:
         outputs=list(outputs.values()),
         expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
     )
+
+
+def _range_of_file(text: str) -> FileRange:
+    """Return the range of an argument, or raise ArgumentTypeError that says what was expected."""
+    try:
+        return parse_range(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected I-of-N with I from 1 to N, such as 3-of-16, found {text!r:.99}") from None
 
 
 def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any]) -> FileRange:
@@ -298,7 +307,7 @@ STEPS: dict[str, Step] = {
             path("--held-out", "where the held-out documents go"),
             argument(
                 "--range",
-                type=parse_range,
+                type=_range_of_file,
                 metavar="I-of-N",
                 help="extract one of N ranges of the file, such as 3-of-16; join-ranges puts their documents together",
             ),
