@@ -148,21 +148,17 @@ def serve(control: socket.socket) -> bool:
 
 def main() -> None:
     """Import Snakemake and what the Snakefile imports, then serve; each forked process ends as the command `snakemake` does."""
-    before = dict(os.environ)
     sys.path.insert(0, str(SCRIPT.parent))  # as for the script itself
     import snakemake.cli
 
     snakemake.cli.get_argument_parser()  # imports the plugins
     for module in IMPORTED_LATER:
         importlib.import_module(module)
-    set_by_imports = {name: value for name, value in os.environ.items() if name not in before}
     if threading.active_count() > 1:
         sys.exit("snakemake_server: an import started a thread, which a forked process would lack")
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, whose end ends the server
     if serve(socket.socket(fileno=int(sys.argv[1]))):
-        for name, value in set_by_imports.items():
-            os.environ.setdefault(name, value)
         sys.exit(snakemake.cli.main())
 
 

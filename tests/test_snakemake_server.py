@@ -18,11 +18,10 @@ def test_a_forked_command_prints_and_returns_the_same(target: str, status: int, 
 
 def test_each_command_has_its_own_environment_and_folder(project: Commands) -> None:
     (project.folder / "Snakefile").unlink()
-    (project.folder / "Snakefile").write_text(
-        "import os\nprint(os.getcwd(), os.environ.get('MINE'), os.environ['OMP_WAIT_POLICY'])\n"
-    )
-    assert f"{project.folder} first PASSIVE\n" in project.snakemake(MINE="first").stdout
-    assert f"{project.folder} None PASSIVE\n" in project.snakemake().stdout
+    (project.folder / "Snakefile").write_text("import os\nprint(os.getcwd(), os.environ.get('MINE'), 'HOME' in os.environ)\n")
+    assert f"{project.folder} first True\n" in project.snakemake(MINE="first").stdout
+    del project.environment["HOME"]
+    assert f"{project.folder} None False\n" in project.snakemake().stdout
 
 
 def test_a_variable_that_is_read_at_the_start_needs_a_new_process(project: Commands) -> None:

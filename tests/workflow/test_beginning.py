@@ -1,8 +1,10 @@
 """The start of a phase, through the rules: with a local model, with a kept optimizer, in several processes."""
 
+import contextlib
 import json
 import re
 import shutil
+import subprocess
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from made_once import copy_of
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.recipes.project import Project
@@ -63,16 +66,15 @@ def training_windows(project: Commands) -> torch.Tensor:
     return torch.from_numpy(tokens[starts + np.arange(33)])
 
 
-def own_project(project: Commands) -> GPT2LMHeadModel:
+def own_project(project: Commands) -> None:
     """The recipe `begun`: one step on all examples at once, so that its loss does not depend on their order."""
-    model = write_own_model(project.folder / "mine")
+    write_own_model(project.folder / "mine")
     (project.folder / "recipes" / "models" / "mine.yaml").write_text(OWN_MODEL)
     step = f"global_batch_size: {len(training_windows(project))}, steps: 1, schedule: {{name: constant, warmup_steps: 0}}"
     (project.folder / "recipes" / "begun.yaml").write_text(
         f"extends: tiny\ninit_from: mine\nmodel: {{dropout: 0.0}}\npretrain: {{main: {{{step}}}}}\nevaluate: []\n"
         "run: {micro_batch_size: null}\n"
     )
-    return model
 
 
 def lines(project: Commands, recipe: str, phase: str = "main") -> list[dict[str, Any]]:
@@ -80,34 +82,50 @@ def lines(project: Commands, recipe: str, phase: str = "main") -> list[dict[str,
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_a_folder_of_ones_own_is_where_training_begins(finished: Commands) -> None:
-    theirs, folder = own_project(finished), finished.folder
-    train(finished, "begun")
-    windows = training_windows(finished)
+@pytest.fixture
+def begun(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """The finished project with `begun` trained, in its folder."""
+    folder = copy_of(tmp_path_factory, "begun", lambda folder: train_begun(finished_project, folder))
+    monkeypatch.chdir(folder)
+    return Commands(folder)
+
+
+def train_begun(finished: Commands, folder: Path) -> None:
+    """Copy the finished project into an empty folder, and train `begun` there."""
+    subprocess.run(["cp", "-a", f"{finished.folder}/.", str(folder)], check=True)
+    project = Commands(folder)
+    own_project(project)
+    with contextlib.chdir(folder):
+        train(project, "begun")
+
+
+def test_a_folder_of_ones_own_is_where_training_begins(begun: Commands) -> None:
+    folder, windows = begun.folder, training_windows(begun)
+    theirs = GPT2LMHeadModel.from_pretrained(folder / "mine")
     with torch.no_grad():
         logits = theirs(windows[:, :-1]).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
     assert expected > 7, "weights of no use, so that random ones of ours would not do"
-    assert lines(finished, "begun")[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert lines(begun, "begun")[0]["loss"] == pytest.approx(expected, rel=1e-5)
 
     weights = folder / "mine" / "model.safetensors"
     before = weights.read_bytes()
     weights.touch()
     (folder / "mine" / "README.md").write_text("Words.")
-    assert finished.jobs("results/begun") == AFTER, "neither time nor other files are its identity"
+    assert begun.jobs("results/begun") == AFTER, "neither time nor other files are its identity"
     other = load_file(weights)
     other["transformer.ln_f.bias"][0] += 1
     save_file(other, weights, metadata={"format": "pt"})
-    assert finished.jobs("results/begun") == BEGUN, "it trains beside the old run"
+    assert begun.jobs("results/begun") == BEGUN, "it trains beside the old run"
     (copy,) = folder.glob("work/models/mine-*/model.safetensors")
     assert copy.read_bytes() == before, "what the old run began with is as it was"
     weights.write_bytes(before)
     assert Project().plan("begun").model_folder("main").exists(), "the old bytes are the old run"
 
 
-def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_beginning(finished: Commands) -> None:
-    theirs, folder = own_project(finished), finished.folder
-    train(finished, "begun")
+def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_beginning(begun: Commands) -> None:
+    folder = begun.folder
+    theirs = GPT2LMHeadModel.from_pretrained(folder / "mine")
     pickled = folder / "mirror" / "pytorch_model.bin"
     torch.save(theirs.state_dict(), pickled)
     released = {"title": "Theirs", "licence": "MIT", "weights": True, "configuration": theirs.config.to_dict()}
@@ -116,13 +134,13 @@ def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_begin
     (folder / "recipes" / "models" / "theirs.yaml").write_text(yaml.safe_dump(released | {"files": files}))
     (folder / "recipes" / "converted.yaml").write_text("extends: begun\ninit_from: theirs\n")
 
-    assert finished.jobs("results/converted") == {"download_model": 1, "convert_weights": 1, "pretrain": 1, **AFTER}
-    train(finished, "converted")
-    assert lines(finished, "converted")[0]["loss"] == lines(finished, "begun")[0]["loss"]
-    assert finished.jobs("results/converted") == AFTER
+    assert begun.jobs("results/converted") == {"download_model": 1, "convert_weights": 1, "pretrain": 1, **AFTER}
+    train(begun, "converted")
+    assert lines(begun, "converted")[0]["loss"] == lines(begun, "begun")[0]["loss"]
+    assert begun.jobs("results/converted") == AFTER
     other = yaml.safe_dump(released | {"files": files}).replace(sha256_of(pickled), "ab" * 32)
     (folder / "recipes" / "models" / "theirs.yaml").write_text(other)
-    assert finished.jobs("results/converted")["pretrain"] == 1, "other weights are another run"
+    assert begun.jobs("results/converted")["pretrain"] == 1, "other weights are another run"
 
 
 @pytest.mark.parametrize(
