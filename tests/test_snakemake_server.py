@@ -12,7 +12,9 @@ from snakemake_server import start_server
 @pytest.mark.parametrize(("target", "status"), [("results/tiny", 0), ("results/tinny", 1)], ids=["plan", "error"])
 def test_a_forked_command_prints_and_returns_the_same(target: str, status: int, project: Commands) -> None:
     forked, command = project.snakemake(target, "-n"), project.run_command(target, "-n")
-    assert (forked.returncode, forked.stdout) == (command.returncode, command.stdout)
+    assert forked.returncode == command.returncode
+    # The order of jobs that do not depend on each other follows from the seed of Python's hashes.
+    assert sorted(forked.stdout.splitlines()) == sorted(command.stdout.splitlines())
     assert (forked.returncode, bool(forked.stdout)) == (status, True)
 
 
