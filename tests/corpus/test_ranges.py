@@ -139,6 +139,31 @@ def test_a_damaged_block_is_skipped_in_ranges_as_in_the_whole(number: int, tmp_p
     assert "cannot be decompressed" in read_in_ranges(path, 5)[1]
 
 
+def test_a_damaged_block_inside_the_first_page_is_skipped_in_ranges_as_in_the_whole(tmp_path: Path) -> None:
+    long = dump(page("Long", "A long text. " * 300, 0), *(page(f"T {n}", "A text.", n) for n in range(1, 30)))
+    packed = bytearray(packed_in_blocks(long.encode(), 700))
+    path = written(tmp_path, bytes(packed))
+    block = list(find_blocks(path))[3]
+    packed[(block.begin + block.end) // 16] ^= 16
+    path.write_bytes(packed)
+    whole = read_in_pieces(path, skip_damaged_blocks=True)
+    assert len(whole[0]) == 30
+    assert whole[1] == ""
+    assert whole[0][0] == Skipped("damaged_blocks")
+    for count in (2, 5, 30):
+        assert read_in_ranges(path, count, skip_damaged_blocks=True) == whole
+    assert "or set `skip_damaged_blocks: true`" in read_in_pieces(path)[1]
+
+
+def test_a_damaged_header_is_an_error_that_skipping_does_not_remedy(tmp_path: Path) -> None:
+    packed = bytearray(packed_in_blocks(articles(40).encode(), 700))
+    packed[40] ^= 16
+    path = written(tmp_path, bytes(packed))
+    for _, fault in (read_in_pieces(path, skip_damaged_blocks=True), read_in_ranges(path, 3, skip_damaged_blocks=True)):
+        assert "damaged before its first page: the block at byte 4 cannot be decompressed; download it again, since" in fault
+        assert "skip_damaged_blocks" not in fault
+
+
 def test_a_fault_names_the_range(tmp_path: Path) -> None:
     content = articles(40)
     at = content.index("Title 30''' is") + 3
