@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 
 def find_blocks(path: Path, first: int = 0) -> Iterator[Block]:
-    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a stream's header, is there.
+    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a header, is there.
 
     Args:
         first: the first bit of the file at which a block may begin.
