@@ -96,6 +96,13 @@ def test_a_truncated_file_is_an_error_after_its_whole_blocks(length: int, tmp_pa
     assert len(found) == (2 if length < 0 else 0) or (length > -15 and len(found) == 3)
 
 
+@pytest.mark.parametrize("length", [1, 3, 4, 7, 9])
+def test_a_file_truncated_in_the_header_of_a_later_stream_is_an_error(length: int, tmp_path: Path) -> None:
+    path = written(tmp_path, bz2.compress(b"x") + bz2.compress(b"y", 5)[:length])
+    with pytest.raises(RelmError, match=r"file\.bz2: the compressed file is truncated after \d+ bytes"):
+        read(path)
+
+
 def test_a_file_that_does_not_begin_with_a_block_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"damaged \(it does not begin with a block\)"):
         read(written(tmp_path, b"BZh9 something " + bz2.compress(b"x")))

@@ -22,7 +22,7 @@ from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
 from relm.corpus.file_range import FileRange, parse_range
 from relm.corpus.ranges import join_ranges
-from relm.corpus.wikipedia import Page
+from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS
@@ -137,6 +137,42 @@ def test_a_damaged_block_is_skipped_in_ranges_as_in_the_whole(number: int, tmp_p
     for count in (2, 5, 30):
         assert read_in_ranges(path, count, skip_damaged_blocks=True) == whole
     assert "cannot be decompressed" in read_in_ranges(path, 5)[1]
+
+
+def test_a_damaged_block_inside_the_first_page_is_skipped_in_ranges_as_in_the_whole(tmp_path: Path) -> None:
+    long = dump(page("Long", "A long text. " * 300, 0), *(page(f"T {n}", "A text.", n) for n in range(1, 30)))
+    packed = bytearray(packed_in_blocks(long.encode(), 700))
+    path = written(tmp_path, bytes(packed))
+    block = list(find_blocks(path))[3]
+    packed[(block.begin + block.end) // 16] ^= 16
+    path.write_bytes(packed)
+    whole = read_in_pieces(path, skip_damaged_blocks=True)
+    assert len(whole[0]) == 30
+    assert whole[1] == ""
+    assert whole[0][0] == Skipped("damaged_blocks")
+    for count in (2, 5, 30):
+        assert read_in_ranges(path, count, skip_damaged_blocks=True) == whole
+    assert "or set `skip_damaged_blocks: true`" in read_in_pieces(path)[1]
+
+
+def test_a_damaged_header_is_an_error_that_skipping_does_not_remedy(tmp_path: Path) -> None:
+    packed = bytearray(packed_in_blocks(articles(40).encode(), 700))
+    packed[40] ^= 16
+    path = written(tmp_path, bytes(packed))
+    for _, fault in (read_in_pieces(path, skip_damaged_blocks=True), read_in_ranges(path, 3, skip_damaged_blocks=True)):
+        assert "damaged before its first page: the block at byte 4 cannot be decompressed; download it again, since" in fault
+        assert "skip_damaged_blocks" not in fault
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "windows-1252"])
+def test_a_dump_in_another_encoding_that_it_declares(encoding: str, tmp_path: Path) -> None:
+    pages = (page(f"T {n}", "A text. " * 40 + ("Ã© é" if n % 9 == 8 else ""), n) for n in range(60))
+    content = f'<?xml version="1.0" encoding="{encoding}"?>' + dump(*pages)
+    path = written(tmp_path, packed_in_blocks(content.encode(encoding), 2000))
+    expected = (list(Dump(path)), "")
+    assert "Ã© é" in expected[0][8].wikitext  # type: ignore[union-attr]
+    assert read_in_pieces(path) == expected
+    assert read_in_ranges(path, 3) == expected
 
 
 def test_a_fault_names_the_range(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 
 def find_blocks(path: Path, first: int = 0) -> Iterator[Block]:
-    """Yield the blocks of a file in order. Bytes after its last stream are ignored, as bzip2 does.
+    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a header, is there.
 
     Args:
         first: the first bit of the file at which a block may begin.
@@ -83,6 +83,17 @@ def find_blocks(path: Path, first: int = 0) -> Iterator[Block]:
         return
     if begin is None or begin.is_block or begin.bit + MAGIC_BITS + CRC_BITS > 8 * size:
         raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again")
+    if _ends_in_a_header(path, (begin.bit + MAGIC_BITS + CRC_BITS + 7) // 8):
+        raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again")
+
+
+def _ends_in_a_header(path: Path, end: int) -> bool:
+    """Return whether a file ends within the header of a stream, or the magic after it, that begins at a byte."""
+    with open(path, "rb") as file:
+        file.seek(end)
+        tail = file.read(len(HEADER) + MAGIC_BITS // 8)
+    headers = (b"BZh%d" % level + magic.to_bytes(6, "big") for level in range(1, 10) for magic in (BLOCK_MAGIC, END_MAGIC))
+    return bool(tail) and any(header.startswith(tail) for header in headers)
 
 
 def _find_places(path: Path, first_byte: int) -> Iterator[_Place]:

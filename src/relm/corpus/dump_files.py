@@ -52,7 +52,7 @@ class DumpFile:
             else:
                 raise RelmError(
                     f"{self.path}: {part}: a file compressed by {compression} can only be read from its beginning; set "
-                    "`ranges: 1` in the dataset's file"
+                    "`ranges: 1` in the dataset's file, or leave out --range"
                 )
 
     def contents_after(self, part: FileRange) -> Iterator[Content]:

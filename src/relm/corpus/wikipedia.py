@@ -77,6 +77,8 @@ class Wiki(NamedTuple):
     """The names that decide what is text, in the language that the dump states."""
     other_namespaces: frozenset[str]
     """Names, in lower case, that begin the titles of pages that are not articles."""
+    encoding: str | None = None
+    """The encoding that the dump declares; None: UTF-8."""
 
 
 UNKNOWN_WIKI = Wiki(names_of("en"), OTHER_NAMESPACES)
@@ -143,13 +145,14 @@ class DumpParser:
             self._first_byte, self._first_line = start.byte - self._fed, start.line
 
     def _new_parser(self) -> expat.XMLParserType:
-        parser = expat.ParserCreate()
+        parser = expat.ParserCreate(self.wiki.encoding)
         parser.buffer_text = True
         parser.buffer_size = BLOCK
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
         parser.StartDoctypeDeclHandler = self._doctype
+        parser.XmlDeclHandler = self._declaration
         if hasattr(parser, "SetReparseDeferralEnabled"):  # it may return a page only when the next piece is fed
             parser.SetReparseDeferralEnabled(False)
         return parser
@@ -192,6 +195,9 @@ class DumpParser:
 
     def _doctype(self, name: str, *_: object) -> None:
         raise self._no_dump(f"<!DOCTYPE {name}>")
+
+    def _declaration(self, version: str, encoding: str | None, standalone: int) -> None:
+        self.wiki = self.wiki._replace(encoding=encoding)
 
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
         if not self._begun and tag != "mediawiki":
@@ -248,12 +254,12 @@ class DumpParser:
         self._clear()
 
     def _note_namespace(self, name: str) -> None:
-        names, others = self.wiki
+        names, others = self.wiki.names, self.wiki.other_namespaces
         if self._namespace_key != 0:
             others |= {name}
         if self._namespace_key in HIDDEN_KEYS:
             names = names._replace(hidden=names.hidden | {name})
-        self.wiki = Wiki(names, others)
+        self.wiki = self.wiki._replace(names=names, other_namespaces=others)
 
     def _classify(self, page: Mapping[str, str]) -> Page | Skipped:
         title, text = page.get("title", ""), page.get("text", "")

@@ -183,9 +183,19 @@ class PiecedDump(Generic[Made]):
     # --- parts of these ----------------------------------------------------------------------------------------------------
 
     def _read_beginning(self, contents: Iterator[Content]) -> DumpPiece:
-        """Read up to the end of the first page, and return the rest of the content that has it."""
+        """Read up to the end of the first page, and return the rest of the content that has it.
+
+        Content with a damaged block is returned whole if the header is before it.
+        """
+        has_header = False
         for content in contents:
-            xml = self._read_undamaged(content)
+            try:
+                xml = read_xml(self.path, content)
+            except DamagedBlock as damage:
+                if has_header:
+                    return DumpPiece(self.path, self._parser.wiki, content)
+                raise self._refuse_header(damage) from None
+            has_header = has_header or PAGE_BEGIN in xml
             begin = xml.find(PAGE_END) + len(PAGE_END)
             head = xml if begin < len(PAGE_END) else xml[:begin]
             self._byte, self._line = self._byte + len(head), self._line + head.count(b"\n")
@@ -198,7 +208,10 @@ class PiecedDump(Generic[Made]):
     def _read_header(self) -> None:
         """Read the header at the beginning of the file, for a range that does not begin there."""
         for content in self._file.contents(FileRange(0, 1)):
-            xml = self._read_undamaged(content)
+            try:
+                xml = read_xml(self.path, content)
+            except DamagedBlock as damage:
+                raise self._refuse_header(damage) from None
             begin = xml.find(PAGE_BEGIN)
             _, fault = self._parser.feed(xml if begin < 0 else xml[:begin])
             if fault:
@@ -206,12 +219,6 @@ class PiecedDump(Generic[Made]):
             if begin >= 0:
                 break
         self._sought = PAGE_END
-
-    def _read_undamaged(self, content: Content) -> bytes:
-        try:
-            return read_xml(self.path, content)
-        except DamagedBlock as damage:
-            raise self._refuse(damage) from None
 
     def _seek(self, xml: bytes) -> bytes:
         """Return XML from where reading goes on, in a new parser; all of it unless something is sought."""
@@ -268,6 +275,12 @@ class PiecedDump(Generic[Made]):
                 self._pending, self._sought, self._passed = b"", PAGE_BEGIN, b""
             else:
                 yield from self.join(read_piece(piece._replace(content=xml), self._make))
+
+    def _refuse_header(self, damage: DamagedBlock) -> RelmError:
+        return RelmError(
+            f"{self.path}: the compressed file is damaged before its first page: {damage}; download it again, since the "
+            "header there is needed to read the pages"
+        )
 
     def _refuse(self, damage: DamagedBlock) -> RelmError:
         return RelmError(

@@ -32,7 +32,7 @@ from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, Pret
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
-from relm.steps.job_spec import JOB, document_of, read_job, validate_options
+from relm.steps.job_spec import JOB, document_of, validate_options
 
 TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters")
 
@@ -96,6 +96,8 @@ def extract_job(a: Arguments) -> Job:
     dataset = dataset_of_documents(document, a.source, pattern)
     if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
+    if dataset.files and a.source.is_dir():
+        raise RelmError(f"--source: {a.source} is a folder; expected a file: {', '.join(dataset.files)}")
     if dataset.files and a.source.name not in dataset.files:
         raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
     part = None if a.range is None else require_ranges(dataset, a.range, document)
@@ -133,7 +135,7 @@ def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any
     """Return the range of `--range` if the dataset's files can be cut into ranges.
 
     Raises:
-        RelmError: the format has no ranges, the source is a folder, or the documents are limited.
+        RelmError: the format has no ranges, the dataset is a folder, or the documents are limited.
     """
     if not FORMATS[dataset.format].has_ranges or not dataset.files or dataset.held_out_end is not None:
         those = ", ".join(declared.name for declared in FORMATS if declared.has_ranges)
@@ -146,10 +148,13 @@ def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any
 def join_ranges_job(a: Arguments) -> Job:
     from relm.corpus.ranges import join_ranges
 
-    document = read_job(a.job)
+    if a.job is None and a.dataset is None:
+        raise RelmError("join-ranges: expected --dataset FILE, or --job as the graph passes it, found neither")
+    document = document_of(a, ("dataset",), lambda: {"format": load_dataset(a.dataset).format})
     declared = FORMATS[str(document["format"])] if document.get("format") in FORMATS else None
     if declared is None or not declared.has_ranges:
-        raise RelmError(f"--job: format: expected one that has ranges, found {document.get('format')!r:.99}")
+        named = a.dataset or "--job"
+        raise RelmError(f"{named}: format: expected one that has ranges, found {document.get('format')!r:.99}")
     if len(a.train_ranges) != len(a.held_out_ranges):
         raise RelmError(
             f"join-ranges: {len(a.train_ranges)} files in --train-ranges, {len(a.held_out_ranges)} in --held-out-ranges; "
@@ -319,7 +324,8 @@ STEPS: dict[str, Step] = {
     "join-ranges": Step(
         "join the documents of all ranges of a file, which are then the same as of the whole file",
         [
-            argument("--job", required=True, metavar="JSON", help="identity of the documents, as the graph passes it"),
+            JOB,
+            path("--dataset", "the dataset's file, instead of --job", required=False),
             paths("--train-ranges", "the training documents of each range, in order"),
             paths("--held-out-ranges", "the held-out documents of each range, in order"),
             path("--train", "where the training documents go"),
