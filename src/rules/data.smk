@@ -110,7 +110,7 @@ rule extract:
     params:
         command=graph.documents_command,
     shell:
-        "python -m relm {params.command}" " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
+        "python -m relm {params.command} --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
 
 
 # Only of recipes with `data: {remove: ...}`: which documents of all shards are removed, and then each shard without them.
