@@ -273,3 +273,15 @@ def test_splits_that_are_exchanged_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_range(text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parse_range(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"format": "json_lines"}, "ranges: belongs to format mediawiki_xml or parquet, found json_lines"),
+        ({"folder": "texts"}, "ranges: belongs to files, found a folder or a hub dataset"),
+    ],
+)
+def test_ranges_of_other_sources_are_a_mistake_in_the_recipe(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset(ranges=4, **settings)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from html.entities import html5
 
 from relm.corpus.wiki_names import WikiNames, names_of
+from relm.corpus.wikitext_quotes import remove_quotes
 from relm.corpus.wikitext_templates import render_template, shown_in
 
 DEEPEST = 12
@@ -170,61 +171,6 @@ def _choose_variant(body: str, codes: re.Pattern[str]) -> str:
         return ""
     texts = codes.split(body[flags.end() :] if flags else body)
     return texts[1].strip(" \n;") if len(texts) > 1 else texts[0]
-
-
-# --- quotes ----------------------------------------------------------------------------------------------------------------
-
-_QUOTES = re.compile("''+")
-
-
-def _remove_quotes(text: str) -> str:
-    """Remove the quotes of italic and bold text, line by line; what is an apostrophe among them is kept.
-
-    The rules are MediaWiki's, https://www.mediawiki.org/wiki/Markup_spec: of four quotes the first is an apostrophe, of more
-    than five all but five are, and ``l'''Iliade''`` is an apostrophe before an italic title.
-    """
-    if "''" not in text:
-        return text
-    return "\n".join([_remove_quotes_of_line(line) if "''" in line else line for line in text.split("\n")])
-
-
-def _remove_quotes_of_line(line: str) -> str:
-    if "''''" not in line:
-        without_bold = line.replace("'''", "")
-        plain = without_bold.replace("''", "")
-        bold, italic = (len(line) - len(without_bold)) // 3, (len(without_bold) - len(plain)) // 2
-        if not (bold & 1 and italic & 1):
-            return plain
-    texts, runs = _QUOTES.split(line), [len(run) for run in _QUOTES.findall(line)]
-    for place, run in enumerate(runs):
-        literal = 1 if run == 4 else max(run - 5, 0)
-        texts[place] += "'" * literal
-        runs[place] = run - literal
-    bold, italic = (sum(run in (marked, 5) for run in runs) for marked in (3, 2))
-    if bold & 1 and italic & 1 and 3 in runs:
-        texts[_choose_apostrophe(texts, runs)] += "'"
-    return "".join(texts)
-
-
-def _choose_apostrophe(texts: list[str], runs: list[int]) -> int:
-    """Return which run of three is an apostrophe and italic, where bold and italic are both left open at the line's end.
-
-    Args:
-        texts: the text before each run, and the text after the last.
-        runs: the number of quotes in each run; at least one is 3.
-    """
-    after_space = after_word = -1
-    for place, run in enumerate(runs):
-        if run != 3:
-            continue
-        before = texts[place]
-        if before.endswith(" "):
-            after_space = place if after_space < 0 else after_space
-        elif before[-2:-1] == " ":
-            return place
-        elif after_word < 0:
-            after_word = place
-    return after_word if after_word >= 0 else after_space
 
 
 # --- markup within a line --------------------------------------------------------------------------------------------------
@@ -406,7 +352,7 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
     text = wikitext.replace("\x02", "").replace("\x03", "")
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
-    text = _remove_quotes(text)  # before the text between them may vanish
+    text = remove_quotes(text)  # before the text between them may vanish
     if (codes := names.variants) and "-{" in text:
         text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
     text = _replace_links(text, names.hidden)

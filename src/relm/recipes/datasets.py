@@ -26,8 +26,6 @@ class FormatDeclaration:
     reader: str = ""
     """In place of these two, reference to a function (dataset, paths, workers, task) that yields (path, document or skipped
     entry) in order, and starts the workers itself."""
-    has_ranges: bool = False
-    """`reader` or `batches` takes a keyword `part`, the `FileRange` of a file that is read."""
     ids_are_unique: bool = False
     """The second of two entries of a file with the same id is a copy, and no document."""
     entries: str = "documents"
@@ -52,6 +50,11 @@ class FormatDeclaration:
     """A folder is one source; otherwise each of its files is one."""
 
     @property
+    def has_ranges(self) -> bool:
+        """True if `reader`, or else `batches`, takes a keyword `part`, the `FileRange` of a file that is read."""
+        return "ranges" in self.keys
+
+    @property
     def own_keys(self) -> tuple[str, ...]:
         """Keys of `Dataset` that not every format reads."""
         return self.keys if self.options is None else (*self.keys, self.name)
@@ -73,12 +76,11 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         "mediawiki_xml",
         revision=2,
         reader="relm.corpus.wikipedia_articles:read_dumps",
-        has_ranges=True,
         ids_are_unique=True,
         entries="pages",
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
-        keys=("ends_mid_page", "skip_damaged_blocks"),
+        keys=("ends_mid_page", "skip_damaged_blocks", "ranges"),
     ),
     FormatDeclaration(
         "wikitext",
@@ -129,11 +131,10 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     FormatDeclaration(
         "parquet",
         batches="relm.corpus.parquet_rows:batch_parquet",
-        has_ranges=True,
         documents="relm.corpus.records:extract_rows",
         entries="rows",
         pattern="**/*.parquet",
-        keys=_RECORD_KEYS,
+        keys=(*_RECORD_KEYS, "ranges"),
     ),
     FormatDeclaration(
         "hugging_face",
@@ -257,6 +258,8 @@ class Dataset(Section):
             formats = [other.name for other in FORMATS if key in other.own_keys]
             if formats and self.format not in formats:
                 raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
+        if self.ranges > 1 and not self.files:
+            raise ValueError("ranges: belongs to files, found a folder or a hub dataset; leave it out")
         if self.pattern is not None and self.folder is None:
             raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
         return self
