@@ -38,7 +38,7 @@ WHOLE_DUMP = 100e9  # bytes of XML, about those of the English Wikipedia's pages
 
 _TITLE = re.compile(r"( *)<title>(.*)</title>\n?")
 _ID = re.compile(r"<id>(\d+)")
-ID_STEP = 100_000_000  # between the ids of two copies of a page
+PAGE_END = "</page>\n"
 _TEXT = re.compile(r"<text[^<>]*>(.*)", re.DOTALL)
 
 
@@ -129,15 +129,20 @@ def write_input(dump: Path, target: Path, copies: int = 1) -> float:
     Args:
         copies: how many times it has the dump's pages, each time with other ids.
     """
-    size = 0
+    size, step = 0, id_step(dump)
     with bz2.open(target, "wt", encoding="utf-8", newline="") as output:
         for copy in range(copies):
             for page in pages_of(dump):
-                text = page if not copy else number_anew(page, copy * ID_STEP)
-                if "<page>" in page or copy == copies - 1:  # the end stands at the end of the last copy
+                text = page if not copy else number_anew(page, copy * step)
+                if page.endswith(PAGE_END) or copy == copies - 1:  # the end stands at the end of the last copy
                     size += len(text.encode())
                     output.write(text)
     return size / 1e6
+
+
+def id_step(dump: Path) -> int:
+    """Return the difference between the ids of two copies of a page: the smallest, since the ids of a whole dump are dense."""
+    return 1 + max(int(found[1]) for page in pages_of(dump) if (found := _ID.search(page)))
 
 
 def number_anew(page: str, step: int) -> str:
@@ -150,8 +155,8 @@ def pages_of(dump: Path) -> Iterator[str]:
     """Yield what stands before the first page, each page, and the end; <ns> and <redirect /> are added where they lack."""
     rest = b""
     for block in itertools.chain(read_decompressed(dump), [b""]):
-        *ended, rest = (rest + block).split(b"</page>\n")
-        yield from (add_namespace((page + b"</page>\n").decode()) for page in ended)
+        *ended, rest = (rest + block).split(PAGE_END.encode())
+        yield from (add_namespace(page.decode() + PAGE_END) for page in ended)
     yield rest.decode()
 
 
