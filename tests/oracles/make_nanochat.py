@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from tokenizers import ByteLevelBPETokenizer
-
 from made_text import make_token_documents, wikitext_lines
+from tokenizers import ByteLevelBPETokenizer
 
 GOLDEN = Path(__file__).resolve().parent / "goldens" / "nanochat.json"
 BOS, VOCABULARY = 0, 1000

@@ -115,9 +115,7 @@ class DocumentRows:
             )
         first_token = tables.manifest.tokenizer.end_of_text_id
         if first_token is None:
-            raise RelmError(
-                "causal.packing: best_fit needs an end-of-text token, which these examples lack; make them again"
-            )
+            raise RelmError("causal.packing: best_fit needs an end-of-text token, which these examples lack; make them again")
         self.first_token = first_token
 
     @property
