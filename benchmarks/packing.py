@@ -53,10 +53,10 @@ class Measurement(NamedTuple):
 
     rows: int
     seconds: float
-    """Of the processor."""
+    """Time of the processor."""
     megabytes: float
     hashes: list[str]
-    """Of the rows of each whole batch, in order."""
+    """Hash of the rows of each whole batch, in order."""
 
 
 def made_up_documents(count: int) -> list[np.ndarray]:

@@ -134,7 +134,9 @@ def test_options_that_contradict_each_other_are_refused() -> None:
             causal=Causal(sampling="with_replacement"),
             as_published=AsPublished(builder="graphcore_gpt2"),
         )
-    with pytest.raises(ValidationError, match=r"best_fit begins each document with the end-of-text token, and needs .*: before"):
+    with pytest.raises(
+        ValidationError, match=r"best_fit begins each document with the end-of-text token, and needs .*: before"
+    ):
         Causal(packing="best_fit")
     with pytest.raises(ValidationError, match=r"end_of_text: before goes with packing: best_fit"):
         Causal(end_of_text="before")
