@@ -1,5 +1,7 @@
 """A small text that both sides of an oracle make by themselves, the same for ever: numpy promises RandomState's draws."""
 
+import lzma
+from pathlib import Path
 from typing import List, Tuple
 
 import numpy as np
@@ -32,6 +34,19 @@ def make_articles(count: int, seed: int) -> List[List[str]]:
             lines += [f" {' '.join(make_sentence(draws) for _ in range(draws.randint(1, 4)))} ", ""]
         articles.append(lines)
     return articles
+
+
+def make_token_documents(count: int, vocabulary: int, seed: int) -> List[List[int]]:
+    """Return documents of token ids from 1 to `vocabulary` - 1, most of them short and some very long or empty."""
+    draws = np.random.RandomState(seed)
+    sizes = np.minimum(draws.lognormal(3.5, 1.3, count), 5000).astype(int)
+    return [draws.randint(1, vocabulary, size).tolist() for size in sizes]
+
+
+def wikitext_lines(data: Path) -> List[str]:
+    """Return the lines of WikiText-2's validation text that are not blank, from the folder of shared data."""
+    text = lzma.decompress((data / "wikitext-2-raw" / "wiki.valid.raw.xz").read_bytes()).decode()
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def wordpieces() -> List[str]:

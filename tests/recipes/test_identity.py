@@ -199,6 +199,16 @@ SHIPPED = {
     "phase",
     [
         {"objective": "causal", "sequence_length": 8},
+        {
+            "objective": "causal",
+            "sequence_length": 8,
+            "causal": {
+                "packing": "best_fit",
+                "end_of_text": "before",
+                "sampling": "with_replacement",
+                "document_attention": True,
+            },
+        },
         {"objective": "masked", "sequence_length": 8, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
         {"objective": "masked", "sequence_length": 8, "masked": {"masks": "static", "probability": 0.3}},
         {

@@ -41,7 +41,7 @@ def pregenerate(
 
 def _pregenerate(objective: Objective) -> Pregenerate:
     original = objective.original
-    name = (original and original.pregenerate) or objective.declaration.pregenerate
+    name = (original and original.pregenerate) or objective.form.pregenerate
     if name is None:
         raise RelmError(f"objective {objective.objective}: no documents make its examples; the evaluation of a task does")
     function: Pregenerate = load(name)
@@ -59,6 +59,6 @@ def open_examples(manifest: Path, split: str, objective: Objective, seed: int, c
         RelmError: a shard is absent or not the manifest's, the manifest is of another objective, or the split is too short.
     """
     original = objective.original
-    read = load((original and original.read) or objective.declaration.read)
+    read = load((original and original.read) or objective.form.read)
     examples: Examples = read(manifest, split, objective, seed, check_content)
     return examples

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
+from relm.examples.best_fit import PackingCounts
 from relm.examples.duplicates import DUPLICATE
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
@@ -144,6 +145,7 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "examples": split.examples,
             "tokens": split.tokens,
             "utilisation": split.utilisation,
+            **_cropping(split.packing, split.tokens),
             "documents": split.documents,
             "words": split.words,
             "bytes": split.bytes,
@@ -196,6 +198,8 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
     counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
     if "length" in table.columns and len(table):
         counts["utilisation"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
+    if packing := _sidecar(path).get("packing"):
+        counts |= {"utilisation": 1.0, **_cropping(PackingCounts(**packing), counts["tokens"])}
     columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
     notes = {"columns": columns}
     if settings := table.facts.get("settings"):
@@ -222,6 +226,16 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
     notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
     counts = {"records": records, "tokens": tokens or None}
     return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
+
+
+def _cropping(packing: PackingCounts | None, tokens: int) -> dict[str, Any]:
+    if packing is None:
+        return {}
+    return {
+        "of tokens cropped": packing.cropped_share(tokens),
+        "cropped documents": packing.cropped_documents,
+        "tokens left out": packing.left_out_tokens,
+    }
 
 
 def _record_length(features: Mapping[str, Any]) -> int:
@@ -268,6 +282,8 @@ def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int)
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
             lines = [f"{name}: {_cut(row[name].tolist(), lambda tokens: texts.line(tokens))}" for name in ("source", "target")]
+        elif "tokens" in row:
+            lines = [_cut(row["tokens"].tolist(), lambda tokens: texts.line(tokens))]
         elif "length" in row:
             lines = _format_masked(row, row.get("word_starts"), texts)
         else:
@@ -324,7 +340,7 @@ def _lengths(table: ExampleTable, first: int) -> npt.NDArray[np.int64]:
         return np.asarray(table.rows("length", indices), dtype=np.int64)
     ragged = [name for name, column in table.columns.items() if column.width == "ragged"]
     if not ragged:
-        width = table.columns["input_ids"].width if "input_ids" in table.columns else 0
+        width = next((table.columns[name].width for name in ("input_ids", "tokens") if name in table.columns), 0)
         return np.full(len(indices), width, dtype=np.int64)
     return np.asarray(sum(table.rows(name, indices).sizes for name in ragged), dtype=np.int64)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
+from relm.examples.best_fit import PackingCounts
 from relm.formatting import escape_controls
 from relm.json_shapes import COUNT, LINE, OBJECT, Kind, Nullable, is_count, require_shape
 from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
@@ -87,6 +88,8 @@ class Split:
     """Tokens as a share of the positions in rows of a fixed length; the rest is padding."""
     length_histogram: list[list[int]] = field(default_factory=list)
     """[longest, count] of documents, or rows of tables, with more tokens than the previous bound; empty: not recorded."""
+    packing: PackingCounts | None = None
+    """Documents that lost tokens in rows of whole documents; None, and not written: other examples."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,11 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     special = agreed["special"]
     end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
     tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
-    write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
+    content = asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"]))
+    for split in content["splits"].values():
+        if split["packing"] is None:
+            del split["packing"]
+    write_json(output, content)
     return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
 
 
@@ -150,6 +157,7 @@ _SIDECAR = {
     "special?": Nullable({"*": _OPTIONAL_COUNT}),
     "settings?": OBJECT,
     "length_histogram?": _HISTOGRAM,
+    "packing?": {key.name: COUNT for key in fields(PackingCounts)},
 }
 # Bytes of a token in a stream.
 _WIDTHS = {"uint16": 2, "int32": 4}
@@ -266,11 +274,16 @@ def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mappin
         facts = {field.name: _fact(sidecars, path, field.name, field.default) for field in fields(Shard)}
         shards.append(Shard(**{**facts, "file": Path(os.path.relpath(path, output.parent)).as_posix()}))
     length = agreed["settings"].get("sequence_length") if table else None
+    packed = [facts["packing"] for facts in sidecars.values() if "packing" in facts]
+    summed_packing = {key.name: sum(counts[key.name] for counts in packed) for key in fields(PackingCounts)}
+    packing = PackingCounts(**summed_packing) if packed else None
+    width = length and length + (packing is not None)  # a row of whole documents has its last label too
     return Split(
         **sums,
         shards=shards,
-        utilisation=sums["tokens"] / (sums["examples"] * length) if length else None,
+        utilisation=sums["tokens"] / (sums["examples"] * width) if width else None,
         length_histogram=summed([_fact(sidecars, path, "length_histogram", []) for path in sidecars]),
+        packing=packing,
     )
 
 
@@ -300,7 +313,14 @@ def summed(histograms: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
 def _format_split(split: Split) -> str:
     rows = "" if split.examples is None else f" in {split.examples:,} examples"
     share = "" if split.utilisation is None else f", {split.utilisation:.1%} utilisation"
-    return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}"
+    packing = "" if split.packing is None else f", {format_packing(split.packing, split.tokens)}"
+    return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}{packing}"
+
+
+def format_packing(packing: PackingCounts, tokens: int) -> str:
+    """Return a phrase on the documents that lost tokens; the rows have `tokens`."""
+    rest = f", {packing.left_out_tokens:,} tokens at the end left out" if packing.left_out_tokens else ""
+    return f"{packing.cropped_share(tokens):.1%} of tokens cropped from {packing.cropped_documents:,} documents{rest}"
 
 
 Facts = TypeVar("Facts")

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -100,29 +100,52 @@ def _written(
     documents: Path, loaded: LoadedTokenizer, output: Path, workers: int | None, checked: Callable[[], object], fast: bool
 ) -> tuple[ShardWriter, ShardCounts]:
     """Write the shard and its index, which appear once the documents are checked."""
+    counts = ShardCounts()
+    with (
+        shard_writer(output, loaded.vocabulary_size) as shard,
+        contextlib.closing(
+            encoded_documents(documents, loaded, workers, end_of_text_id=loaded.special.end_of_text, fast=fast)
+        ) as chunks,
+    ):
+        for chunk in chunks:
+            shard.append(chunk.tokens, chunk.sizes)
+            counts.add(chunk)
+        checked()
+    return shard, counts
+
+
+def encoded_documents(
+    documents: Path, loaded: LoadedTokenizer, workers: int | None, *, end_of_text_id: int | None, fast: bool = True
+) -> Generator[Chunk, None, None]:
+    """Encode a file of documents, and yield some of them at a time, in order and whole, while a bar shows the progress.
+
+    Args:
+        documents: JSON lines.
+        loaded: the tokenizer.
+        workers: processes; None: one for each core.
+        end_of_text_id: the token after each document; None: no token.
+        fast: faster encoders than the `tokenizers` library are allowed.
+
+    Raises:
+        RelmError: a line is not a document, or a worker was killed.
+        Disagreement: the fast encoder and the library differ on a sample of the text.
+    """
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
-    encode = functools.partial(
-        encoded_chunk,
-        ChunkEncoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast),
-        loaded.special.end_of_text,
-    )
+    dtype = dtype_of(loaded.vocabulary_size)
+    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype, fast), end_of_text_id)
     parting = None if loaded.kind == "other" else BEFORE_SPACE
-    counts = ShardCounts()
-    started = perf_counter()
+    started, tokens = perf_counter(), 0
     with (
         open(documents, "rb") as file,
-        shard_writer(output, loaded.vocabulary_size) as shard,
         contextlib.closing(ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {documents}")) as chunks,
         ProgressBar(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
-        for chunk in whole_documents(chunks, shard.dtype):
-            shard.append(chunk.tokens, chunk.sizes)
-            counts.add(chunk)
+        for chunk in whole_documents(chunks, dtype):
+            yield chunk
+            tokens += len(chunk.tokens)
             bar.update(chunk.read)
-            bar.set_postfix_str(f"{shard.tokens / (perf_counter() - started):,.0f} tokens/s")
-        checked()
-    return shard, counts
+            bar.set_postfix_str(f"{tokens / (perf_counter() - started):,.0f} tokens/s")
 
 
 def whole_documents(chunks: Iterable[Chunk], dtype: str) -> Iterator[Chunk]:

@@ -26,6 +26,20 @@ def _no_language(objective: "Objective") -> bool:
 
 
 @dataclass(frozen=True)
+class StoredForm:
+    """The form of stored examples, and references to the code that writes and reads them; see `ObjectiveDeclaration`."""
+
+    layout: str
+    pregenerate: str | None
+    read: str
+    stores_length: bool
+
+
+def _no_other_form(objective: "Objective") -> StoredForm | None:
+    return None
+
+
+@dataclass(frozen=True)
 class ObjectiveDeclaration:
     """The facts on an objective, and references to the code that builds and reads its examples.
 
@@ -57,6 +71,8 @@ class ObjectiveDeclaration:
     """Section of its own keys, all with defaults; None: it has none."""
     stores_length: bool = False
     """Stored examples have the phase's sequence length; otherwise they are cut to it when they are read."""
+    other_form: Callable[["Objective"], StoredForm | None] = _no_other_form
+    """Function that returns the form of stored examples if an option asks for another one than the declaration's own."""
     drawn_later: Callable[["Objective"], Collection[str]] = _no_keys
     """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
     depends_on_language: Callable[["Objective"], bool] = _no_language
@@ -80,11 +96,16 @@ def register_objective(declaration: ObjectiveDeclaration) -> None:
 
 
 class Causal(Section):
-    """Next-token prediction on windows of one stream of all documents (GPT-2)."""
+    """Next-token prediction on windows of one stream of all documents (GPT-2), or on rows of whole documents (nanochat)."""
 
-    end_of_text: Literal["after", "between", "never"] = "after"
+    packing: Literal["stream", "best_fit"] = "stream"
+    """Packing of documents into sequences. stream: windows of all documents, one after the other; best_fit: each sequence
+    begins with a document and is filled by the longest ones that fit, out of 1,000; where none fits, the shortest is cropped,
+    and its other tokens are not trained on, as in nanochat."""
+    end_of_text: Literal["after", "between", "never", "before"] = "after"
     """Position of the end-of-text token. after: after every document; between: between documents, so not after the last; never:
-    the tokenizer has no such token, and documents are concatenated without one."""
+    the tokenizer has no such token, and documents are concatenated without one; before: before every document, as
+    packing: best_fit requires."""
     stride: int | None = Field(default=None, gt=0)
     """Tokens from the start of one window to that of the next; null: sequence_length, so that each token is predicted once."""
     sampling: Literal["each_once", "with_replacement"] = "each_once"
@@ -97,6 +118,19 @@ class Causal(Section):
     def documents_can_be_told_apart(self) -> Self:
         if self.document_attention and self.end_of_text == "never":
             raise ValueError("document_attention needs the end-of-text token between documents; not with end_of_text: never")
+        return self
+
+    @model_validator(mode="after")
+    def best_fit_has_its_options(self) -> Self:
+        if self.packing == "best_fit" and self.stride is not None:
+            raise ValueError("stride: packing: best_fit has no windows that could overlap; leave it out")
+        if (self.packing == "best_fit") != (self.end_of_text == "before"):
+            raise ValueError(
+                "packing: best_fit begins each document with the end-of-text token, and needs end_of_text: before; "
+                f"found {self.end_of_text}"
+                if self.packing == "best_fit"
+                else "end_of_text: before goes with packing: best_fit; in a stream the token is after or between documents"
+            )
         return self
 
 
@@ -195,6 +229,8 @@ class Objective(Section):
             raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
         if self.as_published is not None and self.causal.sampling != "each_once":
             raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
+        if self.as_published is not None and self.causal.packing != "stream":
+            raise ValueError(f"causal.packing: {self.as_published.builder} reads a stream; leave it out")
         if (builder := self.original) is not None and builder.objective != self.objective:
             raise ValueError(
                 f"as_published.builder: {builder.name} builds objective {builder.objective}, found {self.objective}"
@@ -222,9 +258,15 @@ class Objective(Section):
         return None if self.as_published is None else BUILDERS[self.as_published.builder]
 
     @property
+    def form(self) -> StoredForm:
+        """Form of pregenerated examples: the declaration's, unless an option asks for another one."""
+        own = self.declaration
+        return own.other_form(self) or StoredForm(own.layout, own.pregenerate, own.read, own.stores_length)
+
+    @property
     def layout(self) -> str:
         """Layout of pregenerated examples: `TOKEN_STREAM` or `TABLE`."""
-        return self.declaration.layout
+        return self.form.layout
 
     @property
     def suffix(self) -> str:
@@ -243,7 +285,7 @@ class Objective(Section):
         options = given.pop(self.objective, {})
         if options := {key: value for key, value in options.items() if key not in drawn_later}:
             given[self.objective] = options
-        return {**given, "sequence_length": self.sequence_length} if self.declaration.stores_length else given
+        return {**given, "sequence_length": self.sequence_length} if self.form.stores_length else given
 
     @property
     def depends_on_language(self) -> bool:
@@ -269,6 +311,13 @@ def _splits_sentences(objective: Objective) -> bool:
     return objective.masked.sentences == "split" and (objective.original is None or objective.original.splits_sentences)
 
 
+def _form_of_causal(objective: Objective) -> StoredForm | None:
+    if objective.causal.packing == "stream":
+        return None
+    code = "relm.examples.document_rows"
+    return StoredForm(TABLE, f"{code}:pregenerate_document_rows", f"{code}:open_document_rows", stores_length=True)
+
+
 OBJECTIVES.register(
     ObjectiveDeclaration(
         name="causal",
@@ -279,6 +328,8 @@ OBJECTIVES.register(
         generate="relm.examples.causal:generate_causal",
         lengths="relm.examples.causal:causal_lengths",
         options=Causal,
+        other_form=_form_of_causal,
+        drawn_later=lambda objective: ("sampling", "document_attention"),
     )
 )
 OBJECTIVES.register(

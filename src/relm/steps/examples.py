@@ -59,6 +59,9 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
     for section, key, value in a.option or ():
         options[section] = {**options.get(section, {}), key: value}
     objective = validate_options(Objective, options, Path("pregenerate"), {})
+    if a.sequence_length is None and objective.form.stores_length:  # by an option
+        del options["sequence_length"]
+        objective = validate_options(Objective, options, Path("pregenerate"), {})
     return stored_identity(objective, a.language or DEFAULT_LANGUAGE)
 
 
@@ -179,7 +182,12 @@ STEPS: dict[str, Step] = {
         [
             JOB,
             argument("--objective", metavar="NAME", help="instead of --job: as in a recipe's phase; default: causal"),
-            argument("--sequence-length", type=positive, metavar="N", help="with it, for masked: tokens per sequence"),
+            argument(
+                "--sequence-length",
+                type=positive,
+                metavar="N",
+                help="with it, for masked and best_fit: tokens per sequence",
+            ),
             argument(
                 "--option",
                 type=objective_option,
