@@ -178,7 +178,7 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "write_sidecar", stop)
+    monkeypatch.setattr(module, "write_hashed_sidecar", stop)
     with pytest.raises(KeyboardInterrupt):
         pregenerate(write_documents("b.jsonl", ["another"]), tokenizer, tmp_path / "a.bin")
     assert not sidecar_of(tmp_path / "a.bin").exists()
