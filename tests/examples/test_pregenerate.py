@@ -123,8 +123,8 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
 
 
 def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
-    """Run `encoded_chunk` in a worker that the system kills at one line."""
-    if lines.first >= victim:
+    """Run `encoded_chunk` in a worker that the system kills at an offset."""
+    if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_chunk(encoding, end_of_text_id, lines)
 
@@ -133,7 +133,7 @@ def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, pro
     documents = write_documents("a.jsonl", prose)
     with_small_chunks(monkeypatch, 4096)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 100))
+        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 20_000))
         with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
             pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
