@@ -10,6 +10,7 @@ import collections
 import contextlib
 import fcntl
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -200,7 +201,7 @@ def _work(items: Connection, results: Connection, function: Callable[[Any], Any]
 
         load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
-        while True:
+        for number in itertools.count():
             item = _receive(items)
             answer: tuple[Any, Exception | None]
             try:
@@ -208,7 +209,7 @@ def _work(items: Connection, results: Connection, function: Callable[[Any], Any]
             except Exception as error:
                 answer = (None, error)
             _Message(answer).send(results)
-            if not gc.get_freeze_count():  # what the first item has loaded stays, and is not searched again and again
+            if number == 0:  # what the first item has loaded stays, and is not searched again and again
                 gc.freeze()
 
 
