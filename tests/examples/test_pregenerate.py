@@ -122,6 +122,23 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 
+@pytest.mark.parametrize("ending", [b"\n", b""])
+def test_chunks_are_the_same_whether_their_lines_are_numbered_or_not(tmp_path, monkeypatch, ending: bytes) -> None:
+    monkeypatch.setattr(documents_module, "CHUNK_END", 7)
+    path = tmp_path / "a.jsonl"
+    generator = np.random.default_rng(3)
+    path.write_bytes(b"\n".join(b"x" * size for size in generator.zipf(1.5, 60) % 500) + ending)
+    for size in (2, 10, 64, 1000, 2**20):
+        monkeypatch.setattr(documents_module, "CHUNK", size)
+        with open(path, "rb") as file:
+            numbered, others = list(chunks_of(file)), list(chunks_of(file, numbered=False))
+        assert others == [chunk._replace(first=0) for chunk in numbered]
+        assert [documents_module._line_at(path, chunk.start) for chunk in others] == [chunk.first for chunk in numbered]
+    path.write_bytes(b"")
+    with open(path, "rb") as file:
+        assert not list(chunks_of(file, numbered=False))
+
+
 def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
     """Run `encoded_chunk` in a worker that the system kills at an offset."""
     if lines.start >= victim:
