@@ -214,8 +214,9 @@ def _parts(file: IO[bytes], documents: Path, first: int, start: int, size: int, 
     while end - offset > LONG_LINE:
         length = _part_size(file, offset, min(end - offset, LONGEST_PART), parting)
         if not length and end - offset > LONGEST_PART:
+            line = first or _line_at(documents, start)
             raise RelmError(
-                f"{documents}, line {first or _line_at(documents, start)}: {LONGEST_PART:,} bytes of one document without a split point "
+                f"{documents}, line {line}: {LONGEST_PART:,} bytes of one document without a split point "
                 "(the end of a word, or of a line for objectives that read sentences); split the document"
             )
         if not length:

@@ -113,7 +113,9 @@ def _written(
     with (
         open(documents, "rb") as file,
         shard_writer(output, loaded.vocabulary_size) as shard,
-        contextlib.closing(ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {documents}")) as chunks,
+        contextlib.closing(
+            ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {documents}")
+        ) as chunks,
         ProgressBar(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
         for chunk in whole_documents(chunks, shard.dtype):
