@@ -77,7 +77,7 @@ def sha256_of(path: Path) -> str:
 class HashingWriter:
     """A writer of a file from its beginning to its end, with the sha256 of what was written so far.
 
-    Every `WRITTEN_BACK` bytes the system is asked to begin writing them to the disk, so that little is left for the final flush.
+    Every `WRITTEN_BACK` bytes the system is asked to begin writing them to the disk, so the final flush has little left.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

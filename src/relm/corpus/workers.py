@@ -32,8 +32,8 @@ Result = TypeVar("Result")
 # Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result. Linux gives one
 # user 64 MiB of large pipes, and small ones after that.
 PIPE = 2**19
-# Bytes of the largest message that may wait in the pipe of a busy worker. Any pipe has room for two of them, so the parent never
-# waits for a worker that itself waits until the parent reads its result.
+# Bytes of the largest message that may wait in the pipe of a busy worker. Any pipe has room for two of them, so the parent
+# never waits for a worker that itself waits until the parent reads its result.
 SMALL = 2**12
 # Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
 READ_AHEAD = 3
