@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from relm import artifact
 from relm.artifact import (
     SEAL,
+    HashingWriter,
     atomic_file,
     canonical_json,
     checked_sidecar,
@@ -228,3 +230,23 @@ def test_of_two_writers_of_one_file_the_first_is_told_and_harms_nothing(tmp_path
     other.close()
     assert path.read_bytes() == b"second"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_bytes_that_are_written_back_early_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advice: list[tuple[int, int]] = []
+    monkeypatch.setattr(artifact, "WRITTEN_BACK", 1000)
+    advise = os.posix_fadvise
+
+    def noting(descriptor: int, offset: int, size: int, kind: int) -> None:
+        advice.append((offset, size))
+        advise(descriptor, offset, size, kind)
+
+    monkeypatch.setattr(os, "posix_fadvise", noting)
+    pieces = [os.urandom(size) for size in (1, 999, 0, 10, 5000, 900)]
+    with open(tmp_path / "a", "wb") as file:
+        writer = HashingWriter(file)
+        for piece in pieces:
+            writer.write(memoryview(piece))
+    assert (tmp_path / "a").read_bytes() == b"".join(pieces)
+    assert writer.sha256 == sha256_of(tmp_path / "a")
+    assert advice == [(0, 1000), (1000, 5010)]

@@ -20,6 +20,7 @@ from relm.errors import RelmError
 LARGEST_JSON = 1 << 30
 """Bytes of the largest JSON file that is read; a run of ten thousand shards needs a tenth of it."""
 DEEPEST_JSON = 100
+WRITTEN_BACK = 1 << 23
 SEAL = "facts_sha256"
 """The last key of a sidecar and of a step's record: the sha256 of all others, so that a changed digit does not pass."""
 
@@ -74,11 +75,15 @@ def sha256_of(path: Path) -> str:
 
 
 class HashingWriter:
-    """A writer of a file from its beginning to its end, with the sha256 of what was written so far."""
+    """A writer of a file from its beginning to its end, with the sha256 of what was written so far.
+
+    Every `WRITTEN_BACK` bytes the system is asked to begin writing them to the disk, so the final flush has little left.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
         self._digest = hashlib.sha256()
+        self._size = self._written_back = 0
 
     @property
     def sha256(self) -> str:
@@ -89,6 +94,14 @@ class HashingWriter:
         """Append some bytes."""
         self.file.write(content)
         self._digest.update(content)
+        self._size += memoryview(content).nbytes
+        if self._size - self._written_back >= WRITTEN_BACK:
+            self.file.flush()
+            with contextlib.suppress(OSError, AttributeError):  # advice, which not every system or file takes
+                os.posix_fadvise(
+                    self.file.fileno(), self._written_back, self._size - self._written_back, os.POSIX_FADV_DONTNEED
+                )
+            self._written_back = self._size
 
 
 def stamp_of(path: Path) -> list[int]:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from relm.artifact import sidecar_of
 from relm.cluster.rank_processes import run_ranks, split_processes
 from relm.cluster.slurm_step import adopt_slurm_step
 from relm.devices import ranks
@@ -46,7 +47,8 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     for given in job.inputs:
-        require_as_made(given, job.expected_sha256.get(given))
+        if given not in job.checked_by_run or not sidecar_of(given).is_file():
+            require_as_made(given, job.expected_sha256.get(given))
     if not step.records:
         return job.run()
 

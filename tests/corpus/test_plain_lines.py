@@ -1,14 +1,16 @@
 """Plain lines are read as the JSON parser reads them, and every other line is left to the parser."""
 
+import itertools
 import json
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relm.corpus.documents import Document, encode_document, parse_document
 from relm.corpus.plain_lines import read_plain_texts
-from relm.corpus.utf8_texts import Utf8Texts
+from relm.corpus.utf8_texts import Utf8Texts, valid_leads
 from relm.errors import RelmError
 
 
@@ -27,7 +29,9 @@ def plain(content: bytes) -> list[bytes] | None:
     if found is None:
         return None
     assert found.joined == b"\n".join(found.texts)
-    assert found.count() == Utf8Texts.of(found.texts).count()
+    again = Utf8Texts.of(found.texts)
+    assert found.count() == again.count()
+    assert found.leads.tolist() == again.leads.tolist()
     return list(found.texts)
 
 
@@ -136,3 +140,25 @@ PLAIN = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_character
 def test_documents_are_read_without_the_parser(documents: list[tuple[str, str]]) -> None:
     content = b"".join(line_of(text, title) for text, title in documents)
     assert plain(content) == [text.encode() for text, _ in documents]
+
+
+def leads_by_the_decoder(content: bytes) -> list[int] | None:
+    try:
+        characters = content.decode()
+    except UnicodeDecodeError:
+        return None
+    starts = itertools.accumulate((len(character.encode()) for character in characters), initial=0)
+    return [start for start, character in zip(starts, characters, strict=False) if character > "\x7f"]
+
+
+# The bytes at which the rules of UTF-8 change.
+BOUNDS = b"\x00a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xe1\xec\xed\xee\xef\xf0\xf1\xf3\xf4\xf5\xff"
+
+
+@pytest.mark.parametrize("padding", [0, 100], ids=["dense", "sparse"])
+def test_bytes_are_utf8_if_the_decoder_takes_them(padding: int) -> None:
+    for length in (1, 2, 3):
+        for some in itertools.product(BOUNDS, repeat=length):
+            for content in (b" " * padding + bytes(some), bytes(some) + b"\x80" + b" " * padding):
+                found = valid_leads(np.frombuffer(content, dtype=np.uint8))
+                assert (None if found is None else found.tolist()) == leads_by_the_decoder(content), content

@@ -159,6 +159,26 @@ def test_items_may_be_larger_than_a_pipe() -> None:
     assert list(ordered_map(sum_of, items, 2, "testing")) == [number * 2**20 for number in range(5)]
 
 
+def pair_with_time(item: object) -> tuple[float, object, np.ndarray]:
+    """Return an item and the time at which it was taken, in a result that is larger than a pipe."""
+    return time.monotonic(), item, np.zeros(2**21, dtype=np.int8)
+
+
+def test_small_items_wait_in_the_pipes_of_busy_workers() -> None:
+    results = ordered_map(pair_with_time, range(8), 2, "testing")
+    taken = [next(results)[0]]
+    time.sleep(1)  # the caller is slow, and reads no result
+    asked = time.monotonic()
+    taken += [moment for moment, *_ in results]
+    assert sum(moment < asked for moment in taken) >= 3  # one of the workers at least had a second item
+
+
+def test_small_and_large_items_in_turns_do_not_block() -> None:
+    items = [number if number % 3 else np.full(2**20, number, dtype=np.int8) for number in range(20)]
+    found = [item for _, item, _ in ordered_map(pair_with_time, items, 2, "testing")]
+    assert all(np.array_equal(one, other) for one, other in zip(found, items, strict=True))
+
+
 def kill_oneself_while_sending(number: int) -> Sliced:
     if number == 1:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()

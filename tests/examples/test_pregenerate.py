@@ -122,9 +122,26 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 
+@pytest.mark.parametrize("ending", [b"\n", b""])
+def test_chunks_are_the_same_whether_their_lines_are_numbered_or_not(tmp_path, monkeypatch, ending: bytes) -> None:
+    monkeypatch.setattr(documents_module, "CHUNK_END", 7)
+    path = tmp_path / "a.jsonl"
+    generator = np.random.default_rng(3)
+    path.write_bytes(b"\n".join(b"x" * size for size in generator.zipf(1.5, 60) % 500) + ending)
+    for size in (2, 10, 64, 1000, 2**20):
+        monkeypatch.setattr(documents_module, "CHUNK", size)
+        with open(path, "rb") as file:
+            numbered, others = list(chunks_of(file)), list(chunks_of(file, numbered=False))
+        assert others == [chunk._replace(first=0) for chunk in numbered]
+        assert [documents_module._line_at(path, chunk.start) for chunk in others] == [chunk.first for chunk in numbered]
+    path.write_bytes(b"")
+    with open(path, "rb") as file:
+        assert not list(chunks_of(file, numbered=False))
+
+
 def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
-    """Run `encoded_chunk` in a worker that the system kills at one line."""
-    if lines.first >= victim:
+    """Run `encoded_chunk` in a worker that the system kills at an offset."""
+    if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_chunk(encoding, end_of_text_id, lines)
 
@@ -133,7 +150,7 @@ def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, pro
     documents = write_documents("a.jsonl", prose)
     with_small_chunks(monkeypatch, 4096)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 100))
+        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 20_000))
         with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
             pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
@@ -178,7 +195,7 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "write_sidecar", stop)
+    monkeypatch.setattr(module, "write_hashed_sidecar", stop)
     with pytest.raises(KeyboardInterrupt):
         pregenerate(write_documents("b.jsonl", ["another"]), tokenizer, tmp_path / "a.bin")
     assert not sidecar_of(tmp_path / "a.bin").exists()

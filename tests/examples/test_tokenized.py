@@ -113,8 +113,8 @@ def test_very_long_documents_are_encoded_in_parts_between_their_lines(wordpiece,
 
 
 def killed(victim: int, encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
-    """Run `encoded_part` in a worker that the system kills at one line."""
-    if lines.first >= victim:
+    """Run `encoded_part` in a worker that the system kills at an offset."""
+    if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_part(encoding, lines)
 
@@ -129,7 +129,7 @@ def test_a_killed_worker_is_an_error_and_the_next_attempt_gives_the_same(
         expected = arrays_of(found)
     before = sorted(tmp_path.rglob("*"))
     with monkeypatch.context() as patched:
-        patched.setattr(module, "encoded_part", functools.partial(killed, 100))
+        patched.setattr(module, "encoded_part", functools.partial(killed, 20_000))
         with (
             pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"),
             tokenized_documents(documents, wordpiece, "lines", "en", 2),

@@ -10,13 +10,13 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from relm.corpus.utf8_texts import SEPARATOR, Utf8Texts
+from relm.corpus.utf8_texts import SEPARATOR, Utf8Texts, valid_leads
 
-# The start of a line up to its text. The bytes below U+0020, which JSON forbids in strings, are checked apart.
-_STRING = rb'"(?:[^"\\]|\\["\\/bfnrt])*"'
+# The start of a line up to its text.
+_STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _HEAD = re.compile(rb'\{ *"id": *' + _STRING + rb', *"title": *' + _STRING + rb', *"text": *"')
 _TAIL = b'"}'
-_QUOTE, _BACKSLASH, _SPACE = b'"\\ '
+_QUOTE, _BACKSLASH, _SPACE = (np.uint8(ord(character)) for character in '"\\ ')
 # Both are forbidden in the strings of JSON: one separates texts, the other stands for an escaped backslash.
 _SEPARATOR, _ESCAPED_BACKSLASH = b"\0", b"\1"
 # The second byte of an escape -> its character; 0 where that is no escape of two characters.
@@ -32,27 +32,33 @@ def read_plain_texts(content: bytes) -> Utf8Texts | None:
     """
     if not content:
         return Utf8Texts.of([])
-    if (bodies := _bodies(content)) is None or not _is_utf8(content):
+    if (bodies := _bodies(content)) is None:
         return None
-    control = np.count_nonzero(np.frombuffer(content, dtype=np.uint8) < _SPACE)
-    if control != len(bodies) - (not content.endswith(b"\n")):
+    joined = bytearray(_SEPARATOR).join(bodies)
+    escaped = _unescape(np.frombuffer(joined, dtype=np.uint8), len(bodies) - 1)
+    if escaped is None:
         return None
-    texts = _unescaped(_SEPARATOR.join(bodies))
-    if texts is None:
+    joined = joined.replace(b"\\", b"")  # three times as fast as a selection by numpy
+    if _ESCAPED_BACKSLASH[0] in escaped:
+        joined = joined.replace(_ESCAPED_BACKSLASH, b"\\")
+    data = np.frombuffer(joined, dtype=np.uint8)
+    if (leads := valid_leads(data)) is None:
         return None
-    joined = texts.replace(_SEPARATOR, SEPARATOR)
-    return Utf8Texts(_split(texts), joined, few_controls=True)  # which only a longer escape could give
+    texts = _split(joined, data)
+    return Utf8Texts(texts, joined, blanks_only=ord("\b") not in escaped, known_leads=leads)
 
 
 def _bodies(content: bytes) -> list[bytes] | None:
     """Return what each line has between the quotes of its text; None if a line has another form."""
     bodies = []
-    start = 0
-    while start < len(content):
-        end = content.find(b"\n", start)
-        end = len(content) if end < 0 else end
-        head = _HEAD.match(content, start, end)
-        if head is None or not content.endswith(_TAIL, head.end(), end):
+    start, size = 0, len(content)
+    match, find = _HEAD.match, content.find
+    while start < size:
+        end = find(b"\n", start)
+        if end < 0:
+            end = size
+        head = match(content, start, end)
+        if head is None or not content.endswith(_TAIL, head.end(), end) or not _is_utf8(head[0]):
             return None
         bodies.append(content[head.end() : end - len(_TAIL)])
         start = end + 1
@@ -69,9 +75,18 @@ def _is_utf8(content: bytes) -> bool:
     return True
 
 
-def _unescaped(bodies: bytes) -> bytes | None:
-    """Return the texts of concatenated bodies; None if one has a quote or a backslash that begins no escape."""
-    data = np.frombuffer(bytearray(bodies), dtype=np.uint8)
+def _unescape(data: npt.NDArray[np.uint8], separators: int) -> npt.NDArray[np.uint8] | None:
+    """Put the character of each escape in the place of its second byte, which leaves the first one, a backslash, to be removed.
+
+    Args:
+        data: concatenated bodies, which are changed.
+        separators: the number of bytes between them, which are control characters as JSON forbids them.
+
+    Returns:
+        The characters; None if a body has a control character, a quote, or a backslash that begins no escape.
+    """
+    if np.count_nonzero(data < _SPACE) != separators:
+        return None
     escapes = _escapes(np.flatnonzero(data == _BACKSLASH))
     if len(escapes) and escapes[-1] == len(data) - 1:
         return None
@@ -80,8 +95,7 @@ def _unescaped(bodies: bytes) -> bytes | None:
     if not characters.all() or np.count_nonzero(data == _QUOTE) != np.count_nonzero(escaped == _QUOTE):
         return None
     data[escapes + 1] = characters
-    texts = data.tobytes().replace(b"\\", b"")  # three times as fast as a selection by numpy
-    return texts.replace(_ESCAPED_BACKSLASH, b"\\") if _ESCAPED_BACKSLASH in texts else texts
+    return characters
 
 
 def _escapes(backslashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -95,11 +109,18 @@ def _escapes(backslashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return escapes
 
 
-def _split(texts: bytes) -> list[bytes]:
-    """Return ``texts.split(_SEPARATOR)``, which looks at each byte, by a search for the separator."""
-    found = []
+def _split(joined: bytearray, data: npt.NDArray[np.uint8]) -> list[bytes]:
+    """Return the texts between the separators, and replace these by those of `Utf8Texts`.
+
+    A search finds separators faster than ``split``, which looks at each byte.
+    """
+    texts, ends = [], []
     start = 0
-    while (end := texts.find(_SEPARATOR, start)) >= 0:
-        found.append(texts[start:end])
+    view, find = memoryview(joined), joined.find
+    while (end := find(_SEPARATOR, start)) >= 0:
+        texts.append(view[start:end].tobytes())
+        ends.append(end)
         start = end + 1
-    return [*found, texts[start:]]
+    texts.append(view[start:].tobytes())
+    data[ends] = SEPARATOR[0]
+    return texts

@@ -12,6 +12,13 @@ Flags = npt.NDArray[np.bool_]
 
 SEPARATOR = b"\n"
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x4000)])
+# First byte of a character beyond ASCII -> its continuation bytes, and the least and greatest second byte (Unicode, table 3-7).
+_FOLLOWING = np.zeros(256, dtype=np.int64)
+_FOLLOWING[0xC2:0xE0], _FOLLOWING[0xE0:0xF0], _FOLLOWING[0xF0:0xF5] = 1, 2, 3
+_LEAST, _GREATEST = np.full(256, 0x80, dtype=np.uint8), np.full(256, 0xBF, dtype=np.uint8)
+_LEAST[[0xE0, 0xF0]], _GREATEST[[0xED, 0xF4]] = (0xA0, 0x90), (0x9F, 0x8F)
+# Of so many bytes at most one may be beyond ASCII for the check by numpy to be faster than the decoder.
+_SPARSE = 16
 
 
 @dataclass(frozen=True)
@@ -19,10 +26,12 @@ class Utf8Texts:
     """Some texts in valid UTF-8."""
 
     texts: Sequence[bytes]
-    joined: bytes
+    joined: bytes | bytearray
     """The texts with a newline between them."""
-    few_controls: bool = False
-    """True: no text has a control character from U+000E to U+001B."""
+    blanks_only: bool = False
+    """True: all control characters up to U+001F are white space."""
+    known_leads: Offsets | None = None
+    """`leads`, where they are known."""
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> "Utf8Texts":
@@ -37,7 +46,7 @@ class Utf8Texts:
     @cached_property
     def leads(self) -> Offsets:
         """Return the offsets, in the joined texts, of the first bytes of characters beyond ASCII."""
-        return np.flatnonzero(self.data >= 0xC2)
+        return np.flatnonzero(self.data >= 0xC2) if self.known_leads is None else self.known_leads
 
     def indices_at(self, offsets: Sequence[int]) -> set[int]:
         """Return the indices of the texts at some offsets in the joined texts."""
@@ -61,10 +70,10 @@ class Utf8Texts:
 
     def _ascii_spaces(self) -> Flags:
         """Return True for U+0009 to U+000D and for U+001C to U+0020."""
-        after_backspace = self.data - np.uint8(9)
-        spaces: Flags = after_backspace < (24 if self.few_controls else 5)
-        if not self.few_controls:
-            spaces |= self.data - np.uint8(28) < 5
+        if self.blanks_only:
+            return self.data <= np.uint8(0x20)
+        spaces: Flags = self.data - np.uint8(9) < 5
+        spaces |= self.data - np.uint8(28) < 5
         return spaces
 
     def _spaces_beyond_ascii(self) -> Iterator[tuple[int, Offsets]]:
@@ -78,3 +87,36 @@ class Utf8Texts:
             (data[three] & 15).astype(np.int64) << 12 | (data[three + 1] & 63).astype(np.int64) << 6 | data[three + 2] & 63
         )
         yield 3, three[_IS_SPACE[code_points]]
+
+
+def valid_leads(data: npt.NDArray[np.uint8]) -> Offsets | None:
+    """Return the offsets of the first bytes of characters beyond ASCII, or None where the bytes are not UTF-8.
+
+    >>> valid_leads(np.frombuffer("aé€".encode(), np.uint8)).tolist(), valid_leads(np.array([0xC3], np.uint8))
+    ([1, 3], None)
+    """
+    beyond = data >= np.uint8(0x80)
+    if _SPARSE * np.count_nonzero(beyond) > len(data):
+        try:
+            data.tobytes().decode()
+        except UnicodeDecodeError:
+            return None
+        return np.flatnonzero(data >= np.uint8(0xC2))
+    found = np.flatnonzero(beyond)
+    leads = found[data[found] >= 0xC0]
+    first = data[leads]
+    following = _FOLLOWING[first]
+    if not following.all() or int(following.sum()) != len(found) - len(leads):
+        return None
+    if not len(leads):
+        return leads
+    if int((leads + following).max()) >= len(data):
+        return None
+    second = data[leads + 1]
+    if not ((_LEAST[first] <= second) & (second <= _GREATEST[first])).all():
+        return None
+    for place in (2, 3):  # every continuation byte that there is follows one of the leads, as there are just as many
+        last = data[leads[following >= place] + place]
+        if not (last & 0xC0 == 0x80).all():
+            return None
+    return leads

@@ -2,19 +2,23 @@
 
 The processes are spawned, so they inherit no locks or threads. Each has two pipes of its own, for items and for results: when
 the parent dies for any reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of
-that pipe and raises. Arrays are neither copied into the pickled message nor out of it.
+that pipe and raises. Arrays are neither copied into the pickled message nor out of it. A small item waits in the pipe of a busy
+worker, which thus goes on at once, and not when the parent has taken its result.
 """
 
 import collections
 import contextlib
 import fcntl
+import gc
+import itertools
 import multiprocessing
 import os
 import pickle
+import selectors
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +32,9 @@ Result = TypeVar("Result")
 # Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result. Linux gives one
 # user 64 MiB of large pipes, and small ones after that.
 PIPE = 2**19
+# Bytes of the largest message that may wait in the pipe of a busy worker. Any pipe has room for two of them, so the parent
+# never waits for a worker that itself waits until the parent reads its result.
+SMALL = 2**12
 # Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
 READ_AHEAD = 3
 
@@ -61,13 +68,13 @@ def ordered_map(
 def _collect_in_order(team: "_Team", items: Iterator[Any], window: int) -> Iterator[Any]:
     fault: Exception | None = None
     exhausted = False
-    ready: collections.deque[tuple[int, Any]] = collections.deque()
+    ready: collections.deque[tuple[int, _Message]] = collections.deque()
     results: dict[int, Any] = {}
     taken = given = 0
     while not exhausted or given < taken:
         if not exhausted and taken - given < window:
             try:
-                ready.append((taken, next(items)))
+                ready.append((taken, _Message(next(items))))
                 taken += 1
             except StopIteration:
                 exhausted = True
@@ -83,13 +90,13 @@ def _collect_in_order(team: "_Team", items: Iterator[Any], window: int) -> Itera
         raise fault
 
 
-def _start_ready(team: "_Team", ready: collections.deque[tuple[int, Any]]) -> None:
-    while ready and team.idle:
-        team.start(*ready.popleft())
+def _start_ready(team: "_Team", ready: collections.deque[tuple[int, "_Message"]]) -> None:
+    while ready and team.start(*ready[0]):
+        ready.popleft()
 
 
 class _Team:
-    """The worker processes, each busy with one item or idle."""
+    """The worker processes, each idle, or busy with one item while another one may wait in its pipe."""
 
     def __init__(self, function: Callable[[Any], Any], task: str) -> None:
         self.function = function
@@ -97,8 +104,9 @@ class _Team:
         # By the end of the pipe from which a worker's results are read.
         self.processes: dict[Connection, BaseProcess] = {}
         self.items: dict[Connection, Connection] = {}
-        self.busy: dict[Connection, int] = {}
-        self.idle: list[Connection] = []
+        self.given: dict[Connection, collections.deque[int]] = {}
+        """Numbers of the items that a worker has not answered."""
+        self.selector = selectors.DefaultSelector()
 
     def hire(self, workers: int) -> None:
         """Start the processes."""
@@ -115,26 +123,33 @@ class _Team:
                 taken.close()
                 given.close()  # so that the worker's death ends the pipe
                 self.processes[results], self.items[results] = process, items
-                self.idle.append(results)
+                self.given[results] = collections.deque()
+                self.selector.register(results, selectors.EVENT_READ)
         except OSError as error:
             hired = len(self.processes)
             raise RelmError(
                 f"{self.task}: only {hired} of {workers} worker processes could be started ({error.strerror}); use fewer"
             ) from None
 
-    def start(self, number: int, item: Any) -> None:
-        """Give an item to an idle worker."""
-        connection = self.idle.pop()
+    def start(self, number: int, item: "_Message") -> bool:
+        """Give an item to a worker, and return True; return False if all have enough to do."""
+        connection, given = min(self.given.items(), key=lambda worker: len(worker[1]))
+        if len(given) > item.is_small:
+            return False
         try:
-            _send(self.items[connection], item)
+            item.send(self.items[connection])
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(connection) from None
-        self.busy[connection] = number
+        given.append(number)
+        return True
 
     def finished(self, block: bool) -> dict[int, Any]:
         """Return the results that have arrived, by item number; with ``block`` at least one, if any worker is busy."""
-        results = {}
-        for connection in wait(list(self.busy), timeout=None if block else 0) if self.busy else ():
+        results: dict[int, Any] = {}
+        if not any(self.given.values()):
+            return results
+        for key, _ in self.selector.select(timeout=None if block else 0):
+            connection = key.fileobj
             assert isinstance(connection, Connection)
             try:
                 result, error = _receive(connection)
@@ -142,8 +157,7 @@ class _Team:
                 raise self._death(connection) from None
             if error is not None:
                 raise error
-            results[self.busy.pop(connection)] = result
-            self.idle.append(connection)
+            results[self.given[connection].popleft()] = result
         return results
 
     def _death(self, connection: Connection) -> RelmError:
@@ -156,6 +170,7 @@ class _Team:
 
     def dismiss(self) -> None:
         """Stop all workers, busy or not."""
+        self.selector.close()
         for connection, process in self.processes.items():
             connection.close()
             self.items[connection].close()
@@ -186,29 +201,42 @@ def _work(items: Connection, results: Connection, function: Callable[[Any], Any]
 
         load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
-        while True:
+        for number in itertools.count():
             item = _receive(items)
             answer: tuple[Any, Exception | None]
             try:
                 answer = (function(item), None)
             except Exception as error:
                 answer = (None, error)
-            _send(results, answer)
+            _Message(answer).send(results)
+            if number == 0:  # what the first item has loaded stays, and is not searched again and again
+                gc.freeze()
 
 
-def _send(connection: Connection, value: Any) -> None:
-    """Send a value: the sizes of its arrays, its pickled form without them, and their bytes."""
-    arrays: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
-    contents = [array.raw() for array in arrays]
-    connection.send_bytes(pickle.dumps(([content.nbytes for content in contents], pickled)))
-    for content in contents:
-        while content.nbytes:
-            content = content[os.write(connection.fileno(), content) :]
+class _Message:
+    """A value to be sent: the sizes of its arrays, its pickled form without them, and their bytes."""
+
+    def __init__(self, value: Any) -> None:
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+        self.arrays = [array.raw() for array in arrays]
+        self.head = pickle.dumps(([array.nbytes for array in self.arrays], pickled))
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether it has no array, and at most `SMALL` bytes."""
+        return not self.arrays and len(self.head) <= SMALL
+
+    def send(self, connection: Connection) -> None:
+        """Send it, and wait until the pipe has taken all of it."""
+        connection.send_bytes(self.head)
+        for array in self.arrays:
+            while array.nbytes:
+                array = array[os.write(connection.fileno(), array) :]
 
 
 def _receive(connection: Connection) -> Any:
-    """Return what `_send` sent.
+    """Return the value of a message.
 
     Raises:
         EOFError: the other end was closed, perhaps in the middle of a value.

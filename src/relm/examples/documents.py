@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -18,6 +19,8 @@ from relm.errors import RelmError
 
 # Bytes of documents in one task of a worker: some 20 ms of work.
 CHUNK = 2**20
+# Bytes at the end of a chunk in which its last newline is searched first.
+CHUNK_END = 2**16
 # A document whose line is longer is split into parts; at most so many bytes are searched for the next split point.
 LONG_LINE, LONGEST_PART = 2**24, 2**26
 # Split points in the JSON of a text, whose parts can be encoded one by one. The first is before a space that follows another
@@ -36,7 +39,7 @@ class Lines(NamedTuple):
 
     path: Path
     first: int
-    """Number of the first line, counted from 1."""
+    """Number of the first line, counted from 1; 0: not known, and counted only for a message."""
     start: int
     """Offset of the first byte in the file."""
     size: int
@@ -55,6 +58,14 @@ class Lines(NamedTuple):
         Raises:
             RelmError: a line is not a document; names the file and line.
         """
+        try:
+            return self._utf8_texts()
+        except RelmError:
+            if self.first:
+                raise
+        return self._replace(first=_line_at(self.path, self.start))._utf8_texts()
+
+    def _utf8_texts(self) -> Utf8Texts:
         content = self._content()
         if self.begins and self.ends:
             plain = read_plain_texts(content)
@@ -112,7 +123,7 @@ def require_documents(documents: Path) -> None:
         raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
 
 
-def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iterator[Lines]:
+def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None, numbered: bool = True) -> Iterator[Lines]:
     """Yield the lines of a documents file in chunks of about `CHUNK` bytes, always whole lines except for very long ones.
 
     Only the offsets of lines are found here; the workers read them.
@@ -120,23 +131,54 @@ def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iter
     Args:
         file: the opened file, with its path as name.
         parting: split points of a document whose line is longer than `LONG_LINE`, such as `BEFORE_SPACE`; None: no split.
+        numbered: False: `Lines.first` is 0, and the file is not read but for the ends of chunks.
 
     Raises:
         RelmError: a very long line has no split point in `LONGEST_PART` bytes.
     """
-    documents, first, start = Path(file.name), 1, 0
-    while block := file.read(CHUNK):
-        size = block.rfind(b"\n") + 1
-        lines = _count_newlines(block) or 1
-        if not size:
-            file.seek(start)
-            size = _line_size(file)
+    documents = Path(file.name)
+    for first, start, size in _numbered_blocks(file) if numbered else _blocks(file):
         if size > LONG_LINE and parting is not None:
             yield from _parts(file, documents, first, start, size, parting)
         else:
             yield Lines(documents, first, start, size)
-        first, start = first + lines, start + size
-        file.seek(start)
+
+
+def _numbered_blocks(file: IO[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yield the number of the first line, the offset and the size of each chunk of whole lines."""
+    first, start = 1, 0
+    while block := os.pread(file.fileno(), CHUNK, start):
+        size = block.rfind(b"\n") + 1 or _line_size(file, start)
+        yield first, start, size
+        first, start = first + (_count_newlines(block) or 1), start + size
+
+
+def _blocks(file: IO[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yield the same with 0 for the number."""
+    start = 0
+    while size := _size_of_lines(file, start) or _line_size(file, start):
+        yield 0, start, size
+        start += size
+
+
+def _size_of_lines(file: IO[bytes], start: int) -> int:
+    """Return the size of the whole lines in `CHUNK` bytes from an offset on; 0 if there is no end of a line."""
+    stop = start + CHUNK
+    while stop > start:
+        begin = max(start, stop - CHUNK_END)
+        if end := os.pread(file.fileno(), stop - begin, begin).rfind(b"\n") + 1:
+            return begin + end - start
+        stop = begin
+    return 0
+
+
+def _line_at(path: Path, offset: int) -> int:
+    """Return the number of the line, counted from 1, that an offset in a file is in."""
+    number = 1
+    with open(path, "rb") as file:
+        while offset > 0 and (block := file.read(min(CHUNK, offset))):
+            number, offset = number + _count_newlines(block), offset - len(block)
+    return number
 
 
 def _count_newlines(block: bytes) -> int:
@@ -151,9 +193,10 @@ def read_chunks(documents: Iterable[Path]) -> Iterator[Lines]:
             yield from chunks_of(file)
 
 
-def _line_size(file: IO[bytes]) -> int:
-    """Return the length of the line that begins at the file's offset, its newline included."""
+def _line_size(file: IO[bytes], start: int) -> int:
+    """Return the length of the line that begins at an offset, its newline included; 0 at the end of the file."""
     size = 0
+    file.seek(start)
     while block := file.read(CHUNK):
         end = block.find(b"\n") + 1
         size += end or len(block)
@@ -171,8 +214,9 @@ def _parts(file: IO[bytes], documents: Path, first: int, start: int, size: int, 
     while end - offset > LONG_LINE:
         length = _part_size(file, offset, min(end - offset, LONGEST_PART), parting)
         if not length and end - offset > LONGEST_PART:
+            line = first or _line_at(documents, start)
             raise RelmError(
-                f"{documents}, line {first}: {LONGEST_PART:,} bytes of one document without a split point "
+                f"{documents}, line {line}: {LONGEST_PART:,} bytes of one document without a split point "
                 "(the end of a word, or of a line for objectives that read sentences); split the document"
             )
         if not length:

@@ -26,7 +26,7 @@ Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 # Characters of the sample that is compared with the library, of all texts that are encoded at once.
-SAMPLE = 1000
+SAMPLE = 250
 # Longer texts are encoded in parts, so that memory stays small; a split at the end of a word changes no token.
 LONGEST_PART = 2**20
 _BEFORE_SPACE = re.compile(r"\w(?= )")

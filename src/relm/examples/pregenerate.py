@@ -9,7 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from relm.artifact import write_sidecar
+from relm.artifact import write_hashed_sidecar
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
@@ -73,9 +73,9 @@ def pregenerate_stream(
         output.unlink()
         index_of(output).unlink()
         raise RelmError(f"{documents}: holds no documents; run the step that extracts them again")
-    write_sidecar(
+    write_hashed_sidecar(
         output,
-        sha256=shard.sha256,
+        shard.sha256,
         objective="causal",
         layout=objective.layout,
         dtype=shard.dtype,
@@ -138,7 +138,7 @@ def encoded_documents(
     started, tokens = perf_counter(), 0
     with (
         open(documents, "rb") as file,
-        contextlib.closing(ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {documents}")) as chunks,
+        contextlib.closing(ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {documents}")) as chunks,
         ProgressBar(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
         for chunk in whole_documents(chunks, dtype):

@@ -153,7 +153,7 @@ def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Gen
         bar = stack.enter_context(
             ProgressBar(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None)
         )
-        chunks = ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {encoding.documents}")
+        chunks = ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {encoding.documents}")
         stack.enter_context(contextlib.closing(chunks))
         for pairs in chunks:
             yield pairs

@@ -185,7 +185,7 @@ class _Spool:
         with (
             open(self.documents, "rb") as file,
             contextlib.closing(
-                ordered_map(encode, chunks_of(file, AFTER_NEWLINE), wanted, f"encoding {self.documents}")
+                ordered_map(encode, chunks_of(file, AFTER_NEWLINE, numbered=False), wanted, f"encoding {self.documents}")
             ) as parts,
             ProgressBar(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
         ):

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Job:
     outputs: Sequence[Path] = ()
     expected_sha256: Mapping[Path, str] = field(default_factory=dict)
     """Input -> its sha256 in the recipe, for downloads and copies of a model in a local folder."""
+    checked_by_run: Collection[Path] = ()
+    """Inputs that `run` itself compares with their sidecars, perhaps while it reads them; those without one it need not."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
 def pregenerate_job(a: Arguments) -> Job:
-    from relm.examples.builders import pregenerate
+    from relm.examples.builders import checks_documents, pregenerate
 
     if len(a.documents) != len(a.output):
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
@@ -47,7 +47,8 @@ def pregenerate_job(a: Arguments) -> Job:
             for documents, output in zip(a.documents, a.output, strict=True)
         )
 
-    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
+    checked = a.documents if checks_documents(objective) else ()
+    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output, checked_by_run=checked)
 
 
 def document_of_examples(a: Arguments) -> dict[str, Any]:
