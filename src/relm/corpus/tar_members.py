@@ -46,7 +46,7 @@ class _StrictHeader(tarfile.TarInfo):
     """A header that must be whole; tarfile takes one that is damaged or cut for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Return the header in a block of an archive.
 
         Raises:
