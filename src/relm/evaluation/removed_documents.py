@@ -106,8 +106,8 @@ def list_removed(
     is the first item with which the document shares words. Its sidecar has the sha256 of each file of documents, their count,
     and that of the removed ones by reason.
 
-    Where passages are cut out, the list has all documents that lose one, with `kept`, the first and last characters of the pieces
-    that stay; a document without a piece is removed, and the sidecar also counts the others, under `cut`.
+    Where passages are cut out, the list has all documents that lose one, with `kept`, the first and last characters of the
+    pieces that stay; a document without a piece is removed, and the sidecar also counts the others, under `cut`.
 
     Args:
         documents: files of documents, JSON lines, of different names; of duplicates the first stays, so held-out files that are
@@ -143,7 +143,8 @@ def list_removed(
         total = len(found.firsts)
         if sum(removed.values()) == total:
             raise RelmError(
-                f"{', '.join(map(str, documents))}: none of {total:,} documents would be left; seek less, or give more documents"
+                f"{', '.join(map(str, documents))}: none of {total:,} documents would be left; seek less, or give "
+                "more documents"
             )
     compared = {test.name: test.sha256 for test in sought}
     counts: dict[str, Any] = {"removed": removed, **({"cut": shortened} if cut else {})}

@@ -10,7 +10,7 @@ import numpy as np
 
 from relm.corpus.ngrams import WordRule, hash_words
 from relm.evaluation.evaluated_items import Item
-from relm.examples.cut_passages import COMMON, Cut, cut_passages, find_sequences, list_lengths, list_sequences
+from relm.examples.cut_passages import COMMON, Cut, Sequences, cut_passages, find_sequences, list_sequences
 from relm.examples.overlap import ItemNGrams, Sought
 
 
@@ -50,14 +50,14 @@ class SoughtPassages:
         return cls([test.ngrams.sought for test in tests], origins)
 
     @functools.cached_property
-    def _lengths(self) -> list[int]:
-        return list_lengths(self.origins)
+    def _sequences(self) -> Sequences:
+        return Sequences.of(self.origins)
 
     def find(self, texts: Sequence[str]) -> dict[int, list[str]]:
         """Return the index of each text that has a sequence, and the sequences that `find_sequences` finds in it, if any."""
         words = hash_words(texts, WordRule.PYTHON)
         likely = np.unique(np.concatenate([sought.find(words)[1] for sought in self.hashes])).tolist()
-        return {number: find_sequences(texts[number], self.origins, self._lengths) for number in likely}
+        return {number: find_sequences(texts[number], self._sequences) for number in likely}
 
     def without_common(self, found: Iterable[Sequence[str]]) -> Self:
         """Return the passages without the sequences that `COMMON` documents or more have.
@@ -71,4 +71,4 @@ class SoughtPassages:
 
     def cut(self, text: str) -> Cut | None:
         """Return what stays of a document; None: it has no passage."""
-        return cut_passages(text, self.origins, self._lengths)
+        return cut_passages(text, self._sequences)

@@ -1,18 +1,19 @@
 r"""Cut passages of tests out of documents, by the rules of Megatron-LM's ``tools/openwebtext/filter_ngrams.py``.
 
 Words are what Python's ``\w+`` finds in the text in lower case. A test's sequences are all 13 words in a row of each of its
-texts, and the whole text where it has 8 to 12. Of a document that has one of them, 200 characters on both sides are cut out with
-it, up to the next full stop, question or exclamation mark; of what is left, pieces of more than 200 characters stay, and the last
-one is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a common phrase
-and no passage.
+texts, and the whole text where it has 8 to 12. Of a document that has one of them, 200 characters on both sides are cut out
+with it, up to the next full stop, question or exclamation mark; of what is left, pieces of more than 200 characters stay, and
+the last one is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a
+common phrase and no passage.
 
 What the original does unexpectedly is done here too, so that the pieces are the same: the length of a passage is that of its
 words with one space between them; a text of fewer than 13 words has no passage, and in one of exactly 13 words shorter ones are
-sought at its beginning alone; a piece of 200 characters or fewer is dropped only where something was cut.
+sought at its beginning alone; a piece of 200 characters or fewer is dropped only where something was cut. Documents are counted
+from the front to the end, behind each sequence found, so that only the first 13 words of a longer common phrase count as one.
 """
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from relm.examples.overlap import LONGEST, SHORTEST
@@ -27,6 +28,27 @@ _ENDS = ".!?"
 
 # First and last character of a piece, the latter not included.
 Piece = tuple[int, int]
+
+
+class Sequences(NamedTuple):
+    """Sequences of words that are sought, with a space between two words."""
+
+    known: frozenset[str]
+    lengths: list[int]
+    """Their counts of words, each once, ascending."""
+    beginnings: frozenset[str]
+    """The first 8 words of each, without which no longer ones are compared."""
+
+    @classmethod
+    def of(cls, sequences: Iterable[str]) -> "Sequences":
+        """Return some sequences of 8 words or more."""
+        known = frozenset(sequences)
+        lengths = sorted({sequence.count(" ") + 1 for sequence in known})
+        return cls(known, lengths, frozenset(_begin(sequence.split(" ")) for sequence in known))
+
+
+def _begin(words: Sequence[str], first: int = 0) -> str:
+    return " ".join(words[first : first + SHORTEST])
 
 
 class _Words(NamedTuple):
@@ -60,35 +82,30 @@ def list_sequences(text: str) -> list[str]:
     return [" ".join(words[first : first + LONGEST]) for first in range(len(words) - LONGEST + 1)]
 
 
-def list_lengths(sequences: Iterable[str]) -> list[int]:
-    """Return the counts of words of some sequences, each once, ascending."""
-    return sorted({sequence.count(" ") + 1 for sequence in sequences})
-
-
-def _find_first(text: str, sought: Container[str], lengths: Sequence[int]) -> _Match | None:
+def _find_first(text: str, sought: Sequences) -> _Match | None:
     """Return the sought sequence that the original finds first."""
     words, positions = _find_words(text)
     last = len(words) - LONGEST
     for first in range(last + 1):
-        for length in (LONGEST, *lengths):
-            if (sequence := " ".join(words[first : first + length])) in sought:
-                return _Match(positions[first], sequence)
+        if _begin(words, first) in sought.beginnings:
+            for length in (LONGEST, *sought.lengths):
+                if (sequence := " ".join(words[first : first + length])) in sought.known:
+                    return _Match(positions[first], sequence)
     if last > 0:  # the shorter ones in the last 13 words
-        for length in (length for length in lengths if length != LONGEST):
+        for length in (length for length in sought.lengths if length != LONGEST):
             for first in range(last, len(words) - length + 1):
-                if (sequence := " ".join(words[first : first + length])) in sought:
+                if (sequence := " ".join(words[first : first + length])) in sought.known:
                     return _Match(positions[first], sequence)
     return None
 
 
-def find_sequences(text: str, sought: Container[str], lengths: Sequence[int]) -> list[str]:
+def find_sequences(text: str, sought: Sequences) -> list[str]:
     """Return the sought sequences that a document has, each once, in the order in which they are found.
 
-    Args:
-        lengths: the counts of words of all sought sequences, as `list_lengths` returns them.
+    The search goes on behind each, so that of two that overlap only the first is found.
     """
     found: dict[str, None] = {}
-    while match := _find_first(text, sought, lengths):
+    while match := _find_first(text, sought):
         found[match.sequence] = None
         text = text[match.start + len(match.sequence) + 1 :]
     return list(found)
@@ -103,17 +120,17 @@ class Cut(NamedTuple):
     """The sequence that was found first."""
 
 
-def cut_passages(text: str, sought: Container[str], lengths: Sequence[int]) -> Cut | None:
+def cut_passages(text: str, sought: Sequences) -> Cut | None:
     """Return what stays of a document; None: it has no sought sequence.
 
     >>> passage = "seven eight nine ten eleven twelve thirteen fourteen"
     >>> text = "a " * 150 + f". It is {passage}" + " b" * 150 + ". Then" + " c" * 150
-    >>> cut_passages(text, {passage}, [8]).pieces
+    >>> cut_passages(text, Sequences.of([passage])).pieces
     [(662, 967)]
     """
     pieces: list[Piece] = []
     start, first = 0, None
-    while match := _find_first(text[start:], sought, lengths):
+    while match := _find_first(text[start:], sought):
         first = first or match.sequence
         before, after = _split(text[start:], match)
         if before > SHORT:

@@ -44,11 +44,11 @@ def make_texts() -> list[str]:
     draw, passages = random.Random(7), make_passages()
     common = passages[:2] + passages[-4:-2]
     texts = [_text(draw, draw.randrange(1, 1500)) for _ in range(60)]
-    for number in range(300):
-        count = draw.choice((1, 1, 1, 2, 3, 8, 25)) if number % 3 else 1
+    for number in range(150):
+        count = draw.choice((1, 1, 1, 2, 3, 6)) if number % 3 else 1
         parts = []
         for _ in range(count):
-            parts.append(_text(draw, draw.choice((0, 1, 150, 199, 200, 201, 400, 1200))))
+            parts.append(_text(draw, draw.choice((0, 1, 150, 199, 200, 201, 400, 900))))
             chosen = draw.choice(common if number % 3 == 0 else passages)
             words = chosen.split()
             if draw.random() < 0.4 and len(words) > 14:
@@ -58,7 +58,7 @@ def make_texts() -> list[str]:
         parts.append(_text(draw, draw.choice((0, 1, 199, 201, 700))))
         texts.append(draw.choice((" ", ". ", "\n")).join(parts))
     for count in (8, 9, 10, 11, 12, 20):
-        texts.append(". ".join(f"{_text(draw, 1200)}. {passages[20 + count % 7]}" for _ in range(count)))
+        texts.append(". ".join(f"{_text(draw, 700)}. {passages[20 + count % 7]}" for _ in range(count)))
     texts += [passages[-1], passages[-2] + " more", "word " * 13, passages[3] * 12]
     return [text for text in dict.fromkeys(texts) if text.strip()]
 

@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.evaluation.removed_documents import ComparedTest, list_removed
 from relm.examples import documents as documents_module
 from relm.examples import kept_documents, overlap
-from relm.examples.cut_passages import EACH_SIDE, cut_passages
+from relm.examples.cut_passages import EACH_SIDE, Sequences, cut_passages, list_sequences
 from relm.examples.inspection import inspect
 from relm.examples.kept_documents import remove_listed
 from relm.recipes.datasets import Dataset
@@ -78,13 +78,15 @@ def test_pieces_are_named_by_their_place_and_the_list_says_where_a_passage_is_fr
     (start, middle), (second, end) = entries[0]["kept"]
     assert (start, end) == (0, len(text))
     assert first[:middle] == "One two three. " * (middle // 15) + "One two three."[: middle % 15]
-    assert middle <= len(first) + len("It said: ") - EACH_SIDE + 1 and text[middle - 1] == text[second - 1] == "."
+    assert middle <= len(first) + len("It said: ") - EACH_SIDE + 1
+    assert text[middle - 1] == text[second - 1] == "."
     assert [(entry["line"], entry["reason"], entry["of"], entry.get("kept")) for entry in entries[1:]] == [
         (3, "lambada", "line 2", []),
         (4, "duplicate", "texts.jsonl, line 1", None),
     ]
     sentence = remove_listed(texts, removed, kept)
-    assert "kept 3 documents" in sentence and "removed 2, duplicate 1, lambada 1, cut 1;" in sentence
+    assert "kept 3 documents" in sentence
+    assert "removed 2, duplicate 1, lambada 1, cut 1;" in sentence
     assert [tuple(document) for document in read_documents(kept)] == [
         ("0", "page0", "Before."),
         ("1:0", "page1", text[:middle]),
@@ -94,10 +96,11 @@ def test_pieces_are_named_by_their_place_and_the_list_says_where_a_passage_is_fr
 
 
 def test_a_phrase_in_ten_documents_is_no_passage_and_duplicates_do_not_count(tmp_path: Path) -> None:
-    texts = [f"{PASSAGE} {number}." for number in range(9)]
-    for further, removed_documents in (([texts[0].upper()], 9), ([f"{PASSAGE}, he said."], 0)):
+    phrase = " ".join(PASSAGE.split()[:13])
+    texts = [f"{phrase} {number}." for number in range(9)]
+    for further, removed_documents in (([texts[0].upper()], 9), ([f"{phrase}, he said."], 0)):
         documents = write_texts(tmp_path / "texts.jsonl", ["Other.", *texts, *further])
-        list_removed([documents], tmp_path / "removed.jsonl", True, [lambada(tmp_path, [PASSAGE])], cut=True)
+        list_removed([documents], tmp_path / "removed.jsonl", True, [lambada(tmp_path, [phrase])], cut=True)
         assert read_sidecar(tmp_path / "removed.jsonl")["removed"]["lambada"] == removed_documents
         sidecar_of(documents).unlink()
 
@@ -136,8 +139,7 @@ def test_any_count_of_workers_and_any_size_of_chunks_gives_the_same_bytes(
     ],
 )
 def test_a_passage_is_cut_with_its_surroundings(text: str, stays: list[tuple[int, int]] | None) -> None:
-    sought = {" ".join(PASSAGE.lower().split()[first : first + 13]) for first in range(3)}
-    found = cut_passages(text, sought, [13])
+    found = cut_passages(text, Sequences.of(list_sequences(PASSAGE)))
     assert (found.pieces if found else None) == stays
 
 
