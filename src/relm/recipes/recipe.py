@@ -202,6 +202,9 @@ class Recipe(Section):
     """Published loss curve against which training is watched, step by step; null: none."""
     control: Control | None = None
     """Recipe from which this one differs in one thing, compared seed by seed; null: none. Not part of the fingerprint."""
+    original_corpus: str | None = None
+    """Corpus of the original in whose place the dataset stands; a sentence on it is the first of the deviations in the report.
+    null: the dataset is the original's, or another deviation says what it is. Not part of the fingerprint."""
     deviations: list[str] = Field(default_factory=list)
     """Differences from the paper and their reasons, one sentence each."""
 
