@@ -48,12 +48,12 @@ class NGrams(NamedTuple):
 
 
 class WordRule(enum.Enum):
-    """What the words of a text are."""
+    """A rule that divides a text into words."""
 
     UNICODE = "unicode"
     """Maximal runs of letters, marks and numbers, in lower case and NFC."""
     PYTHON = "python"
-    r"""What Python's regular expression ``\w+`` finds in ``text.lower()``: no marks, but the underscore."""
+    r"""Matches of Python's regular expression ``\w+`` in ``text.lower()``: no marks, but the underscore."""
 
     def normalise(self, text: str) -> str:
         """Return the text in which words are sought."""

@@ -19,7 +19,7 @@ from relm.corpus.ngrams import Integers, WordRule, hash_words
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.evaluation.evaluated_items import read_items
-from relm.evaluation.sought_passages import SoughtPassages, SoughtTest
+from relm.evaluation.sought_passages import SoughtPassages, TestSequences
 from relm.examples.cut_passages import Piece
 from relm.examples.documents import Lines, checked_documents, document_texts, read_chunks
 from relm.examples.duplicates import DUPLICATE, Digests, digest_texts, find_duplicates
@@ -163,7 +163,7 @@ def _require_different_names(documents: Sequence[Path], tests: Sequence[Compared
         raise RelmError(f"{double}: removals are counted by this name, which two reasons have; name a test otherwise")
 
 
-def _seek(test: ComparedTest, rule: WordRule) -> SoughtTest:
+def _seek(test: ComparedTest, rule: WordRule) -> TestSequences:
     items, sha256 = read_items(test.file, None, test.form, test.text_key)
     ngrams = seek_items([item.texts for item in items], rule)
     if not len(ngrams.sought):
@@ -171,7 +171,7 @@ def _seek(test: ComparedTest, rule: WordRule) -> SoughtTest:
             f"{test.file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is "
             f"{test.form} the format of the file?"
         )
-    return SoughtTest(test.name, items, ngrams, sha256)
+    return TestSequences(test.name, items, ngrams, sha256)
 
 
 def _find_marks(documents: Sequence[Path], find: _Finder, workers: int | None) -> Iterator[_Marks]:
@@ -203,7 +203,7 @@ class _Found:
             for position, sequences in mark.passages.items()
         }
 
-    def list_entries(self, sought: Sequence[SoughtTest]) -> Iterator[_Entry]:
+    def list_entries(self, sought: Sequence[TestSequences]) -> Iterator[_Entry]:
         """Yield the duplicates, and the documents that share words with a test, in the order of the documents."""
         for number in np.flatnonzero(self._is_duplicate() | (self.tests >= 0)).tolist():
             if (entry := self._find_duplicate(number)) is not None:

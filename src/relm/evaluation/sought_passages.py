@@ -10,12 +10,12 @@ import numpy as np
 
 from relm.corpus.ngrams import WordRule, hash_words
 from relm.evaluation.evaluated_items import Item
-from relm.examples.cut_passages import COMMON, Cut, Sequences, cut_passages, find_sequences, list_sequences
+from relm.examples.cut_passages import COMMON, Cut, WordSequences, cut_passages, find_sequences, list_sequences
 from relm.examples.overlap import ItemNGrams, Sought
 
 
 @dataclass(frozen=True)
-class SoughtTest:
+class TestSequences:
     """A test with the sequences of words of its items."""
 
     name: str
@@ -31,7 +31,7 @@ class SoughtTest:
 
 @dataclass(frozen=True)
 class SoughtPassages:
-    """Sequences of words of tests, by whose hashes most documents are passed over; each worker gets a copy."""
+    """WordSequences of words of tests, by whose hashes most documents are passed over; each worker gets a copy."""
 
     hashes: Sequence[Sought]
     """The hashes of each test's sequences."""
@@ -39,7 +39,7 @@ class SoughtPassages:
     """Sequence -> the name of the first test that has it, and the first of its items."""
 
     @classmethod
-    def of(cls, tests: Sequence[SoughtTest]) -> Self:
+    def of(cls, tests: Sequence[TestSequences]) -> Self:
         """Return the passages of all items of some tests, whose n-grams follow `WordRule.PYTHON`."""
         origins: dict[str, tuple[str, str]] = {}
         for test in tests:
@@ -50,8 +50,8 @@ class SoughtPassages:
         return cls([test.ngrams.sought for test in tests], origins)
 
     @functools.cached_property
-    def _sequences(self) -> Sequences:
-        return Sequences.of(self.origins)
+    def _sequences(self) -> WordSequences:
+        return WordSequences.of(self.origins)
 
     def find(self, texts: Sequence[str]) -> dict[int, list[str]]:
         """Return the index of each text that has a sequence, and the sequences that `find_sequences` finds in it, if any."""

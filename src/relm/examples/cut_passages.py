@@ -30,8 +30,8 @@ _ENDS = ".!?"
 Piece = tuple[int, int]
 
 
-class Sequences(NamedTuple):
-    """Sequences of words that are sought, with a space between two words."""
+class WordSequences(NamedTuple):
+    """WordSequences of words that are sought, with a space between two words."""
 
     known: frozenset[str]
     lengths: list[int]
@@ -40,7 +40,7 @@ class Sequences(NamedTuple):
     """The first 8 words of each, without which no longer ones are compared."""
 
     @classmethod
-    def of(cls, sequences: Iterable[str]) -> "Sequences":
+    def of(cls, sequences: Iterable[str]) -> "WordSequences":
         """Return some sequences of 8 words or more."""
         known = frozenset(sequences)
         lengths = sorted({sequence.count(" ") + 1 for sequence in known})
@@ -82,7 +82,7 @@ def list_sequences(text: str) -> list[str]:
     return [" ".join(words[first : first + LONGEST]) for first in range(len(words) - LONGEST + 1)]
 
 
-def _find_first(text: str, sought: Sequences) -> _Match | None:
+def _find_first(text: str, sought: WordSequences) -> _Match | None:
     """Return the sought sequence that the original finds first."""
     words, positions = _find_words(text)
     last = len(words) - LONGEST
@@ -99,7 +99,7 @@ def _find_first(text: str, sought: Sequences) -> _Match | None:
     return None
 
 
-def find_sequences(text: str, sought: Sequences) -> list[str]:
+def find_sequences(text: str, sought: WordSequences) -> list[str]:
     """Return the sought sequences that a document has, each once, in the order in which they are found.
 
     The search goes on behind each, so that of two that overlap only the first is found.
@@ -120,12 +120,12 @@ class Cut(NamedTuple):
     """The sequence that was found first."""
 
 
-def cut_passages(text: str, sought: Sequences) -> Cut | None:
+def cut_passages(text: str, sought: WordSequences) -> Cut | None:
     """Return what stays of a document; None: it has no sought sequence.
 
     >>> passage = "seven eight nine ten eleven twelve thirteen fourteen"
     >>> text = "a " * 150 + f". It is {passage}" + " b" * 150 + ". Then" + " c" * 150
-    >>> cut_passages(text, Sequences.of([passage])).pieces
+    >>> cut_passages(text, WordSequences.of([passage])).pieces
     [(662, 967)]
     """
     pieces: list[Piece] = []

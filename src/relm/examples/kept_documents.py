@@ -20,8 +20,8 @@ from relm.progress import ProgressBar
 _AGAIN = "list them again: relm list-removed"
 
 
-class Removal(NamedTuple):
-    """What happens to a listed document."""
+class ListedDocument(NamedTuple):
+    """The fate of a listed document."""
 
     reason: str
     """`duplicate`, or the name of a test."""
@@ -89,7 +89,7 @@ def read_removals(removed: Path) -> Iterator[dict[str, Any]]:
             yield _parse(line, f"{removed}, line {number}")
 
 
-def read_removed(documents: Path, removed: Path) -> dict[int, Removal]:
+def read_removed(documents: Path, removed: Path) -> dict[int, ListedDocument]:
     """Return line -> reason and pieces of each document of a file that a list removes or cuts.
 
     Raises:
@@ -106,7 +106,8 @@ def read_removed(documents: Path, removed: Path) -> dict[int, Removal]:
         raise RelmError(f"{documents}: sha256 is {found}, {removed} was made from {listed}; {_AGAIN}")
     entries = (entry for entry in read_removals(removed) if entry["file"] == documents.name)
     return {
-        entry["line"]: Removal(entry["reason"], [(start, end) for start, end in entry.get("kept", ())]) for entry in entries
+        entry["line"]: ListedDocument(entry["reason"], [(start, end) for start, end in entry.get("kept", ())])
+        for entry in entries
     }
 
 
@@ -124,7 +125,7 @@ def _parse(line: bytes, location: str) -> dict[str, Any]:
     )
 
 
-def _read_kept(documents: Path, listed: Mapping[int, Removal], workers: int | None) -> Iterator[_Kept]:
+def _read_kept(documents: Path, listed: Mapping[int, ListedDocument], workers: int | None) -> Iterator[_Kept]:
     size = documents.stat().st_size
     processes = min(usable_cores() if workers is None else workers, 1 + size // BYTES_PER_WORKER)
     task = f"removing documents from {documents}"
@@ -134,7 +135,7 @@ def _read_kept(documents: Path, listed: Mapping[int, Removal], workers: int | No
             progress.update(part.size)
 
 
-def _keep(listed: Mapping[int, Removal], lines: Lines) -> _Kept:
+def _keep(listed: Mapping[int, ListedDocument], lines: Lines) -> _Kept:
     content: list[bytes] = []
     texts: list[str] = []
     every = lines.lines

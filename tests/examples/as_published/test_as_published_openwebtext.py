@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.evaluation.removed_documents import ComparedTest, list_removed
 from relm.examples import documents as documents_module
 from relm.examples import kept_documents, overlap
-from relm.examples.cut_passages import EACH_SIDE, Sequences, cut_passages, list_sequences
+from relm.examples.cut_passages import EACH_SIDE, WordSequences, cut_passages, list_sequences
 from relm.examples.inspection import inspect
 from relm.examples.kept_documents import remove_listed
 from relm.recipes.datasets import Dataset
@@ -139,7 +139,7 @@ def test_any_count_of_workers_and_any_size_of_chunks_gives_the_same_bytes(
     ],
 )
 def test_a_passage_is_cut_with_its_surroundings(text: str, stays: list[tuple[int, int]] | None) -> None:
-    found = cut_passages(text, Sequences.of(list_sequences(PASSAGE)))
+    found = cut_passages(text, WordSequences.of(list_sequences(PASSAGE)))
     assert (found.pieces if found else None) == stays
 
 
