@@ -6,6 +6,7 @@ spaces around punctuation and without, as in `well @-@ known` and `well-known`. 
 delete punctuation instead, which makes one word of the latter and two of the former.
 """
 
+import enum
 import functools
 import itertools
 import re
@@ -46,6 +47,25 @@ class NGrams(NamedTuple):
     """(n-grams,) index of each one's text, ascending."""
 
 
+class WordRule(enum.Enum):
+    """A rule that divides a text into words."""
+
+    UNICODE = "unicode"
+    """Maximal runs of letters, marks and numbers, in lower case and NFC."""
+    PYTHON = "python"
+    r"""Matches of Python's regular expression ``\w+`` in ``text.lower()``: no marks, but the underscore."""
+
+    def normalise(self, text: str) -> str:
+        """Return the text in which words are sought."""
+        return text.lower() if self is WordRule.PYTHON else normalise(text)
+
+    def is_in_word(self, character: str) -> bool:
+        """Return whether a character is part of a word."""
+        if self is WordRule.PYTHON:
+            return character.isalnum() or character == "_"
+        return unicodedata.category(character)[0] in _IN_WORDS
+
+
 def normalise(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFC, in which words are compared."""
     return unicodedata.normalize("NFC", text.lower())
@@ -61,8 +81,8 @@ def split_words(text: str) -> list[str]:
     return ["".join(run) for in_word, run in runs if in_word]
 
 
-def hash_words(texts: Sequence[str]) -> Words:
-    """Return the hash of each word of some texts: of each maximal run of letters, marks and numbers, in lower case and NFC.
+def hash_words(texts: Sequence[str], rule: WordRule = WordRule.UNICODE) -> Words:
+    """Return the hash of each word of some texts.
 
     Memory grows with the words, and not with the characters, of a long text.
 
@@ -70,7 +90,7 @@ def hash_words(texts: Sequence[str]) -> Words:
     >>> words.texts.tolist(), len(set(words.hashes.tolist()))
     ([0, 0, 0, 2, 2], 3)
     """
-    parts = [_hash_pieces(owners, pieces) for owners, pieces in _group(texts)]
+    parts = [_hash_pieces(owners, pieces, rule) for owners, pieces in _group(texts)]
     if not parts:
         return Words(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))
     return Words(np.concatenate([part.hashes for part in parts]), np.concatenate([part.texts for part in parts]))
@@ -117,10 +137,10 @@ def _cut(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _hash_pieces(owners: Sequence[int], pieces: Sequence[str]) -> Words:
-    normalised = [normalise(piece) for piece in pieces]
+def _hash_pieces(owners: Sequence[int], pieces: Sequence[str], rule: WordRule) -> Words:
+    normalised = [rule.normalise(piece) for piece in pieces]
     codes = _code_points("\n".join(normalised))
-    inside = _word_characters(int(codes.max(initial=0)))[codes]
+    inside = _word_characters(rule, int(codes.max(initial=0)))[codes]
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     starts, sizes = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):
@@ -139,14 +159,14 @@ def _code_points(text: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def _word_characters(largest: int) -> npt.NDArray[np.bool_]:
+def _word_characters(rule: WordRule, largest: int) -> npt.NDArray[np.bool_]:
     """Return a table that is True for code points in words, up to some code point at least."""
-    return _table(next(size for size in (0x80, 0x20000, 0x110000) if largest < size))
+    return _table(rule, next(size for size in (0x80, 0x20000, 0x110000) if largest < size))
 
 
 @functools.cache
-def _table(size: int) -> npt.NDArray[np.bool_]:
-    return np.fromiter((unicodedata.category(chr(code))[0] in _IN_WORDS for code in range(size)), np.bool_, count=size)
+def _table(rule: WordRule, size: int) -> npt.NDArray[np.bool_]:
+    return np.fromiter((rule.is_in_word(chr(code)) for code in range(size)), np.bool_, count=size)
 
 
 def _mix(values: Hashes) -> Hashes:

@@ -9,7 +9,7 @@ import difflib
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 from relm.corpus.decompression import Readable
 from relm.corpus.source_faults import SourceFault, clip, clip_list
@@ -40,6 +40,27 @@ class _LimitedStream:
         if self._position > self.limit:
             raise SourceFault(f"the archive has a header of more than {LARGEST_TAR_HEADER:,} bytes")
         return block
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """A header that must be whole; tarfile takes one that is damaged or cut for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Return the header in a block of an archive.
+
+        Raises:
+            EOFHeaderError: the block has zeros alone, as at the end of an archive.
+            SourceFault: it is no header.
+        """
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            if len(buf) < tarfile.BLOCKSIZE:
+                raise SourceFault("the archive is truncated: it ends without an end marker") from None
+            raise SourceFault(f"the archive is damaged: a member's header cannot be read ({error})") from None
 
 
 def open_tar_member(
@@ -83,10 +104,10 @@ def read_tar_members(
         archive_size: size of the archive in bytes, compressed.
 
     Raises:
-        SourceFault: an archive out of proportion, or a wanted member that is no regular file.
+        SourceFault: an archive out of proportion, damaged or truncated, or a wanted member that is no regular file.
     """
     most = _most_unpacked(archive_size)
-    stream, archive = _open_limited(unpacked, stack)
+    stream, archive = _open_limited(unpacked, stack, _StrictHeader)
     while (entry := archive.next()) is not None:
         if max(archive.offset, entry.size) > most:  # a file with holes is larger than its place in the archive
             raise SourceFault(f"the archive unpacks to more than {most:,} bytes, out of proportion to its size")
@@ -112,9 +133,11 @@ def _most_unpacked(archive_size: int) -> int:
     return max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE)
 
 
-def _open_limited(unpacked: Readable, stack: contextlib.ExitStack) -> tuple[_LimitedStream, tarfile.TarFile]:
+def _open_limited(
+    unpacked: Readable, stack: contextlib.ExitStack, header: type[tarfile.TarInfo] = tarfile.TarInfo
+) -> tuple[_LimitedStream, tarfile.TarFile]:
     stream = _LimitedStream(unpacked, HEADER)
-    return stream, stack.enter_context(tarfile.open(fileobj=cast(Any, stream), mode="r|"))
+    return stream, stack.enter_context(tarfile.open(fileobj=cast(Any, stream), mode="r|", tarinfo=header))
 
 
 def _forget_headers(archive: tarfile.TarFile) -> None:

@@ -1,26 +1,29 @@
-"""The list of documents that are to be removed: duplicates, and those that share words with a test.
+"""The list of documents that are to be removed: duplicates, and those that share words with a test, or passages of the latter.
 
 All documents are read once, in the order in which the files are given, and the first of several duplicates stays. Memory grows
-by 24 bytes with each document, and not with its text.
+by 24 bytes with each document, and not with its text. Where passages are cut out, the documents that have one are read again.
 """
 
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from relm.artifact import atomic_file, canonical_json, write_sidecar
 from relm.corpus.documents import parse_document
-from relm.corpus.ngrams import Integers, hash_words
+from relm.corpus.ngrams import Integers, WordRule, hash_words
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
-from relm.evaluation.evaluated_items import Item, read_items
+from relm.evaluation.evaluated_items import read_items
+from relm.evaluation.sought_passages import SoughtPassages, TestSequences
+from relm.examples.cut_passages import Piece
 from relm.examples.documents import Lines, checked_documents, document_texts, read_chunks
 from relm.examples.duplicates import DUPLICATE, Digests, digest_texts, find_duplicates
-from relm.examples.overlap import BYTES_PER_WORKER, SHORTEST, ItemNGrams, Sought, seek_items
+from relm.examples.overlap import BYTES_PER_WORKER, SHORTEST, Sought, seek_items
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
@@ -40,20 +43,6 @@ class ComparedTest(NamedTuple):
     """For lambada, the key of a passage."""
 
 
-@dataclass(frozen=True)
-class _SoughtTest:
-    """A test with the sequences of words of its items."""
-
-    name: str
-    items: Sequence[Item]
-    ngrams: ItemNGrams
-    sha256: str
-
-    def find_item(self, number: int) -> Item:
-        """Return the first item that has a sequence."""
-        return self.items[int(self.ngrams.items[np.flatnonzero(self.ngrams.numbers == number)[0]])]
-
-
 class _Marks(NamedTuple):
     """Duplicates and shared words in a chunk of documents."""
 
@@ -64,6 +53,18 @@ class _Marks(NamedTuple):
     """(documents,) number of the first test with which the document shares words; -1: with none."""
     sequences: Integers
     """(documents,) the lowest number of a shared sequence of that test; -1: none."""
+    passages: dict[int, list[str]]
+    """Document -> the sequences that it has; only where passages are cut out."""
+
+
+class _Entry(NamedTuple):
+    """A document that is to be removed, or to be cut."""
+
+    number: int
+    reason: str
+    of: str
+    kept: list[Piece] | None = None
+    """The pieces that stay; None: passages are not cut out."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +73,31 @@ class _Finder:
 
     duplicates: bool
     tests: Sequence[Sought]
+    passages: SoughtPassages | None
 
     def __call__(self, lines: Lines) -> _Marks:
         texts = list(document_texts(lines.lines, lines.path, lines.first))
         digests = digest_texts(texts) if self.duplicates else np.empty((len(texts), 0), dtype=np.uint64)
         tests, sequences = np.full((2, len(texts)), -1, dtype=np.int64)
-        words = hash_words(texts) if self.tests else None
+        if self.passages is not None:
+            return _Marks(lines, digests, tests, sequences, self.passages.find(texts))
+        words = hash_words(texts)
         for number, sought in enumerate(self.tests):
-            assert words is not None
             numbers, owners = sought.find(words)
             lowest = np.full(len(texts), len(sought), dtype=np.int64)
             np.minimum.at(lowest, owners, numbers)
             new = (lowest < len(sought)) & (tests < 0)
             tests[new], sequences[new] = number, lowest[new]
-        return _Marks(lines, digests, tests, sequences)
+        return _Marks(lines, digests, tests, sequences, {})
 
 
 def list_removed(
-    documents: Sequence[Path], output: Path, duplicates: bool, tests: Sequence[ComparedTest], workers: int | None = None
+    documents: Sequence[Path],
+    output: Path,
+    duplicates: bool,
+    tests: Sequence[ComparedTest],
+    workers: int | None = None,
+    cut: bool = False,
 ) -> str:
     """List the documents that are to be removed from some files, and return a sentence about them.
 
@@ -98,6 +106,9 @@ def list_removed(
     is the first item with which the document shares words. Its sidecar has the sha256 of each file of documents, their count,
     and that of the removed ones by reason.
 
+    Where passages are cut out, the list has all documents that lose one, with `kept`, the first and last characters of the
+    pieces that stay; a document without a piece is removed, and the sidecar also counts the others, under `cut`.
+
     Args:
         documents: files of documents, JSON lines, of different names; of duplicates the first stays, so held-out files that are
             given first keep theirs.
@@ -105,6 +116,7 @@ def list_removed(
         duplicates: remove all documents but the first of those that are equal but for case and white space.
         tests: remove documents that share 13 words in a row with an item of a test, as `relm contamination` counts them.
         workers: processes; None: one for each core. The count changes no byte.
+        cut: instead of removing such documents, cut the passages out, by the rules of `relm.examples.cut_passages`.
 
     Raises:
         RelmError: there is nothing to seek, two files have one name, a file is damaged, or no document would be left.
@@ -112,32 +124,34 @@ def list_removed(
     _require_different_names(documents, tests)
     if not duplicates and not tests:
         raise RelmError("list-removed: nothing is sought; give --duplicates, or a test by --test")
-    sought = [_seek(test) for test in tests]
+    if cut and not tests:
+        raise RelmError("list-removed: --cut-passages: no test has passages; name one by --test")
+    sought = [_seek(test, WordRule.PYTHON if cut else WordRule.UNICODE) for test in tests]
+    passages = SoughtPassages.of(sought) if cut else None
     sources = {path.name: checked_documents(path)[0] for path in documents}
-    find = _Finder(duplicates, [test.ngrams.sought for test in sought])
+    find = _Finder(duplicates, [test.ngrams.sought for test in sought], passages)
     found = _Found(list(_find_marks(documents, find, workers)), duplicates)
-    counts = dict.fromkeys([*([DUPLICATE] if duplicates else []), *(test.name for test in sought)], 0)
+    removed = dict.fromkeys([*([DUPLICATE] if duplicates else []), *(test.name for test in sought)], 0)
+    shortened = dict.fromkeys([test.name for test in sought] if cut else [], 0)
     with atomic_file(output) as file:
-        for number in found.removed.tolist():
-            original = int(found.firsts[number])
-            if original != number:
-                reason, of = DUPLICATE, "{}, line {}".format(*found.locate(original))
-            else:
-                test = sought[int(found.tests[number])]
-                reason, of = test.name, test.find_item(int(found.sequences[number])).where
-            name, line = found.locate(number)
-            counts[reason] += 1
-            entry = {"file": name, "line": line, "reason": reason, "of": of, "text": found.read_text(number)[:SHOWN]}
-            file.write(f"{canonical_json(entry)}\n".encode())
-        if len(found.removed) == len(found.firsts):
+        for entry in found.list_entries(sought) if passages is None else found.list_cuts(passages):
+            name, line = found.locate(entry.number)
+            (shortened if entry.kept else removed)[entry.reason] += 1
+            text = found.read_text(entry.number)[:SHOWN]
+            shown = {"file": name, "line": line, "reason": entry.reason, "of": entry.of, "text": text}
+            file.write(f"{canonical_json(shown if entry.kept is None else {**shown, 'kept': entry.kept})}\n".encode())
+        total = len(found.firsts)
+        if sum(removed.values()) == total:
             raise RelmError(
-                f"{', '.join(map(str, documents))}: none of {len(found.firsts):,} documents would be left; seek less, or give "
+                f"{', '.join(map(str, documents))}: none of {total:,} documents would be left; seek less, or give "
                 "more documents"
             )
     compared = {test.name: test.sha256 for test in sought}
-    write_sidecar(output, documents=len(found.firsts), removed=counts, sources=sources, tests=compared)
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
-    return f"{len(found.removed):,} of {len(found.firsts):,} documents are to be removed: {reasons}; {output}"
+    counts: dict[str, Any] = {"removed": removed, **({"cut": shortened} if cut else {})}
+    write_sidecar(output, documents=total, **counts, sources=sources, tests=compared)
+    by_reason = ", ".join(f"{reason} {count:,}" for reason, count in removed.items())
+    cuts = f"; of {sum(shortened.values()):,} others pieces stay" if cut else ""
+    return f"{sum(removed.values()):,} of {total:,} documents are to be removed: {by_reason}{cuts}; {output}"
 
 
 def _require_different_names(documents: Sequence[Path], tests: Sequence[ComparedTest]) -> None:
@@ -149,15 +163,15 @@ def _require_different_names(documents: Sequence[Path], tests: Sequence[Compared
         raise RelmError(f"{double}: removals are counted by this name, which two reasons have; name a test otherwise")
 
 
-def _seek(test: ComparedTest) -> _SoughtTest:
+def _seek(test: ComparedTest, rule: WordRule) -> TestSequences:
     items, sha256 = read_items(test.file, None, test.form, test.text_key)
-    ngrams = seek_items([item.texts for item in items])
+    ngrams = seek_items([item.texts for item in items], rule)
     if not len(ngrams.sought):
         raise RelmError(
             f"{test.file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is "
             f"{test.form} the format of the file?"
         )
-    return _SoughtTest(test.name, items, ngrams, sha256)
+    return TestSequences(test.name, items, ngrams, sha256)
 
 
 def _find_marks(documents: Sequence[Path], find: _Finder, workers: int | None) -> Iterator[_Marks]:
@@ -180,10 +194,41 @@ class _Found:
         self.firsts = np.arange(len(self.tests))
         if duplicates and marks:
             self.firsts = find_duplicates(np.concatenate([mark.digests for mark in marks]))
-        self.removed = np.flatnonzero((self.firsts != np.arange(len(self.firsts))) | (self.tests >= 0))
         self._chunks = [mark.lines for mark in marks]
         self._starts = np.cumsum([0, *(len(mark.tests) for mark in marks)])
         self._read: tuple[int, list[bytes]] = (-1, [])
+        self._passages = {
+            first + position: sequences
+            for first, mark in zip(self._starts.tolist(), marks, strict=False)
+            for position, sequences in mark.passages.items()
+        }
+
+    def list_entries(self, sought: Sequence[TestSequences]) -> Iterator[_Entry]:
+        """Yield the duplicates, and the documents that share words with a test, in the order of the documents."""
+        for number in np.flatnonzero(self._is_duplicate() | (self.tests >= 0)).tolist():
+            if (entry := self._find_duplicate(number)) is not None:
+                yield entry
+            else:
+                test = sought[int(self.tests[number])]
+                yield _Entry(number, test.name, test.find_item(int(self.sequences[number])).where)
+
+    def list_cuts(self, passages: SoughtPassages) -> Iterator[_Entry]:
+        """Yield the duplicates, and the other documents that lose a passage, in the order of the documents."""
+        duplicates = set(np.flatnonzero(self._is_duplicate()).tolist())
+        rare = passages.without_common(each for number, each in self._passages.items() if number not in duplicates)
+        for number in sorted(duplicates | self._passages.keys()):
+            if (entry := self._find_duplicate(number)) is not None:
+                yield entry
+            elif (cut := rare.cut(self.read_text(number))) is not None:
+                yield _Entry(number, *rare.origins[cut.first], kept=cut.pieces)
+
+    def _is_duplicate(self) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = self.firsts != np.arange(len(self.firsts))
+        return found
+
+    def _find_duplicate(self, number: int) -> _Entry | None:
+        original = int(self.firsts[number])
+        return None if original == number else _Entry(number, DUPLICATE, "{}, line {}".format(*self.locate(original)))
 
     def locate(self, number: int) -> tuple[str, int]:
         """Return the name of a document's file, and its line, counted from 1."""

@@ -1,14 +1,15 @@
 """Documents without those of a list, which `relm list-removed` writes."""
 
+import collections
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
-from relm.corpus.documents import DocumentCounts, split_files
+from relm.corpus.documents import Document, DocumentCounts, encode_document, parse_document, split_files
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.documents import Lines, checked_documents, counts_of, document_texts, read_chunks
@@ -17,6 +18,15 @@ from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
 _AGAIN = "list them again: relm list-removed"
+
+
+class ListedDocument(NamedTuple):
+    """The fate of a listed document."""
+
+    reason: str
+    """`duplicate`, or the name of a test."""
+    pieces: list[tuple[int, int]]
+    """The first and last characters of the pieces that stay; none if the document goes."""
 
 
 class _Kept(NamedTuple):
@@ -31,7 +41,8 @@ class _Kept(NamedTuple):
 def remove_listed(documents: Path, removed: Path, output: Path, workers: int | None = None) -> str:
     """Write the documents of a file that a list does not remove, in their order, and return a sentence about them.
 
-    The sidecar has the facts that `relm extract` writes, and how many documents were removed, by reason.
+    Of a document from which passages are cut, each piece is a document, named ID:CHARACTER by its first character, counted from
+    0. The sidecar has the facts that `relm extract` writes, and how many documents were removed, and how many cut, by reason.
 
     Args:
         documents: a file of documents, JSON lines.
@@ -42,32 +53,33 @@ def remove_listed(documents: Path, removed: Path, output: Path, workers: int | N
     Raises:
         RelmError: the list was not made from this file, or a file is damaged.
     """
-    reasons = read_removed(documents, removed)
+    listed = read_removed(documents, removed)
     kept = DocumentCounts()
     with split_files({"kept": output}) as files:
-        for part in _read_kept(documents, frozenset(reasons), workers):
+        for part in _read_kept(documents, listed, workers):
             files["kept"].write(part.content)
             kept.documents += part.counts.documents
             kept.words += part.counts.words
             kept.bytes += part.counts.bytes
-    counts: dict[str, int] = {}
-    for reason in reasons.values():
-        counts[reason] = counts.get(reason, 0) + 1
+    gone = collections.Counter(removal.reason for removal in listed.values() if not removal.pieces)
+    cut = collections.Counter(removal.reason for removal in listed.values() if removal.pieces)
     skipped = checked_sidecar(documents).get("skipped") if sidecar_of(documents).exists() else None
     write_sidecar(
         output,
         documents=kept.documents,
         words=kept.words,
         bytes=kept.bytes,
-        removed=dict(sorted(counts.items())),
+        removed=dict(sorted(gone.items())),
+        **({"cut": dict(sorted(cut.items()))} if cut else {}),
         **({} if skipped is None else {"skipped": skipped}),
     )
-    by_reason = "".join(f", {reason} {count:,}" for reason, count in sorted(counts.items()))
-    return f"kept {kept.documents:,} documents with {kept.words:,} words; removed {len(reasons):,}{by_reason}; {output}"
+    by_reason = "".join(f", {reason} {count:,}" for reason, count in sorted(gone.items()))
+    cuts = f", cut {cut.total():,}" if cut else ""
+    return f"kept {kept.documents:,} documents with {kept.words:,} words; removed {gone.total():,}{by_reason}{cuts}; {output}"
 
 
 def read_removals(removed: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a list, which has been compared with its sidecar: `file`, `line`, `reason`, `of`, `text`.
+    """Yield the entries of a list, which has been compared with its sidecar: `file`, `line`, `reason`, `of`, `text`, `kept`.
 
     Raises:
         RelmError: a line is no entry.
@@ -77,8 +89,8 @@ def read_removals(removed: Path) -> Iterator[dict[str, Any]]:
             yield _parse(line, f"{removed}, line {number}")
 
 
-def read_removed(documents: Path, removed: Path) -> dict[int, str]:
-    """Return line -> reason of each document of a file that a list removes.
+def read_removed(documents: Path, removed: Path) -> dict[int, ListedDocument]:
+    """Return line -> reason and pieces of each document of a file that a list removes or cuts.
 
     Raises:
         RelmError: the list is damaged, or was not made from this file.
@@ -92,33 +104,50 @@ def read_removed(documents: Path, removed: Path) -> dict[int, str]:
     if sources.get(documents.name) != found:
         listed = sources.get(documents.name, f"none; it has {', '.join(sources)}")
         raise RelmError(f"{documents}: sha256 is {found}, {removed} was made from {listed}; {_AGAIN}")
-    return {entry["line"]: entry["reason"] for entry in read_removals(removed) if entry["file"] == documents.name}
+    entries = (entry for entry in read_removals(removed) if entry["file"] == documents.name)
+    return {
+        entry["line"]: ListedDocument(entry["reason"], [(start, end) for start, end in entry.get("kept", ())])
+        for entry in entries
+    }
 
 
 def _parse(line: bytes, location: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
         texts = [entry[key] for key in ("file", "reason", "of", "text")]
-        if type(entry["line"]) is int and all(isinstance(text, str) for text in texts):
+        pieces = [place for start, end in entry.get("kept", ()) for place in (start, end)]
+        if all(type(number) is int for number in (entry["line"], *pieces)) and all(isinstance(text, str) for text in texts):
             return dict(entry)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise RelmError(f"{location}: expected an object with file, line, reason, of and text, found {line[:99]!r}; {_AGAIN}")
+    raise RelmError(
+        f"{location}: expected an object with file, line, reason, of and text (and kept), found {line[:99]!r}; {_AGAIN}"
+    )
 
 
-def _read_kept(documents: Path, removed: Set[int], workers: int | None) -> Iterator[_Kept]:
+def _read_kept(documents: Path, listed: Mapping[int, ListedDocument], workers: int | None) -> Iterator[_Kept]:
     size = documents.stat().st_size
     processes = min(usable_cores() if workers is None else workers, 1 + size // BYTES_PER_WORKER)
     task = f"removing documents from {documents}"
     with ProgressBar(total=size, desc=task, unit="B", unit_scale=True, disable=None) as progress:
-        for part in ordered_map(functools.partial(_keep, removed), read_chunks([documents]), processes, task):
+        for part in ordered_map(functools.partial(_keep, listed), read_chunks([documents]), processes, task):
             yield part
             progress.update(part.size)
 
 
-def _keep(removed: Set[int], lines: Lines) -> _Kept:
+def _keep(listed: Mapping[int, ListedDocument], lines: Lines) -> _Kept:
+    content: list[bytes] = []
+    texts: list[str] = []
     every = lines.lines
-    stay = [number not in removed for number in range(lines.first, lines.first + len(every))]
-    kept = list(itertools.compress(every, stay))
-    texts = list(itertools.compress(document_texts(every, lines.path, lines.first), stay))
-    return _Kept(lines.size, b"".join(kept), DocumentCounts(len(kept), *counts_of(texts)))
+    for number, line, text in zip(
+        itertools.count(lines.first), every, document_texts(every, lines.path, lines.first), strict=False
+    ):
+        if number not in listed:
+            content.append(line)
+            texts.append(text)
+            continue
+        document = parse_document(line, f"{lines.path}, line {number}")
+        for start, end in listed[number].pieces:
+            texts.append(text[start:end])
+            content.append(encode_document(Document(f"{document.id}:{start}", document.title, text[start:end])).line)
+    return _Kept(lines.size, b"".join(content), DocumentCounts(len(texts), *counts_of(texts)))

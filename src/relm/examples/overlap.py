@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.corpus.ngrams import Hashes, Integers, Words, hash_ngrams, hash_words
+from relm.corpus.ngrams import Hashes, Integers, WordRule, Words, hash_ngrams, hash_words
 from relm.corpus.workers import ordered_map
 from relm.examples.documents import Lines, document_texts, read_chunks
 from relm.limits import usable_cores
@@ -84,14 +84,14 @@ class ItemNGrams(NamedTuple):
     """(items,) True if a text of it is sought as a whole, because it is shorter than `LONGEST`."""
 
 
-def seek_items(items: Sequence[Sequence[str]]) -> ItemNGrams:
+def seek_items(items: Sequence[Sequence[str]], rule: WordRule = WordRule.UNICODE) -> ItemNGrams:
     """Return the sequences of words of each item of a test, an item being one or several texts.
 
     A text of 13 words or more has all of its sequences of 13 words; one of 8 to 12 words is sought as a whole; a shorter one
     has none.
     """
     owners = np.repeat(np.arange(len(items)), [len(texts) for texts in items])
-    words = hash_words([text for texts in items for text in texts])
+    words = hash_words([text for texts in items for text in texts], rule)
     sizes = np.bincount(words.texts, minlength=len(owners))
     hashes: dict[int, Hashes] = {}
     found_items, found_numbers, first = [], [], 0

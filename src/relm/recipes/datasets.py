@@ -69,6 +69,14 @@ class JsonArrays(Section):
     """White space at both ends of a text is removed."""
 
 
+class TextArchives(Section):
+    """Text files in a tar archive, or in tar archives inside one."""
+
+    left_out: list[str] = Field(default_factory=list)
+    """Members that are not read, such as damaged ones: the path of a file or of an inner archive, or ARCHIVE/PATH for a file of
+    an inner archive."""
+
+
 _RECORD_KEYS = ("text_key", "id_key", "title_key")
 FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
@@ -98,6 +106,14 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         keys=("held_out_end",),
         held_out_one_in=10,
         one_document_a_file=True,
+    ),
+    FormatDeclaration(
+        "text_archives",
+        batches="relm.corpus.text_archives:batch_text_archives",
+        documents="relm.corpus.text_archives:extract_text_archives",
+        entries="files",
+        pattern="**/*.tar*",
+        options=TextArchives,
     ),
     FormatDeclaration(
         "text_sentences",
@@ -176,7 +192,8 @@ class Dataset(Section):
     """When the data were published: a year, a month or a day, such as "2016-09-26"; null: not known."""
     format: Annotated[str, NameIn(FORMATS)]
     """Format of the documents. mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document per
-    article; text_files: one document per file, UTF-8; text_sentences: one sentence per line, a blank line between documents;
+    article; text_files: one document per file, UTF-8; text_archives: a tar archive of such files, or of tar archives of
+    them, compressed or not; text_sentences: one sentence per line, a blank line between documents;
     text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a JSON array of objects, or a tar
     archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset, or of a folder that the `datasets`
     library reads. Tokens instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of
@@ -212,6 +229,8 @@ class Dataset(Section):
     """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
     json_arrays: JsonArrays = JsonArrays()
     """Options of the format json_arrays."""
+    text_archives: TextArchives = TextArchives()
+    """Options of the format text_archives."""
     held_out_one_in: int | None = Field(default=None, ge=2)
     """One document in so many is held out of training, chosen by a hash of its title (of its text, where documents have no
     titles), whatever their order; null: 100, or 10 for text_files."""
@@ -221,8 +240,8 @@ class Dataset(Section):
     """Number of tokens at the beginning of each held-out file that are read; null: all. For llm_c_tokens and nanogpt_tokens."""
     smoke: Slug | None = None
     """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not, or arrays of JSON, of which there is no small one, or tokens, of which a smoke twin makes its
-    own from text."""
+    which a smoke twin does not, or arrays of JSON or archives of texts, of which there is no small one, or tokens, of which a
+    smoke twin makes its own from text."""
 
     @property
     def is_tokenized(self) -> bool:

@@ -26,6 +26,7 @@ from relm.recipes.run import Run
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME, drop_faulty, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_test, smoke_twin
+from relm.recipes.substitution import with_substitution
 from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
 
 J = TypeVar("J", bound=DataJob)
@@ -237,6 +238,7 @@ class Project:
             models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
             tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
             dataset = self.dataset(recipe.data.dataset)
+            recipe = with_substitution(recipe, dataset)
             require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
             require_documents(path, recipe, dataset)
             tests = self._tests_of(recipe)

@@ -45,6 +45,9 @@ class Removal(Section):
     """Remove all but the first of documents whose texts are equal but for case and white space; held-out ones come first."""
     tests: list[Slug] = Field(default_factory=list)
     """Tests: the names of files in `recipes/evaluations/`. A document that shares 13 words in a row with an item is removed."""
+    cut_passages: bool = False
+    """Cut the words that such a document shares, and what is near them, out of it instead, by the rules of Megatron-LM's
+    filter_ngrams.py; what is left is one document or several."""
 
 
 class DataChoice(Section):
@@ -199,6 +202,9 @@ class Recipe(Section):
     """Published loss curve against which training is watched, step by step; null: none."""
     control: Control | None = None
     """Recipe from which this one differs in one thing, compared seed by seed; null: none. Not part of the fingerprint."""
+    original_corpus: str | None = None
+    """Corpus of the original in whose place the dataset stands; a sentence on it is the first of the deviations in the report.
+    null: the dataset is the original's, or another deviation says what it is. Not part of the fingerprint."""
     deviations: list[str] = Field(default_factory=list)
     """Differences from the paper and their reasons, one sentence each."""
 

@@ -14,7 +14,7 @@ from relm.recipes.run_folder import REPLACED
 from relm.replay.published_files import list_names
 
 # Keys of a recipe that do not decide its fingerprint.
-_NOT_HASHED = frozenset({"title", "paper", "source", "run", "on", "evaluate", "deviations"})
+_NOT_HASHED = frozenset({"title", "paper", "source", "run", "on", "evaluate", "original_corpus", "deviations"})
 SHOWN = 4
 _PAIR = Kind("the value before and the present one", lambda value: isinstance(value, list) and len(value) == 2)
 _SHAPE = {"fingerprint": LINE, "files": LINE, "differs": {"*": _PAIR}}

@@ -16,7 +16,7 @@ def list_removed_job(a: Arguments) -> Job:
             f"--test: {unknown[0]} is no format of tests; give a name, a format ({', '.join(ITEM_FORMATS)}), a file"
         )
     return Job(
-        lambda: list_removed(a.documents, a.output, a.duplicates, tests, a.workers),
+        lambda: list_removed(a.documents, a.output, a.duplicates, tests, a.workers, cut=a.cut_passages),
         inputs=[*a.documents, *(test.file for test in tests)],
         outputs=[a.output],
     )
@@ -52,6 +52,11 @@ STEPS: dict[str, Step] = {
                 default=[],
                 metavar=("NAME", "FORMAT", "FILE"),
                 help=f"list documents that share words with a test (may be repeated); FORMAT: {', '.join(ITEM_FORMATS)}",
+            ),
+            argument(
+                "--cut-passages",
+                action="store_true",
+                help="cut the shared passages out of the documents instead, by the rules of Megatron-LM's filter_ngrams.py",
             ),
             argument("--text-key", default="text", metavar="KEY", help="for lambada: key of a passage; default: text"),
             WORKERS,

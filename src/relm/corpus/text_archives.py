@@ -1,0 +1,207 @@
+"""Text files in a tar archive as documents, one a file; the archive may hold further tar archives, one level deep.
+
+OpenWebText is published so: an archive of 20,000 compressed archives of some 400 pages each. Nothing is unpacked to the disk:
+this process reads the outer archive once, from its front to its end, and workers unpack the inner ones in memory.
+"""
+
+import codecs
+import contextlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from relm.corpus.archive import FAULTS
+from relm.corpus.decompression import Readable, find_compression, open_decompressed
+from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
+from relm.corpus.source_faults import SourceFault, clip
+from relm.corpus.tar_members import is_tar, read_tar_members
+from relm.errors import RelmError
+from relm.formatting import format_bytes
+from relm.recipes.datasets import Dataset
+
+# Bytes of texts in one batch for a worker; an inner archive is a batch of its own.
+BATCH = 1 << 20
+# The largest inner archive, in bytes: the worker that reads it has all of it in memory.
+LARGEST_INNER = 256 << 20
+TEXT = ".txt"
+INNER = (".tar", ".tgz", ".gz", ".bz2", ".xz")
+
+
+class Member(NamedTuple):
+    """A member of the outer archive."""
+
+    name: str
+    """Its path, without a `./` at the front."""
+    content: bytes | None
+    """A text, or an archive; None: it is neither, or has a name that an earlier member has."""
+    reason: str = ""
+    """The reason for which a member without content is skipped."""
+
+
+class Members(NamedTuple):
+    """Consecutive members of the outer archive."""
+
+    path: Path
+    """The outer archive, for messages."""
+    members: list[Member]
+
+
+def batch_text_archives(dataset: Dataset, path: Path) -> Iterator[Members]:
+    """Yield the members of an archive that are texts or archives, in batches.
+
+    Raises:
+        RelmError: the archive is damaged, truncated or no tar archive, a member leads out of it or is too large.
+    """
+    batch: list[Member] = []
+    size = 0
+    with open(path, "rb") as raw:
+        for member in _read_members(dataset, path, raw):
+            batch.append(member)
+            size += len(member.content or b"")
+            if size >= BATCH or member.name.endswith(INNER):
+                yield Members(path, batch)
+                batch, size = [], 0
+    if batch:
+        yield Members(path, batch)
+
+
+def extract_text_archives(dataset: Dataset, file: str, batch: Members) -> Iterator[Encoded | Skipped]:
+    """Yield the document of each text, named FILE/PATH, or FILE/ARCHIVE/PATH where it is in an inner archive.
+
+    The title is the file's name up to its first dot; the text decides the split.
+
+    Raises:
+        RelmError: an inner archive is damaged, or a text is not UTF-8; names the archives, the member and the byte.
+    """
+    for member in batch.members:
+        if member.content is None:
+            yield Skipped(member.reason)
+        elif member.name.endswith(TEXT):
+            yield _make_document(f"{file}/{member.name}", member.content, f"{batch.path}: {member.name}")
+        else:
+            raw = io.BytesIO(member.content)
+            for inner in _read_inner(dataset, member.name, raw, f"{batch.path}: {member.name}"):
+                if inner.content is None:
+                    yield Skipped(inner.reason)
+                else:
+                    location = f"{batch.path}: {member.name}: {inner.name}"
+                    yield _make_document(f"{file}/{member.name}/{inner.name}", inner.content, location)
+
+
+# --- archives --------------------------------------------------------------------------------------------------------------
+
+
+def _read_members(dataset: Dataset, path: Path, raw: IO[bytes]) -> Iterator[Member]:
+    return _read_archive(raw, str(path), path.stat().st_size, frozenset(dataset.text_archives.left_out), (TEXT, *INNER))
+
+
+def _read_inner(dataset: Dataset, name: str, raw: IO[bytes], location: str) -> Iterator[Member]:
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(0)
+    paths = (path.removeprefix(f"{name}/") for path in dataset.text_archives.left_out if path.startswith(f"{name}/"))
+    return _read_archive(raw, location, size, frozenset(paths), (TEXT,))
+
+
+def _read_archive(
+    raw: IO[bytes], location: str, size: int, left_out: frozenset[str], suffixes: tuple[str, ...]
+) -> Iterator[Member]:
+    """Yield the members of a tar archive, compressed or not.
+
+    Args:
+        location: the archive, for messages.
+        size: its size in bytes.
+        left_out: paths of members that are not read.
+        suffixes: what the name of a member that is read ends with.
+    """
+    seen: set[str] = set()
+    with contextlib.ExitStack() as stack:
+        try:
+            unpacked = _open_tar(raw, stack)
+            for entry, content in read_tar_members(unpacked, _is_wanted(left_out, suffixes), archive_size=size, stack=stack):
+                name = _plain_name(entry)
+                reason = "doubled" if name in seen else "other_files" if not name.endswith(suffixes) else ""
+                seen.add(name)
+                yield Member(name, None if reason else _read_whole(entry, content), reason)
+        except SourceFault as fault:
+            raise RelmError(f"{location}: {fault}; {_REMEDY}") from None
+        except FAULTS as error:
+            near = f"near byte {raw.tell():,} of {size:,}"
+            found = clip(str(error)) or type(error).__name__
+            raise RelmError(f"{location}: is damaged or truncated {near} ({found}); {_REMEDY}") from None
+
+
+_REMEDY = "download the archive again, or list the member in `text_archives.left_out` of the dataset's file"
+
+
+def _open_tar(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
+    """Return the content of a tar archive, decompressed."""
+    head = raw.read(8)
+    raw.seek(0)
+    compression = find_compression(head)
+    with contextlib.ExitStack() as glance:
+        start = open_decompressed(raw, compression, glance).read(tarfile.BLOCKSIZE)
+    raw.seek(0)
+    if not is_tar(start):
+        raise SourceFault("is no tar archive")
+    return open_decompressed(raw, compression, stack)
+
+
+def _is_wanted(left_out: frozenset[str], suffixes: tuple[str, ...]) -> Callable[[tarfile.TarInfo], bool]:
+    """Return a function that is True for files, except those left out and those of macOS, and for links in their place."""
+
+    def is_wanted(entry: tarfile.TarInfo) -> bool:
+        name = _plain_name(entry)
+        if entry.isdir() or name in left_out or PurePosixPath(name).name.startswith("._"):
+            return False
+        return entry.isreg() or name.endswith(suffixes)
+
+    return is_wanted
+
+
+def _plain_name(entry: tarfile.TarInfo) -> str:
+    """Return the path of a member, without a `./` at the front.
+
+    Raises:
+        SourceFault: the path leads out of the archive, or is not UTF-8.
+    """
+    path = PurePosixPath(entry.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise SourceFault(f"member {clip(entry.name)!r} has a path that leads out of the archive")
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError:
+        raise SourceFault(f"member {clip(entry.name)!r} has a name that is not valid UTF-8") from None
+    return str(path)
+
+
+def _read_whole(entry: tarfile.TarInfo, content: IO[bytes]) -> bytes:
+    largest = LONGEST if entry.name.endswith(TEXT) else LARGEST_INNER
+    if entry.size > largest:
+        kind = "one document" if entry.name.endswith(TEXT) else "an archive in an archive"
+        raise SourceFault(f"{clip(entry.name)} has {format_bytes(entry.size)}, more than the {format_bytes(largest)} of {kind}")
+    return content.read()
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------------
+
+
+def _make_document(name: str, content: bytes, location: str) -> Encoded | Skipped:
+    """Return the document of a text; each line ends with LF, whether it ended with CRLF, CR or LF."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        found = content[error.start : error.start + 1]
+        raise RelmError(f"{location}: byte {error.start}: not valid UTF-8 (found {found!r}); {_LEAVE_OUT}") from None
+    if "\0" in text:
+        byte = content.index(b"\0")
+        raise RelmError(f"{location}: byte {byte}: a NUL: not a text file, or one in UTF-16; {_LEAVE_OUT}")
+    text = text.removeprefix(codecs.BOM_UTF8.decode()).replace("\r\n", "\n").replace("\r", "\n")
+    if not text.strip():
+        return Skipped("empty")
+    title = PurePosixPath(name).name.split(".")[0]
+    return encode_document(Document(id=name, title=title, text=text), decided_by=text)
+
+
+_LEAVE_OUT = "list the file in `text_archives.left_out` of the dataset's file, or correct the archive"

@@ -1,0 +1,154 @@
+r"""Cut passages of tests out of documents, by the rules of Megatron-LM's ``tools/openwebtext/filter_ngrams.py``.
+
+Words are what Python's ``\w+`` finds in the text in lower case. A test's sequences are all 13 words in a row of each of its
+texts, and the whole text where it has 8 to 12. Of a document that has one of them, 200 characters on both sides are cut out
+with it, up to the next full stop, question or exclamation mark; of what is left, pieces of more than 200 characters stay, and
+the last one is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a
+common phrase and no passage.
+
+What the original does unexpectedly is done here too, so that the pieces are the same: the length of a passage is that of its
+words with one space between them; a text of fewer than 13 words has no passage, and in one of exactly 13 words shorter ones are
+sought at its beginning alone; a piece of 200 characters or fewer is dropped only where something was cut. Documents are counted
+from the front to the end, behind each sequence found, so that only the first 13 words of a longer common phrase count as one.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from relm.examples.overlap import LONGEST, SHORTEST
+
+# Characters that are cut on each side of a passage, and those that a piece has at most if it is dropped.
+EACH_SIDE = SHORT = 200
+MOST_PIECES = 10
+# In so many documents a sequence is a common phrase.
+COMMON = 10
+_WORD = re.compile(r"\w+")
+_ENDS = ".!?"
+
+# First and last character of a piece, the latter not included.
+Piece = tuple[int, int]
+
+
+class WordSequences(NamedTuple):
+    """WordSequences of words that are sought, with a space between two words."""
+
+    known: frozenset[str]
+    lengths: list[int]
+    """Their counts of words, each once, ascending."""
+    beginnings: frozenset[str]
+    """The first 8 words of each, without which no longer ones are compared."""
+
+    @classmethod
+    def of(cls, sequences: Iterable[str]) -> "WordSequences":
+        """Return some sequences of 8 words or more."""
+        known = frozenset(sequences)
+        lengths = sorted({sequence.count(" ") + 1 for sequence in known})
+        return cls(known, lengths, frozenset(_begin(sequence.split(" ")) for sequence in known))
+
+
+def _begin(words: Sequence[str], first: int = 0) -> str:
+    return " ".join(words[first : first + SHORTEST])
+
+
+class _Words(NamedTuple):
+    """The words of a text in lower case, and the position of each."""
+
+    words: list[str]
+    positions: list[int]
+
+
+class _Match(NamedTuple):
+    """A sought sequence in a text."""
+
+    start: int
+    sequence: str
+
+
+def _find_words(text: str) -> _Words:
+    found = [(match[0], match.start()) for match in _WORD.finditer(text.lower())]
+    return _Words([word for word, _ in found], [position for _, position in found])
+
+
+def list_sequences(text: str) -> list[str]:
+    """Return the sequences of words of a test's text, with a space between two words.
+
+    >>> list_sequences("One, two: three four five six seven EIGHT!")
+    ['one two three four five six seven eight']
+    """
+    words = _find_words(text).words
+    if len(words) < LONGEST:
+        return [" ".join(words)] if len(words) >= SHORTEST else []
+    return [" ".join(words[first : first + LONGEST]) for first in range(len(words) - LONGEST + 1)]
+
+
+def _find_first(text: str, sought: WordSequences) -> _Match | None:
+    """Return the sought sequence that the original finds first."""
+    words, positions = _find_words(text)
+    last = len(words) - LONGEST
+    for first in range(last + 1):
+        if _begin(words, first) in sought.beginnings:
+            for length in (LONGEST, *sought.lengths):
+                if (sequence := " ".join(words[first : first + length])) in sought.known:
+                    return _Match(positions[first], sequence)
+    if last > 0:  # the shorter ones in the last 13 words
+        for length in (length for length in sought.lengths if length != LONGEST):
+            for first in range(last, len(words) - length + 1):
+                if (sequence := " ".join(words[first : first + length])) in sought.known:
+                    return _Match(positions[first], sequence)
+    return None
+
+
+def find_sequences(text: str, sought: WordSequences) -> list[str]:
+    """Return the sought sequences that a document has, each once, in the order in which they are found.
+
+    The search goes on behind each, so that of two that overlap only the first is found.
+    """
+    found: dict[str, None] = {}
+    while match := _find_first(text, sought):
+        found[match.sequence] = None
+        text = text[match.start + len(match.sequence) + 1 :]
+    return list(found)
+
+
+class Cut(NamedTuple):
+    """A document without the passages that were found in it."""
+
+    pieces: list[Piece]
+    """The pieces that stay, in order; none if the document goes as a whole."""
+    first: str
+    """The sequence that was found first."""
+
+
+def cut_passages(text: str, sought: WordSequences) -> Cut | None:
+    """Return what stays of a document; None: it has no sought sequence.
+
+    >>> passage = "seven eight nine ten eleven twelve thirteen fourteen"
+    >>> text = "a " * 150 + f". It is {passage}" + " b" * 150 + ". Then" + " c" * 150
+    >>> cut_passages(text, WordSequences.of([passage])).pieces
+    [(662, 967)]
+    """
+    pieces: list[Piece] = []
+    start, first = 0, None
+    while match := _find_first(text[start:], sought):
+        first = first or match.sequence
+        before, after = _split(text[start:], match)
+        if before > SHORT:
+            pieces.append((start, start + before))
+        if len(text) - start - after <= SHORT:
+            break
+        start += after
+    else:
+        pieces.append((start, len(text)))
+    return None if first is None else Cut(pieces if len(pieces) <= MOST_PIECES else [], first)
+
+
+def _split(text: str, match: _Match) -> tuple[int, int]:
+    """Return the end of what stays before a passage, and the start of what may stay after it."""
+    before = min(match.start - EACH_SIDE, len(text) - 1)
+    while before > 0 and text[before] not in _ENDS:
+        before -= 1
+    after = match.start + len(match.sequence) + EACH_SIDE
+    while after < len(text) and text[after] not in _ENDS:
+        after += 1
+    return max(before + 1, 0) if before > 0 else 0, min(after + 1, len(text))
