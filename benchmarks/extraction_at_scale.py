@@ -37,7 +37,7 @@ POLL = 0.05  # seconds
 
 
 class Cut(NamedTuple):
-    """How a dump is extracted."""
+    """A way to extract a dump."""
 
     ranges: int
     workers: int
@@ -63,7 +63,7 @@ class Job(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What the commands of a cut took."""
+    """The time and memory of a cut's commands."""
 
     seconds: float
     processor_seconds: float

@@ -138,7 +138,9 @@ def encoded_documents(
     started, tokens = perf_counter(), 0
     with (
         open(documents, "rb") as file,
-        contextlib.closing(ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {documents}")) as chunks,
+        contextlib.closing(
+            ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {documents}")
+        ) as chunks,
         ProgressBar(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
         for chunk in whole_documents(chunks, dtype):
