@@ -84,8 +84,8 @@ def test_any_number_of_workers_and_chunks_writes_the_same_bytes(
 
 
 def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
-    """Run `encoded_chunk` in a worker that the system kills at one line."""
-    if lines.first >= victim:
+    """Run `encoded_chunk` in a worker that the system kills at an offset."""
+    if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_chunk(encoding, end_of_text_id, lines)
 
@@ -97,7 +97,7 @@ def test_a_killed_worker_leaves_nothing_and_the_next_attempt_the_same_bytes(
     for namespace in (documents_module, encoding_module):
         monkeypatch.setattr(namespace, "CHUNK", 4096)
     with monkeypatch.context() as patched:
-        patched.setattr(encoding_module, "encoded_chunk", functools.partial(killed_at, 100))
+        patched.setattr(encoding_module, "encoded_chunk", functools.partial(killed_at, 20_000))
         with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
             pack(documents, tokenizer, tmp_path / "a.arrow", 2)
     assert not list(tmp_path.glob("*.arrow*")) + list(tmp_path.glob(".*.partial"))
