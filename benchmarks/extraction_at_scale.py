@@ -219,7 +219,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cuts", type=Cut.of, nargs="+", default=[Cut(1, 2), Cut(7, 1)], metavar="RANGESxWORKERS", help=cuts)
     parser.add_argument("--cores", type=int, default=usable_cores(), help="processes at a time (default: all cores)")
     parser.add_argument("--kill", action="store_true", help="repeat the first cut and kill it in the middle")
-    parser.add_argument("--folder", type=Path, help="where the dumps and documents go, 5 GB for 1 GB of bz2 (default: /tmp)")
+    parser.add_argument("--folder", type=Path, help="where the dumps and documents go, 7 GB for 1 GB of bz2 (default: /tmp)")
     return parser.parse_args()
 
 

@@ -4,7 +4,6 @@ OpenWebText is published so: an archive of 20,000 compressed archives of some 40
 this process reads the outer archive once, from its front to its end, and workers unpack the inner ones in memory.
 """
 
-import codecs
 import contextlib
 import io
 import tarfile
@@ -17,6 +16,7 @@ from relm.corpus.decompression import Readable, find_compression, open_decompres
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
 from relm.corpus.source_faults import SourceFault, clip
 from relm.corpus.tar_members import is_tar, read_tar_members
+from relm.corpus.text_files import decode_text
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
@@ -189,15 +189,7 @@ def _read_whole(entry: tarfile.TarInfo, content: IO[bytes]) -> bytes:
 
 def _make_document(name: str, content: bytes, location: str) -> Encoded | Skipped:
     """Return the document of a text; each line ends with LF, whether it ended with CRLF, CR or LF."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        found = content[error.start : error.start + 1]
-        raise RelmError(f"{location}: byte {error.start}: not valid UTF-8 (found {found!r}); {_LEAVE_OUT}") from None
-    if "\0" in text:
-        byte = content.index(b"\0")
-        raise RelmError(f"{location}: byte {byte}: a NUL: not a text file, or one in UTF-16; {_LEAVE_OUT}")
-    text = text.removeprefix(codecs.BOM_UTF8.decode()).replace("\r\n", "\n").replace("\r", "\n")
+    text = decode_text(content, location, _LEAVE_OUT).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         return Skipped("empty")
     title = PurePosixPath(name).name.split(".")[0]

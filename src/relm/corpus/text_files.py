@@ -29,15 +29,27 @@ def read_text(path: Path) -> str:
             f"{path}: has {format_bytes(size)}, more than the {format_bytes(LONGEST)} of one document; if it holds "
             "many, read it with format: text_lines or text_sentences"
         )
+    return decode_text(content, str(path), "save the file as UTF-8").replace("\r\n", "\n")
+
+
+def decode_text(content: bytes, location: str, remedy: str) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark.
+
+    Args:
+        location: the file, for messages.
+        remedy: what to do about a fault, for messages.
+
+    Raises:
+        RelmError: the content is not UTF-8 or has a NUL; names the byte.
+    """
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         found = content[error.start : error.start + 1]
-        raise RelmError(f"{path}: byte {error.start}: not valid UTF-8 (found {found!r}); save the file as UTF-8") from None
+        raise RelmError(f"{location}: byte {error.start}: not valid UTF-8 (found {found!r}); {remedy}") from None
     if "\0" in text:
-        offset = content.index(b"\0")
-        raise RelmError(f"{path}: byte {offset}: a NUL: not a text file, or one in UTF-16; save it as UTF-8")
-    return text.removeprefix(codecs.BOM_UTF8.decode()).replace("\r\n", "\n")
+        raise RelmError(f"{location}: byte {content.index(0)}: a NUL: not a text file, or one in UTF-16; {remedy}")
+    return text.removeprefix(codecs.BOM_UTF8.decode())
 
 
 def batch_text_files(dataset: Dataset, path: Path) -> Iterator[Path]:

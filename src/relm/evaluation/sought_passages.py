@@ -31,7 +31,7 @@ class TestSequences:
 
 @dataclass(frozen=True)
 class SoughtPassages:
-    """WordSequences of words of tests, by whose hashes most documents are passed over; each worker gets a copy."""
+    """Sequences of words of tests, by whose hashes most documents are passed over; each worker gets a copy."""
 
     hashes: Sequence[Sought]
     """The hashes of each test's sequences."""

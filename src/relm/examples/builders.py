@@ -13,6 +13,7 @@ Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 # Functions that compare the documents with their sidecar, so that the command need not hash them first.
 CHECKING = {
     "relm.examples.pregenerate:pregenerate_stream",
+    "relm.examples.document_rows:pregenerate_document_rows",
     "relm.examples.masked:pregenerate_masked",
     "relm.examples.seq2seq:pregenerate_seq2seq",
 }

@@ -31,7 +31,7 @@ Piece = tuple[int, int]
 
 
 class WordSequences(NamedTuple):
-    """WordSequences of words that are sought, with a space between two words."""
+    """Sequences of words that are sought, with a space between two words."""
 
     known: frozenset[str]
     lengths: list[int]
