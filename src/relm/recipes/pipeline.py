@@ -97,7 +97,7 @@ class Pipeline(Section):
     phases: dict[Slug, PipelineOfPhase] = Field(default_factory=dict)
     """Phase -> the keys that it has with other values."""
     fine_tuning: PipelineOfFineTuning = PipelineOfFineTuning()
-    """The keys that fine-tuning in an evaluation has with other values; its batch decides replicas and gradient_accumulation."""
+    """Keys that fine-tuning in an evaluation has with other values; its batch decides replicas and gradient_accumulation."""
 
     @model_validator(mode="after")
     def lies_on_its_ipus(self) -> Self:

@@ -42,7 +42,7 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
     """Return the options of one instance in the order in which the original sets them.
 
     Args:
-        architecture: gpt2, llama or bert.
+        architecture: gpt2, llama, bert or roberta.
         pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
     """
     # Options of popdist refuse the number of replicas, which PopRun knows.

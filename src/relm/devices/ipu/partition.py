@@ -25,6 +25,7 @@ _MODELS: Mapping[str, Callable[..., LanguageModel]] = {
     "gpt2": lambda **fields: Gpt2(Gpt2Config(**fields)),
     "llama": lambda **fields: Llama(LlamaConfig(**fields)),
     "bert": lambda **fields: _build_bert(BertConfig(**fields)),
+    "roberta": lambda **fields: _build_bert(BertConfig(**fields)),
 }
 
 
@@ -39,7 +40,7 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
     """Return a model with unset weights.
 
     Args:
-        architecture: gpt2, llama or bert.
+        architecture: gpt2, llama, bert or roberta.
         configuration: the fields of the architecture's configuration.
 
     Raises:
