@@ -33,7 +33,7 @@ class Execution:
     """Split of the model on which IPUs, or their simulator, fine-tune it."""
 
     @property
-    def tuning_precision(self) -> str:
+    def tuning_precision(self) -> Literal["float32", "bfloat16", "float16"]:
         """Precision in which a model is fine-tuned: an IPU computes in that of its pipeline."""
         return self.precision if self.pipeline is None or self.device != "ipu" else self.pipeline.precision
 
