@@ -36,5 +36,5 @@ def test_evaluations_follow_to_a_gpu_alone() -> None:
 
 
 def test_fine_tuning_follows_to_every_device() -> None:
-    assert list_fine_tuning_devices() == DEVICES.names
-    assert [find_evaluation_device(name, fine_tunes=True) for name in DEVICES.names] == DEVICES.names
+    assert list_fine_tuning_devices() == list(DEVICES.names)
+    assert [find_evaluation_device(name, fine_tunes=True) for name in DEVICES.names] == list(DEVICES.names)
