@@ -58,7 +58,7 @@ def test_as_many_replicas_share_a_batch_as_fill_their_stages() -> None:
     assert {size: (each.replicas, each.gradient_accumulation) for size, each in found.items()} == {
         32: (2, 16), 9: (1, 9), 36: (4, 9), 1040: (4, 260)
     }  # fmt: skip
-    with pytest.raises(ValueError, match="batch_size is 8, but the pipeline has 5 stages, which need .* at least 1 x 9 = 9"):
+    with pytest.raises(ValueError, match=r"batch_size is 8, but the pipeline has 5 stages, which need .* at least 1 x 9 = 9"):
         split_tuning_batch(pipeline, 8)
     assert split_tuning_batch(Pipeline(layers_per_ipu=[2], gradient_accumulation=9), 1).gradient_accumulation == 1
 
