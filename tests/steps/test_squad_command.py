@@ -115,6 +115,28 @@ def test_what_ipus_cannot_fine_tune_is_refused_before_anything_is_written(
     assert not output.with_suffix("").exists()
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "words", "message"),
+    [
+        ("squad", ["--layers-per-ipu", "1"], "--layers-per-ipu: squad fine-tunes a model, for which --pipeline has the layers"),
+        (
+            "pseudo_perplexity",
+            ["--pipeline", "{}"],
+            "--pipeline: goes with an evaluation that fine-tunes a model; leave it out",
+        ),
+    ],
+)
+def test_an_option_of_another_evaluation_is_refused(
+    evaluation: str, words: list[str], message: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {} if evaluation == "squad" else {"context": 96}
+    files = ["--training-file", str(SAMPLE), "--file", str(SAMPLE)] if evaluation == "squad" else ["--manifest", str(SAMPLE)]
+    job = json.dumps({"evaluation": evaluation, **facts})
+    given = ["--job", job, "--model", str(model), *files, "--device", "ipu", "--output", str(tmp_path / "task.json")]
+    assert main(["evaluate", *given, *words]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_pipeline_is_a_file_as_well(model: Path, tmp_path: Path) -> None:
     file, output = tmp_path / "pipeline.yaml", tmp_path / "squad11.json"
     file.write_text("layers_per_ipu: [1]\nreplicas: 2\nprecision: float32\nfirst_moment_precision: float32\n")
