@@ -120,7 +120,7 @@ def test_what_ipus_cannot_fine_tune_is_refused_before_anything_is_written(
     [
         ("squad", ["--layers-per-ipu", "1"], "--layers-per-ipu: squad fine-tunes a model, for which --pipeline has the layers"),
         (
-            "pseudo_perplexity",
+            "samples",
             ["--pipeline", "{}"],
             "--pipeline: goes with an evaluation that fine-tunes a model; leave it out",
         ),
@@ -129,9 +129,8 @@ def test_what_ipus_cannot_fine_tune_is_refused_before_anything_is_written(
 def test_an_option_of_another_evaluation_is_refused(
     evaluation: str, words: list[str], message: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = {} if evaluation == "squad" else {"context": 96}
-    files = ["--training-file", str(SAMPLE), "--file", str(SAMPLE)] if evaluation == "squad" else ["--manifest", str(SAMPLE)]
-    job = json.dumps({"evaluation": evaluation, **facts})
+    files = ["--training-file", str(SAMPLE), "--file", str(SAMPLE)] if evaluation == "squad" else []
+    job = json.dumps({"evaluation": evaluation})
     given = ["--job", job, "--model", str(model), *files, "--device", "ipu", "--output", str(tmp_path / "task.json")]
     assert main(["evaluate", *given, *words]) == 1
     assert message in capsys.readouterr().err
