@@ -48,11 +48,6 @@ def test_a_job_and_its_short_form_make_the_same_bytes(evaluated: Any, tmp_path: 
             "--device: samples runs on cpu, cuda, ipu, ipu_simulator, found tpu; give one of these",
         ),
         (
-            {"evaluation": "squad"},
-            ["--training-file", "train.json", "--file", "dev.json", "--device", "ipu"],
-            "--device: squad runs on cpu, cuda, tpu, found ipu; give one of these",
-        ),
-        (
             {"evaluation": "samples", "options": {"sed": 3}},
             [],
             "--job: options: 1 error\n  sed: unknown key; did you mean seed?",

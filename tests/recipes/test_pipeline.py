@@ -168,13 +168,19 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {},
             main_phase(optimizer={"gradient_clipping": 1.0}),
-            "pretrain.main.optimizer.gradient_clipping: on.pod16.pipeline needs null; found 1.0",
+            "pretrain.main.optimizer.gradient_clipping: on.pod16.pipeline needs null, or with adamw first_moment_precision: "
+            "float32 and replicated_tensor_sharding: false; found 1.0",
+        ),
+        (
+            {"first_moment_precision": "float32"},
+            main_phase(optimizer={"gradient_clipping": 1.0}),
+            "pretrain.main.optimizer.gradient_clipping: on.pod16.pipeline needs null, or with adamw",
         ),
         ({}, main_phase(optimizer={"form": "transformers"}), "main.optimizer.form: on.pod16.pipeline needs pytorch; found"),
         (
             {},
             main_phase(optimizer={"bias_correction": False}),
-            "pretrain.main.optimizer.bias_correction: on.pod16.pipeline needs true; found False",
+            "main.optimizer.bias_correction: on.pod16.pipeline needs true, or with adamw device_iterations: 1; found False",
         ),
         ({}, main_phase(precision="float16"), "pretrain.main.precision: on.pod16.pipeline needs float32 or bfloat16, beside"),
         ({}, main_phase(loss_scaling={"scale": 8}), "main.loss_scaling: on.pod16.pipeline needs 1, beside its own"),

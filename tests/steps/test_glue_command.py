@@ -76,10 +76,9 @@ def test_a_task_must_be_named(model: Path, tmp_path: Path, capsys: pytest.Captur
     assert "--task" in capsys.readouterr().err
 
 
-def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(model, tmp_path / "task.json", "rte", "--device", "ipu")
-    assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err
+def test_ipus_need_a_pipeline(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, tmp_path / "task.json", "rte", "--device", "ipu") == 1
+    assert "--pipeline is missing: ipu needs the split of the model" in capsys.readouterr().err
 
 
 def test_weights_that_are_cut_off_are_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

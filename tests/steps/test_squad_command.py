@@ -56,7 +56,89 @@ def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, c
     assert not (tmp_path / "squad11.json").exists()
 
 
-def test_an_ipu_is_no_device_of_fine_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(model, tmp_path / "task.json", "--device", "ipu")
-    assert "argument --device: invalid choice: 'ipu' (choose from" in capsys.readouterr().err
+ON_IPUS = {
+    "no pipeline": ([], "--pipeline is missing: ipu needs the split of the model, such as --pipeline '{"),
+    "no JSON": (["--pipeline", "{'layers_per_ipu': [1]}"], "--pipeline: not valid JSON (Expecting property name"),
+    "no file": (["--pipeline", "absent.yaml"], "absent.yaml: no such file"),
+    "an unknown key": (["--pipeline", '{"layers_per_ipu": [1], "replica": 2}'], "replica: unknown key; did you mean replicas?"),
+    "a batch that is no multiple": (
+        ["--pipeline", '{"layers_per_ipu": [1], "replicas": 3}'],
+        "--batch-size is 4, but --pipeline has micro_batch_size 1 x replicas 3; give a multiple of 3",
+    ),
+    "another batch": (
+        ["--pipeline", '{"layers_per_ipu": [1], "gradient_accumulation": 8}'],
+        "--batch-size is 4, but --pipeline has micro_batch_size 1 x gradient_accumulation 8 x replicas 1 = 8 sequences",
+    ),
+    "too few micro-batches": (
+        ["--pipeline", '{"layers_per_ipu": [0, 1], "position_embedding": 0}'],
+        "3 forward stages need at least 2 * 3 - 1 = 5 micro-batches in an update, found 4",
+    ),
+    "several hosts": (
+        ["--pipeline", '{"layers_per_ipu": [1], "replicas": 2, "instances": 2}'],
+        "--pipeline: instances is 2, but one process on one host fine-tunes; set it to 1",
+    ),
+    "several updates a call": (
+        ["--pipeline", '{"layers_per_ipu": [1], "device_iterations": 2}'],
+        "--pipeline: device_iterations is 2, but each update of fine-tuning has its own learning rate; set it to 1",
+    ),
+    "other layers": (
+        ["--pipeline", '{"layers_per_ipu": [2]}'],
+        "--pipeline: layers_per_ipu has 2 layers, but MODEL has 1; make the sum equal",
+    ),
+    "micro-batches of its own": (
+        ["--pipeline", '{"layers_per_ipu": [1]}', "--micro-batch-size", "2"],
+        "--micro-batch-size is 2, but --pipeline has a micro_batch_size, 1; leave --micro-batch-size out",
+    ),
+    "a precision beside": (
+        ["--pipeline", '{"layers_per_ipu": [1]}', "--precision", "bfloat16"],
+        "--precision is bfloat16, but on an IPU --pipeline's precision counts, found float16; leave --precision out",
+    ),
+    "a norm in float16": (
+        ["--pipeline", '{"layers_per_ipu": [1]}'],
+        "optimizer.gradient_clipping: run.pipeline needs null, or with adamw first_moment_precision: float32",
+    ),
+    "another device": (
+        ["--pipeline", '{"layers_per_ipu": [1]}', "--device", "cpu"],
+        "--pipeline: goes with --device ipu or ipu_simulator, found cpu; leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", ON_IPUS)
+def test_what_ipus_cannot_fine_tune_is_refused_before_anything_is_written(
+    fault: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, message = ON_IPUS[fault]
+    output = tmp_path / "output" / "squad11.json"
+    assert run(model, output, "--device", "ipu", "--sequence-length", "96", *words) == 1
+    assert message.replace("MODEL", str(model)) in capsys.readouterr().err
+    assert not output.with_suffix("").exists()
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "words", "message"),
+    [
+        ("squad", ["--layers-per-ipu", "1"], "--layers-per-ipu: squad fine-tunes a model, for which --pipeline has the layers"),
+        (
+            "samples",
+            ["--pipeline", "{}"],
+            "--pipeline: goes with an evaluation that fine-tunes a model; leave it out",
+        ),
+    ],
+)
+def test_an_option_of_another_evaluation_is_refused(
+    evaluation: str, words: list[str], message: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--training-file", str(SAMPLE), "--file", str(SAMPLE)] if evaluation == "squad" else []
+    job = json.dumps({"evaluation": evaluation})
+    given = ["--job", job, "--model", str(model), *files, "--device", "ipu", "--output", str(tmp_path / "task.json")]
+    assert main(["evaluate", *given, *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_pipeline_is_a_file_as_well(model: Path, tmp_path: Path) -> None:
+    file, output = tmp_path / "pipeline.yaml", tmp_path / "squad11.json"
+    file.write_text("layers_per_ipu: [1]\nreplicas: 2\nprecision: float32\nfirst_moment_precision: float32\n")
+    words = ["--device", "ipu_simulator", "--pipeline", str(file), "--seeds", "1", "--sequence-length", "96", "--epochs", "1"]
+    assert run(model, output, *words) == 0
+    assert json.loads(output.read_text())["figures"]["questions"] == 5

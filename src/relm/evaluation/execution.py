@@ -7,6 +7,7 @@ from typing import Literal
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.pipeline import Pipeline
 from relm.recipes.run import Run
 
 
@@ -28,6 +29,13 @@ class Execution:
     """Share of each IPU's memory for temporary values of matrix products; None: the compiler's, or that of the original."""
     executable_cache: Path | None = None
     """Folder that keeps what is compiled for IPUs; None: nothing is kept."""
+    pipeline: Pipeline | None = None
+    """Split of the model on which IPUs, or their simulator, fine-tune it."""
+
+    @property
+    def tuning_precision(self) -> Literal["float32", "bfloat16", "float16"]:
+        """Precision in which a model is fine-tuned: an IPU computes in that of its pipeline."""
+        return self.precision if self.pipeline is None or self.device != "ipu" else self.pipeline.precision
 
     def open(self) -> Device:
         """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.

@@ -7,7 +7,7 @@ answers, its figures and its log.
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from relm.evaluation.tuning_batches import (
     require_even_batches,
     tokens_at_once,
 )
+from relm.evaluation.tuning_pipeline import compute_ipu_logits, require_layers
 from relm.examples.contract import Batch
 from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import BertConfig
@@ -146,15 +147,44 @@ def tune_and_score(
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
     folder = output.with_suffix("") / fingerprint
     seeds = {seed: folder / f"seed-{seed}" for seed in range(options.seed, options.seed + options.seeds)}
+    programs = folder / COMPILED
     if not all((own / FIGURES).exists() for own in seeds.values()):
-        devices = count_devices(execution, folder / COMPILED)
-        how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, tokens_at_once(execution, devices), devices))
-        require_even_batches(options, how.micro_batch_size, devices, execution.device)
-    tuning = _Tuning(task, encoder, execution, how or TuningRun(), fingerprint)
+        how = _divide_batches(options, encoder, execution, how, programs)
+    tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how or TuningRun(), fingerprint)
+    tuning.require_fitting()
     manifest = tuning.write_examples(training_file, folder / "examples")
     figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
-    shutil.rmtree(folder / COMPILED, ignore_errors=True)
+    shutil.rmtree(programs, ignore_errors=True)
     return figures
+
+
+def _divide_batches(
+    options: FineTuning, encoder: TunedEncoder, execution: Execution, how: TuningRun | None, programs: Path
+) -> TuningRun:
+    """Return how training is executed, with the sequences of a forward pass where the device decides them.
+
+    Args:
+        options: the options of the training.
+        encoder: the model.
+        execution: the device.
+        how: as requested.
+        programs: folder where a device keeps its programs.
+
+    Raises:
+        RelmError: the device is absent; its accelerators, or the micro-batches of its pipeline, cannot share the batch.
+    """
+    if execution.pipeline is not None:
+        require_layers(execution.pipeline, encoder.config.layers, encoder.folder)
+        if how is not None and how.micro_batch_size is not None:
+            raise RelmError(
+                f"--micro-batch-size is {how.micro_batch_size}, but --pipeline has a micro_batch_size, "
+                f"{execution.pipeline.micro_batch_size}; leave --micro-batch-size out"
+            )
+        return replace(how or TuningRun(), micro_batch_size=execution.pipeline.micro_batch_size)
+    devices = count_devices(execution, programs)
+    how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, tokens_at_once(execution, devices), devices))
+    require_even_batches(options, how.micro_batch_size, devices, execution.device)
+    return how
 
 
 def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
@@ -182,13 +212,17 @@ def format_times(options: FineTuning) -> str:
     return "once" if options.seeds == 1 else f"{options.seeds} times"
 
 
-def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution) -> npt.NDArray[np.float32]:
+def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:
     """Return a model's logits (sequences, ...), float32.
 
     Args:
         model: with a function `logits` of the three inputs.
         inputs: `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length).
+        execution: the device and the precision.
+        folder: the model's folder, for errors.
     """
+    if execution.pipeline is not None:
+        return compute_ipu_logits(model, inputs, execution, folder)
     device = execution.open()
     placed: Any = device.place(model.eval())
     count, length = inputs["input_ids"].shape
@@ -212,6 +246,14 @@ class _Tuning:
     execution: Execution
     how: TuningRun
     fingerprint: str
+
+    def require_fitting(self) -> None:
+        """Raise for a rule between the keys of the training run that is broken, before anything is written.
+
+        Raises:
+            RelmError: one is.
+        """
+        self._recipe(self.task.options.seed, 1)
 
     def write_examples(self, file: Path, folder: Path) -> Path:
         """Write the examples of the training file, unless all their files are there, and return their manifest."""
@@ -240,7 +282,8 @@ class _Tuning:
         start, model = folder / "start", folder / phase / "model"
         self._write_start(seed, start)
         recipe = self._recipe(seed, self._count_steps(manifest))
-        pretrain(recipe, phase, manifest, self.encoder.tokenizer, start, model, self.fingerprint)
+        programs = self.execution.executable_cache  # which all seeds share
+        pretrain(recipe, phase, manifest, self.encoder.tokenizer, start, model, self.fingerprint, programs=programs)
         return model
 
     def _write_start(self, seed: int, folder: Path) -> None:
@@ -291,6 +334,7 @@ class _Tuning:
                 "threads": self.execution.threads,
                 "micro_batch_size": self.how.micro_batch_size,
                 "checkpoint_interval": self.how.checkpoint_interval,
+                **({} if self.execution.pipeline is None else {"pipeline": self.execution.pipeline.model_dump()}),
             },
         }
         return validate(Recipe, content, Path(phase))

@@ -19,6 +19,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun, compute_logits, format_times, read_encoder, summarise, tune_and_score
 from relm.evaluation.glue_scoring import score_predictions
 from relm.evaluation.result import Result
+from relm.evaluation.tuning_pipeline import require_pipeline
 from relm.examples.classification import write_labelled_table
 from relm.examples.glue import TASKS, LabelledTexts, parse_glue
 from relm.examples.text_pairs import encode_pairs
@@ -75,7 +76,7 @@ def evaluate_glue(
             do not belong together; the loss is not finite.
     """
     execution = execution or Execution()
-    execution.require_device_of_all_models()
+    require_pipeline(execution, options)
     given = {"": (file, file_sha256)}
     if mismatched_file is not None:
         if options.task != "mnli":
@@ -94,7 +95,7 @@ def evaluate_glue(
     facts: dict[str, str | int] = {
         "training_sha256": trained_sha256,
         "tokenizer_sha256": loaded.sha256,
-        "precision": execution.precision,
+        "precision": execution.tuning_precision,
         **({} if limit is None else {"limit": limit}),
     }
     tuned = GlueTuning(options, loaded, texts, limit)
@@ -165,7 +166,7 @@ class GlueTuning:
         read = BertForClassification.from_folder(model)
         for suffix, texts in self.texts.items():
             inputs = encode_pairs(self.tokenizer, texts.first, texts.second, self.options.sequence_length).inputs()
-            logits = compute_logits(read, inputs, execution)
+            logits = compute_logits(read, inputs, execution, model)
             predicted = logits.argmax(1) if task.classes else logits[:, 0]
             found = score_predictions(task.metrics, predicted, np.array(texts.labels))
             figures |= {f"{name}{suffix}": value for name, value in found.items()}

@@ -8,11 +8,11 @@ from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.limits import usable_cores
-from relm.models.bert import Bert
+from relm.models.bert_model import EncoderModel
 from relm.models.gpt2 import Gpt2
 
 
-def open_worker(folder: Path, architecture: str, model: Gpt2 | Bert, execution: Execution) -> WorkerProcess:
+def open_worker(folder: Path, architecture: str, model: Gpt2 | EncoderModel, execution: Execution) -> WorkerProcess:
     """Start a worker, and send it a model.
 
     Args:
@@ -39,7 +39,7 @@ def open_worker(folder: Path, architecture: str, model: Gpt2 | Bert, execution: 
     return worker
 
 
-def read_layers(folder: Path, model: Gpt2 | Bert, execution: Execution) -> tuple[int, ...]:
+def read_layers(folder: Path, model: Gpt2 | EncoderModel, execution: Execution) -> tuple[int, ...]:
     """Return the layers on each IPU.
 
     Raises:

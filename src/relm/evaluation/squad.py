@@ -17,6 +17,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun, compute_logits, format_times, read_encoder, summarise, tune_and_score
 from relm.evaluation.result import Result
 from relm.evaluation.squad_scoring import score_answers
+from relm.evaluation.tuning_pipeline import require_pipeline
 from relm.examples.answer_windows import Windowed, WindowLengths, window_questions
 from relm.examples.spans import write_span_table
 from relm.examples.squad import first_questions, parse_squad
@@ -70,7 +71,7 @@ def evaluate_squad(
             do not belong together; the loss is not finite.
     """
     execution = execution or Execution()
-    execution.require_device_of_all_models()
+    require_pipeline(execution, options)
     content, found_sha256 = read_content(file, file_sha256)
     trained_sha256 = read_content(training_file, training_sha256)[1]
     encoder, loaded = read_encoder(model_folder, tokenizer), load_tokenizer(tokenizer)
@@ -79,7 +80,7 @@ def evaluate_squad(
     facts: dict[str, str | int] = {
         "training_sha256": trained_sha256,
         "tokenizer_sha256": loaded.sha256,
-        "precision": execution.precision,
+        "precision": execution.tuning_precision,
         **({} if limit is None else {"limit": limit}),
     }
     # Figures that are there already are those of this development file.
@@ -140,7 +141,7 @@ class SquadTask:
     def score(self, model: Path, execution: Execution) -> tuple[dict[str, str], Mapping[str, float]]:
         """Return each question's answer by its id, and the figures."""
         asked, windows = self.questions.questions, self.questions.windows
-        logits = compute_logits(BertForSpans.from_folder(model), windows.inputs(), execution)
+        logits = compute_logits(BertForSpans.from_folder(model), windows.inputs(), execution, model)
         starts, ends = logits.transpose(1, 0, 2)
         limits = SearchLimits(self.options.n_best, self.options.longest_answer)
         ranked = rank_answers(self.tokenizer, asked, windows, (starts, ends), limits)

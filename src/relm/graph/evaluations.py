@@ -78,6 +78,8 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
     found = plan.evaluation_device(wildcards.task)
     device = [] if found == HOST else ["--device", found]
+    if (pipeline := plan.tuning_pipeline(wildcards.task)) is not None:
+        device += ["--pipeline", canonical_json(pipeline.model_dump(mode="json", exclude_defaults=True))]
     return " ".join(
         filter(None, [sha256_option(_expected_sha256(plan, wildcards)), shlex.join([*read, *folder, *device, *limit])])
     )

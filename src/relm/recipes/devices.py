@@ -43,10 +43,10 @@ class DeviceDeclaration:
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
     fine_tuning_tokens: int = 0
     """Tokens that each of its accelerators computes at once where an evaluation fine-tunes a model and scores it; 0: it does so
-    where other evaluations run."""
+    where other evaluations run, or, if it is `pipelined`, in the micro-batches of a pipeline."""
     infers_own: bool = False
     """relm's own GPT-2, BERT and RoBERTa are evaluated, and a GPT-2 generates, on it where a command names it; evaluations of a
-    recipe's graph never run on it."""
+    recipe's graph never run on it, unless they fine-tune."""
     in_main_memory: bool = False
     """Weights and activations are in the machine's main memory, which all processes share."""
     attention: Literal["products", "fused", "written_out"] = "fused"
@@ -210,7 +210,8 @@ def list_evaluation_devices() -> list[str]:
 
 def list_fine_tuning_devices() -> list[str]:
     """Return the names of the devices on which an evaluation fine-tunes a model."""
-    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.fine_tuning_tokens)]
+    others = (device.name for device in DEVICES if device.fine_tuning_tokens or device.pipelined)
+    return list(dict.fromkeys([*list_evaluation_devices(), *others]))
 
 
 def list_inference_devices() -> list[str]:

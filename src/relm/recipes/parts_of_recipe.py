@@ -8,6 +8,7 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
+from relm.recipes.tuning_pipeline import split_tuning_batch
 
 
 def require_parts(
@@ -32,7 +33,7 @@ def require_parts(
 
 
 def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, PublishedTest]) -> None:
-    """Raise an error if a published test is not defined for the objective of the last phase, or its windows do not fit.
+    """Raise an error if a published test is not defined for the objective of the last phase, or windows or batches do not fit.
 
     Raises:
         RelmError: one is not; the message names it.
@@ -47,6 +48,11 @@ def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, Publis
                 f"{path}: evaluate: {name}: its sequences have {test.tuning.sequence_length} tokens, and model.positions is "
                 f"{longest}; name a test with a shorter {test.protocol}.sequence_length, or leave it out"
             )
+        if test.tuning is not None and recipe.run.pipeline is not None and recipe.run.pipeline.instances == 1:
+            try:
+                split_tuning_batch(recipe.run.pipeline, test.tuning.batch_size)
+            except ValueError as error:
+                raise RelmError(f"{path}: evaluate: {name}: {test.protocol}.{error}") from None
 
 
 def require_countable_tests(

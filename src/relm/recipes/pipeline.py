@@ -32,6 +32,17 @@ class PipelineOfPhase(Section):
     """Scaling of the loss on the device."""
 
 
+class PipelineOfFineTuning(Section):
+    """Keys of a pipeline where an evaluation fine-tunes the model; null: as in `pipeline`."""
+
+    micro_batch_size: int = Field(default=1, gt=0)
+    """Sequences of one forward pass of one replica."""
+    available_memory_proportion: list[Share] | None = None
+    """Share of each IPU's memory for the temporary values of matrix products."""
+    loss_scaling: LossScaling | None = None
+    """Scaling of the loss on the device."""
+
+
 class Pipeline(Section):
     """A model's split over IPUs, as PopTorch runs it."""
 
@@ -85,6 +96,8 @@ class Pipeline(Section):
     the original is for PopTorch."""
     phases: dict[Slug, PipelineOfPhase] = Field(default_factory=dict)
     """Phase -> the keys that it has with other values."""
+    fine_tuning: PipelineOfFineTuning = PipelineOfFineTuning()
+    """Keys that fine-tuning in an evaluation has with other values; its batch decides replicas and gradient_accumulation."""
 
     @model_validator(mode="after")
     def lies_on_its_ipus(self) -> Self:
@@ -98,6 +111,7 @@ class Pipeline(Section):
                 )
         shares = {"": self.available_memory_proportion}
         shares |= {f"phases.{name}.": phase.available_memory_proportion for name, phase in self.phases.items()}
+        shares["fine_tuning."] = self.fine_tuning.available_memory_proportion
         for where, values in shares.items():
             if values is not None and len(values) != count:
                 raise ValueError(

@@ -34,7 +34,8 @@ def find_broken_rule(
         return f"{place}.pipeline.{found}"
     if found := next(_rules_of_keys_beside(keys), None):
         return f"{place}.{found}"
-    return next((found for name, phase in phases.items() for found in _rules_of_phase(place, name, phase)), None)
+    of_phases = (found for name, phase in phases.items() for found in _rules_of_phase(place, pipeline, name, phase))
+    return next(of_phases, None)
 
 
 def _rules_of_pipeline(
@@ -42,7 +43,7 @@ def _rules_of_pipeline(
 ) -> Iterator[str]:
     if strange := sorted(set(pipeline.phases) - set(phases)):
         yield f"phases.{strange[0]}: there is no such phase; the recipe has {', '.join(phases)}"
-    yield from _rules_of_model(pipeline, model)
+    yield from _rules_of_model(pipeline, model, all(phase.declaration.is_of_task for phase in phases.values()))
     for name, phase in phases.items():
         yield from _rules_of_pipeline_in_phase(pipeline.of_phase(name), name, phase)
     if checkpoint_interval is not None and checkpoint_interval % pipeline.device_iterations:
@@ -62,13 +63,18 @@ def _rules_of_keys_beside(keys: "Run | OnMachine") -> Iterator[str]:
         )
 
 
-def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
+def _rules_of_model(pipeline: Pipeline, model: Sizes, has_own_head: bool) -> Iterator[str]:
+    """Yield the rules that a pipeline breaks with its model.
+
+    Args:
+        has_own_head: the head has weights of its own, as of a task on which a model is fine-tuned.
+    """
     architecture = model.declaration
     if architecture.segment_weights is None:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
-    if pipeline.head != pipeline.token_embedding:
+    if pipeline.head != pipeline.token_embedding and not has_own_head:
         yield (
             f"head: on IPU {pipeline.head}, but its weights are the token embedding's, on IPU {pipeline.token_embedding}; "
             "put both on one IPU"
@@ -82,21 +88,35 @@ def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
         )
 
 
-def _rules_of_phase(place: str, name: str, phase: "Phase") -> Iterator[str]:
-    """Yield the keys of a phase that no pipeline can follow, each with its value and what is expected."""
+def _rules_of_phase(place: str, pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[str]:
+    """Yield the keys of a phase that a pipeline cannot follow, each with its value and what is expected."""
     optimizer = phase.optimizer
+    corrects = optimizer.bias_correction or optimizer.name == "lamb"
+    uncorrected = optimizer.name == "adamw" and pipeline.device_iterations == 1
+    has_float_norm = "float32" in (pipeline.accumulation_precision, pipeline.first_moment_precision)
+    clips = optimizer.name != "lamb" and has_float_norm and not pipeline.replicated_tensor_sharding
     keys: list[tuple[str, object, str, bool]] = [
         ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
         ("optimizer.state_precision", optimizer.state_precision, "float32", optimizer.state_precision == "float32"),
         ("optimizer.form", optimizer.form, "pytorch", optimizer.form == "pytorch"),
-        ("optimizer.bias_correction", optimizer.bias_correction, "true", optimizer.bias_correction or optimizer.name == "lamb"),
+        (
+            "optimizer.bias_correction",
+            optimizer.bias_correction,
+            "true, or with adamw device_iterations: 1",
+            corrects or uncorrected,
+        ),
         (
             "optimizer.lamb.normalise_gradient",
             optimizer.lamb.normalise_gradient,
             "false",
             not optimizer.lamb.normalise_gradient,
         ),
-        ("optimizer.gradient_clipping", optimizer.gradient_clipping, "null", optimizer.gradient_clipping is None),
+        (
+            "optimizer.gradient_clipping",
+            optimizer.gradient_clipping,
+            "null, or with adamw first_moment_precision: float32 and replicated_tensor_sharding: false",
+            optimizer.gradient_clipping is None or clips,
+        ),
         ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
         ("loss_scaling", phase.loss_scaling.scale, "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
     ]

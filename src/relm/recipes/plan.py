@@ -15,17 +15,19 @@ from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.devices import find_evaluation_device
+from relm.recipes.devices import DEVICES, find_evaluation_device
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machines import Machine
 from relm.recipes.own_folders import require_consent
+from relm.recipes.pipeline import Pipeline
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.seeds import choose_seed
+from relm.recipes.tuning_pipeline import split_tuning_batch
 from relm.recipes.variation import Change
 
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
@@ -331,13 +333,29 @@ class Plan:
         return declaration
 
     def evaluation_device(self, task: str) -> str:
-        """Return the device of an evaluation: the recipe's or the CPU. Of several hosts none fine-tunes on its accelerators.
+        """Return the device of an evaluation: the recipe's or the CPU.
+
+        None of several hosts fine-tunes on its accelerators, nor does an instance of several that share a pipeline's replicas.
 
         Raises:
             RelmError: the recipe has no such evaluation.
         """
+        pipeline = self.recipe.run.pipeline
         has_one_host = self.machine is None or self.machine.host_count == 1
-        return find_evaluation_device(self.recipe.run.device, self.evaluation(task).fine_tunes and has_one_host)
+        is_alone = has_one_host and (pipeline is None or pipeline.instances == 1)
+        return find_evaluation_device(self.recipe.run.device, self.evaluation(task).fine_tunes and is_alone)
+
+    def tuning_pipeline(self, task: str) -> Pipeline | None:
+        """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one.
+
+        Raises:
+            RelmError: the recipe has no such evaluation.
+        """
+        test = self.tests.get(task)
+        pipelined = DEVICES[self.evaluation_device(task)].pipelined
+        if not pipelined or test is None or test.tuning is None or self.recipe.run.pipeline is None:
+            return None
+        return split_tuning_batch(self.recipe.run.pipeline, test.tuning.batch_size)
 
     def evaluation_identity(self, task: str) -> dict[str, Any]:
         """Return the identity of the evaluation with a result of this name, as `relm evaluate --job` takes it."""

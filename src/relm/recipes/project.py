@@ -243,7 +243,7 @@ class Project:
             require_documents(path, recipe, dataset)
             tests = self._tests_of(recipe)
             if run.is_twin:
-                tests = {name: smoke_test(test, recipe.model) for name, test in tests.items()}
+                tests = {name: smoke_test(test, recipe.model, recipe.run.pipeline) for name, test in tests.items()}
             require_fitting_tests(path, recipe, tests)
             removed = {name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {}
             require_countable_tests(path, recipe, dataset, tests, removed)

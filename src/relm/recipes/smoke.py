@@ -14,9 +14,10 @@ from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, T
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.objectives import OBJECTIVES
-from relm.recipes.pipeline import Pipeline, PipelineOfPhase
+from relm.recipes.pipeline import Pipeline, PipelineOfFineTuning, PipelineOfPhase
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
+from relm.recipes.tuning_pipeline import least_micro_batches
 
 # Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
 MAY_CHANGE = (
@@ -105,12 +106,22 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
     return Recipe.model_validate(twin)
 
 
-def smoke_test(test: PublishedTest, model: Architecture) -> PublishedTest:
-    """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are."""
+def smoke_test(test: PublishedTest, model: Architecture, pipeline: Pipeline | None) -> PublishedTest:
+    """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are.
+
+    Args:
+        test: the test.
+        model: the twin's model.
+        pipeline: the twin's pipeline, whose replicas the batch fills; None: it trains without one.
+    """
     if test.tuning is None:
         return test
     longest = model.longest_sequence or test.tuning.sequence_length
-    return test.model_copy(update={test.protocol: test.tuning.shorten(longest, GLOBAL_BATCH_SIZE, SEEDS)})
+    short = test.tuning.shorten(longest, GLOBAL_BATCH_SIZE, SEEDS)
+    if pipeline is not None:
+        micro_batches = least_micro_batches(pipeline) * pipeline.replicas
+        short = short.model_copy(update={"batch_size": pipeline.fine_tuning.micro_batch_size * micro_batches})
+    return test.model_copy(update={test.protocol: short})
 
 
 def _split_twin(twin: dict[str, Any], recipe: Recipe, pipeline: Pipeline) -> None:
@@ -154,10 +165,11 @@ def small_pipeline(pipeline: Pipeline) -> Pipeline:
     phases = {name: {**phase.model_dump(), **_small_keys(phase, count)} for name, phase in pipeline.phases.items()}
     for phase in phases.values():
         phase["gradient_accumulation"] = None
-    return Pipeline.model_validate({**pipeline.model_dump(), **sizes, "phases": phases})
+    fine_tuning = {**pipeline.fine_tuning.model_dump(), **_small_keys(pipeline.fine_tuning, count)}
+    return Pipeline.model_validate({**pipeline.model_dump(), **sizes, "phases": phases, "fine_tuning": fine_tuning})
 
 
-def _small_keys(pipeline: Pipeline | PipelineOfPhase, ipus: int) -> dict[str, Any]:
+def _small_keys(pipeline: Pipeline | PipelineOfPhase | PipelineOfFineTuning, ipus: int) -> dict[str, Any]:
     """Return the keys that a phase may have with a value of its own, for a pipeline of so many IPUs."""
     size, shares = pipeline.micro_batch_size, pipeline.available_memory_proportion
     return {

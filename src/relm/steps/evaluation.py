@@ -23,6 +23,7 @@ from relm.steps.contract import (
     positive,
 )
 from relm.steps.job_spec import JOB, read_job
+from relm.steps.pipeline_option import PIPELINE, read_pipeline
 
 ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -233,11 +234,32 @@ def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
     }
 
     def run() -> str:
-        execution = {} if declaration.reads_log_alone else {"execution": execution_of_batches(a)}
+        execution = {} if declaration.reads_log_alone else {"execution": _execution(a, declaration, arguments)}
         return str(load(declaration.run)(**arguments, **execution))
 
     read = list(dict.fromkeys([*list_weights(a), *_inputs(declaration, a, job)]))  # a test file with a sha256 is in both
     return Job(run, read, [a.output], expected | _expected_task_files(job, a))
+
+
+def _execution(a: Arguments, declaration: EvaluationDeclaration, arguments: Mapping[str, Any]) -> Any:
+    """Return what `execution_of_batches` returns, with the pipeline of an evaluation that fine-tunes.
+
+    Args:
+        a: the arguments of the command; a short form has no `--pipeline`.
+        declaration: the evaluation.
+        arguments: the keyword arguments of the evaluation's function.
+
+    Raises:
+        RelmError: the pipeline has a fault, or an option goes with other evaluations.
+    """
+    execution = execution_of_batches(a)
+    if not hasattr(a, "pipeline"):
+        return execution
+    if declaration.fine_tunes and a.layers_per_ipu is not None:
+        raise RelmError(
+            f"--layers-per-ipu: {declaration.name} fine-tunes a model, for which --pipeline has the layers; leave it out"
+        )
+    return replace(execution, pipeline=read_pipeline(a, arguments["options"] if declaration.fine_tunes else None))
 
 
 def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
@@ -293,6 +315,7 @@ STEPS: dict[str, Step] = {
             ),
             device_argument(_list_devices),
             *_OPTIONS_OF_BATCHES,
+            PIPELINE,
             BATCH_TOKENS,
             LIMIT,
             OUTPUT,

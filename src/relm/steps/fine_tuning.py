@@ -19,6 +19,7 @@ from relm.steps.evaluation import (
     model_folder,
 )
 from relm.steps.job_spec import validate_options
+from relm.steps.pipeline_option import PIPELINE, read_pipeline
 from relm.steps.short_forms import name_task, option_argument
 
 Options = TypeVar("Options", bound=FineTuning)
@@ -31,6 +32,7 @@ def squad_job(a: Arguments) -> Job:
         RelmError: an option has a fault, or a file of the model is absent.
     """
     options, folder, tokenizer, task = _read_options(a, Squad), model_folder(a), find_tokenizer(a), name_task(a)
+    execution = _execution(a, options)
 
     def run() -> str:
         from relm.evaluation.squad import evaluate_squad
@@ -43,7 +45,7 @@ def squad_job(a: Arguments) -> Job:
             output=a.output,
             task=task,
             options=options,
-            execution=_execution(a),
+            execution=execution,
             how=_tuning_run(a),
         )
 
@@ -57,6 +59,7 @@ def glue_job(a: Arguments) -> Job:
         RelmError: an option has a fault, or a file of the model is absent.
     """
     options, folder, tokenizer, task = _read_options(a, Glue), model_folder(a), find_tokenizer(a), name_task(a)
+    execution = _execution(a, options)
 
     def run() -> str:
         from relm.evaluation.glue import evaluate_glue
@@ -70,7 +73,7 @@ def glue_job(a: Arguments) -> Job:
             task=task,
             options=options,
             mismatched_file=a.mismatched,
-            execution=_execution(a),
+            execution=execution,
             how=_tuning_run(a),
         )
 
@@ -87,11 +90,15 @@ def _read_options(a: Arguments, section: type[Options]) -> Options:
     return validate_options(section, given, Path(section.__name__.lower()), {})
 
 
-def _execution(a: Arguments) -> Any:
-    """Return device, precision, threads and batches that a command requests, an `Execution`."""
+def _execution(a: Arguments, options: FineTuning) -> Any:
+    """Return device, precision, threads, batches and pipeline that a command requests, an `Execution`.
+
+    Raises:
+        RelmError: the pipeline has a fault.
+    """
     from relm.evaluation.execution import Execution
 
-    return Execution(a.device, a.precision, a.threads, count_batch_tokens(a))
+    return Execution(a.device, a.precision, a.threads, count_batch_tokens(a), pipeline=read_pipeline(a, options))
 
 
 def _tuning_run(a: Arguments) -> Any:
@@ -129,8 +136,9 @@ def _arguments(files: list[ArgumentOfStep], section: type[FineTuning], own: dict
             "--precision",
             default="float32",
             choices=("float32", "bfloat16"),
-            help="of matrix products; default: float32, which a tpu rounds to bfloat16",
+            help="of matrix products; default: float32, which a tpu rounds to bfloat16; an ipu has its pipeline's",
         ),
+        PIPELINE,
         THREADS,
         BATCH_TOKENS,
         argument(

@@ -57,6 +57,7 @@ def pretrain(
     one_tpu: bool = False,
     resumes_after: int | None = None,
     curve: Curve | None = None,
+    programs: Path | None = None,
 ) -> str:
     """Train one phase, resuming from its newest checkpoint if there is one.
 
@@ -75,6 +76,7 @@ def pretrain(
         one_tpu: use only the first of a TPU's devices.
         resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
         curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
+        programs: folder for compiled programs, which several runs may share; None: one beside `model_folder`.
 
     Returns:
         A sentence for the user on what was trained.
@@ -91,7 +93,7 @@ def pretrain(
     identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
-        closing(open_device(recipe.run, folder / COMPILED, one_tpu)) as device,
+        closing(open_device(recipe.run, programs or folder / COMPILED, one_tpu)) as device,
         device.translate_errors(),
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):

@@ -171,6 +171,7 @@ class _Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float, weight_decay: float, eps: float, **given: Any) -> None:
         given.setdefault("betas", (0.9, 0.999))
         own = {key: given[key] for key in ("betas",)}
+        assert "max_grad_norm" not in given or not isinstance(self, LAMB), "LAMB has no such argument"
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "eps": eps, **own})
         self.loss_scaling = given.get("loss_scaling", 1.0)
         self.given = {"lr": lr, "weight_decay": weight_decay, "eps": eps, **given}
@@ -299,6 +300,9 @@ class Executor:
         return [output.item() for output in outputs], gradients
 
     def _update(self, gradients: dict[str, Tensor]) -> None:
+        if (largest := self._optimizer.given.get("max_grad_norm")) is not None:
+            norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
+            gradients = {name: gradient * (largest / max(largest, norm)) for name, gradient in gradients.items()}
         for group in self._groups:
             for name in group["params"]:
                 step = self._step(name, gradients[name], group)

@@ -25,7 +25,7 @@ class WorkerSpec(NamedTuple):
     backend: str
     """poptorch or simulator."""
     architecture: str
-    """gpt2, llama or bert."""
+    """gpt2, llama, bert or roberta."""
     configuration: dict[str, Any]
     """The fields of the model's configuration, such as `relm.models.gpt2_configuration.Gpt2Config`."""
     pipeline: dict[str, Any]

@@ -42,7 +42,7 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
     """Return the options of one instance in the order in which the original sets them.
 
     Args:
-        architecture: gpt2, llama or bert.
+        architecture: gpt2, llama, bert or roberta.
         pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
     """
     # Options of popdist refuse the number of replicas, which PopRun knows.
@@ -178,7 +178,7 @@ def optimizer_table(
     Raises:
         ValueError: PopTorch has no such optimizer.
     """
-    _require_known(optimizer)
+    _require_known(optimizer, pipeline)
     arguments: dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}
     if tuple(optimizer["betas"]) != (0.9, 0.999):
         arguments["betas"] = tuple(optimizer["betas"])
@@ -196,28 +196,70 @@ def optimizer_table(
     arguments["weight_decay"] = 0.01
     if optimizer["name"] == "adamw":
         # As the original asks. PopTorch's compiler has no such form of AdamW since 2.4, and corrects the bias all the same
-        # (popart_compiler/source/CompilerImpl.cpp), which is what the recipe's bias_correction: true says.
+        # (popart_compiler/source/CompilerImpl.cpp), which is what the recipe's bias_correction: true says. Where it says false,
+        # `scalars_of_update` undoes the correction.
         arguments["bias_correction"] = False
+    if optimizer["gradient_clipping"] is not None:
+        arguments["max_grad_norm"] = optimizer["gradient_clipping"]
     name = {"adamw": "AdamW", "adam": "Adam"}[optimizer["name"]]
     return OptimizerTable(name, arguments, adam_groups(optimizer, shapes))
 
 
-def _require_known(optimizer: Mapping[str, Any]) -> None:
+class UpdateScalars(NamedTuple):
+    """The values of one update that PopTorch's AdamW takes for all parameters."""
+
+    learning_rate: float
+    weight_decay: float
+    """That of the decayed parameters."""
+    epsilon: float
+
+
+def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update: int) -> UpdateScalars | None:
+    """Return the scalars with which an AdamW that corrects the bias takes the step of one that does not; None: it corrects it.
+
+    Corrected, a step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update. It is that
+    without c1 and c2 if the rate is times c1 / sqrt(c2), the decay divided by the same, and epsilon divided by sqrt(c2).
+
+    Args:
+        optimizer: the fields of `relm.recipes.optimization.Optimizer`.
+        learning_rate: that of the update.
+        update: its number, counted from 1.
+    """
+    if optimizer["name"] != "adamw" or optimizer["bias_correction"]:
+        return None
+    first, second = (1.0 - beta**update for beta in optimizer["betas"])
+    ratio, root = first / second**0.5, second**0.5
+    return UpdateScalars(learning_rate * ratio, optimizer["weight_decay"] / ratio, optimizer["epsilon"] / root)
+
+
+def _require_known(optimizer: Mapping[str, Any], pipeline: Mapping[str, Any]) -> None:
     """Raise ValueError for an optimizer that PopTorch does not have."""
     name, way_out = optimizer["name"], "; change the recipe, or train on another device"
     if name not in ("adamw", "adam", "lamb"):
         raise ValueError(f"optimizer.name: an IPU runs adamw, adam or lamb, found {name}{way_out}")
-    if name != "lamb" and not optimizer["bias_correction"]:
+    corrects = name == "adam" or pipeline["device_iterations"] > 1
+    if name != "lamb" and corrects and not optimizer["bias_correction"]:
         raise ValueError(
-            f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, found false{way_out}"
+            f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, which can be undone for an "
+            f"adamw of one update a call (device_iterations: 1), found false{way_out}"
         )
     if name != "lamb" and optimizer["form"] != "pytorch":
         raise ValueError(f"optimizer.form: an IPU runs pytorch, found {optimizer['form']}{way_out}")
     if name == "lamb" and optimizer["lamb"]["normalise_gradient"]:
         raise ValueError(f"optimizer.lamb.normalise_gradient: PopTorch's LAMB has no such option, found true{way_out}")
-    if optimizer["gradient_clipping"] is not None:
+    clipping = optimizer["gradient_clipping"]
+    if clipping is not None and name == "lamb":
+        raise ValueError(f"optimizer.gradient_clipping: PopTorch's LAMB does not clip, found {clipping}{way_out}")
+    if clipping is not None and pipeline["replicated_tensor_sharding"]:
         raise ValueError(
-            f"optimizer.gradient_clipping: not available on an IPU, found {optimizer['gradient_clipping']}{way_out}"
+            f"optimizer.gradient_clipping: {clipping} would be compared with the norm of one replica's share of the gradient; "
+            "set replicated_tensor_sharding: false, or leave clipping out"
+        )
+    halves = pipeline["accumulation_precision"] == pipeline["first_moment_precision"] == "float16"
+    if clipping is not None and halves:
+        raise ValueError(
+            f"optimizer.gradient_clipping: {clipping} would be compared with a norm whose squares are added up in float16; set "
+            "first_moment_precision: float32, or leave clipping out"
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from relm.models.bert import Bert
+from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
+from relm.models.bert_span import BertForSpans
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
@@ -13,10 +15,17 @@ from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig
 from relm.models.segments import ModelSegment
 
+# Head of a BERT's configuration -> its model.
+_BERTS: Mapping[str, Callable[[BertConfig], LanguageModel]] = {
+    "vocabulary": Bert,
+    "spans": BertForSpans,
+    "classes": BertForClassification,
+}
 _MODELS: Mapping[str, Callable[..., LanguageModel]] = {
     "gpt2": lambda **fields: Gpt2(Gpt2Config(**fields)),
     "llama": lambda **fields: Llama(LlamaConfig(**fields)),
-    "bert": lambda **fields: Bert(BertConfig(**fields)),
+    "bert": lambda **fields: _build_bert(BertConfig(**fields)),
+    "roberta": lambda **fields: _build_bert(BertConfig(**fields)),
 }
 
 
@@ -31,7 +40,7 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
     """Return a model with unset weights.
 
     Args:
-        architecture: gpt2, llama or bert.
+        architecture: gpt2, llama, bert or roberta.
         configuration: the fields of the architecture's configuration.
 
     Raises:
@@ -42,6 +51,11 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
             f"architecture {architecture!r} is not divided into segments; a pipeline trains {' or '.join(_MODELS)}"
         )
     return _MODELS[architecture](**configuration)
+
+
+def _build_bert(config: BertConfig) -> LanguageModel:
+    """Return the BERT with the head of its configuration."""
+    return _BERTS[config.head](config)
 
 
 def stages_of(placement: Sequence[tuple[str, int]]) -> list[PipelineStage]:

@@ -128,12 +128,17 @@ class PoptorchBackend:
         self._optimizer = options.build_optimizer(poptorch, table, parameters)
         # Schedulers of torch expect an optimizer that has taken a step; PopTorch's never does on the host.
         self._optimizer._step_count = 1
+        self._is_decayed = [group["weight_decay"] != 0 for group in table.groups]
         self._set_scalars(call)
         self._running = poptorch.trainingModel(self._placed, self._options, optimizer=self._optimizer)
 
     def _set_scalars(self, call: Call) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = call.learning_rate
+        scalars = options.scalars_of_update(self._spec.optimizer, call.learning_rate, int(self._updates) + 1)
+        for group, is_decayed in zip(self._optimizer.param_groups, self._is_decayed):
+            group["lr"] = call.learning_rate if scalars is None else scalars.learning_rate
+            if scalars is not None:
+                group["eps"] = scalars.epsilon
+                group["weight_decay"] = scalars.weight_decay if is_decayed else 0.0
         if self._spec.pipeline["loss_scaling"]["name"] == "by_step":
             self._optimizer.loss_scaling = call.loss_scale
 

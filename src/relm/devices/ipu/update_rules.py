@@ -85,7 +85,8 @@ class UpdateRule:
 def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
     """Raise for an optimizer that PopTorch does not have, or computes in another way.
 
-    PopTorch 2.4 and later compile AdamW with bias correction whatever `bias_correction` says.
+    PopTorch 2.4 and later compile Adam and AdamW with bias correction whatever `bias_correction` says; the scalars of an
+    AdamW's update can undo it (`relm.devices.ipu.options.scalars_of_update`).
 
     Raises:
         ValueError: names the key, its value and what was expected.
@@ -94,7 +95,7 @@ def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
     if name not in ("adamw", "adam", "lamb"):
         raise ValueError(f"optimizer.name is {name!r}, but IPUs have adamw, adam and lamb; take one of them")
     expected = {"form": "pytorch", "state_precision": "float32"}
-    if name != "lamb":
+    if name == "adam":
         expected["bias_correction"] = True  # type: ignore[assignment]
     for key, value in expected.items():
         if optimizer[key] != value:

@@ -1,0 +1,118 @@
+"""Fine-tuning on IPUs: the pipeline that a command gives, and the logits of the tuned model, whose encoder is on them too."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from relm.errors import RelmError
+from relm.evaluation.execution import Execution
+from relm.evaluation.ipu_worker import open_worker
+from relm.evaluation.tuning_batches import ScoredBatches
+from relm.examples.contract import Batch
+from relm.models.bert_model import EncoderModel
+from relm.recipes.devices import DEVICES
+from relm.recipes.fine_tuning import FineTuning
+from relm.recipes.pipeline import Pipeline
+
+OPTION = "--pipeline"
+
+
+def require_pipeline(execution: Execution, options: FineTuning) -> None:
+    """Raise unless a device with IPUs has a pipeline that can fine-tune, and another device none.
+
+    Raises:
+        RelmError: it is not so; names the option and the key.
+    """
+    pipeline, device = execution.pipeline, execution.device
+    if not DEVICES[device].pipelined:
+        if pipeline is not None:
+            raise RelmError(f"{OPTION}: goes with --device ipu or ipu_simulator, found {device}; leave it out")
+        return
+    if pipeline is None:
+        raise RelmError(
+            f"{OPTION} is missing: {device} needs the split of the model, such as "
+            f"--pipeline '{{\"layers_per_ipu\": [3, 3, 3, 3]}}' for a model of 12 layers"
+        )
+    if device == "ipu" and execution.precision != "float32":
+        raise RelmError(
+            f"--precision is {execution.precision}, but on an IPU {OPTION}'s precision counts, found {pipeline.precision}; "
+            "leave --precision out"
+        )
+    _require_keys(pipeline, options.batch_size)
+
+
+def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
+    """Raise unless the keys of a pipeline go with fine-tuning, and its micro-batches with the batch.
+
+    Raises:
+        RelmError: one does not.
+    """
+    if pipeline.instances > 1:
+        raise RelmError(
+            f"{OPTION}: instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many "
+            "replicas as the host has IPUs for"
+        )
+    if pipeline.device_iterations > 1:
+        raise RelmError(
+            f"{OPTION}: device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning "
+            "rate; set it to 1"
+        )
+    if pipeline.global_batch_size != batch_size:
+        raise RelmError(
+            f"--batch-size is {batch_size}, but {OPTION} has micro_batch_size {pipeline.micro_batch_size} x "
+            f"gradient_accumulation {pipeline.gradient_accumulation} x replicas {pipeline.replicas} = "
+            f"{pipeline.global_batch_size} sequences; make them equal"
+        )
+
+
+def require_layers(pipeline: Pipeline, layers: int, folder: Path) -> None:
+    """Raise unless a pipeline has the layers of a model.
+
+    Raises:
+        RelmError: it has others.
+    """
+    if (found := sum(pipeline.layers_per_ipu)) != layers:
+        raise RelmError(f"{OPTION}: layers_per_ipu has {found} layers, but {folder} has {layers}; make the sum equal")
+
+
+def compute_ipu_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:
+    """Return the logits of a model whose encoder is on the IPUs of a pipeline, and whose head this process computes.
+
+    Args:
+        model: with a function `head` of the encoder's output at the positions that it reads.
+        inputs: `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length).
+        execution: device and pipeline.
+        folder: the model's folder, for errors.
+
+    Returns:
+        (sequences, ...) float32.
+    """
+    assert execution.pipeline is not None, "a device with IPUs has one"
+    pipeline = execution.pipeline
+    count, length = inputs["input_ids"].shape
+    placed = replace(
+        execution,
+        precision=execution.tuning_precision,
+        layers_per_ipu=tuple(pipeline.layers_per_ipu),
+        available_memory_proportion=_proportions(pipeline),
+    )
+    # A program has one shape.
+    batches = ScoredBatches(min(max(1, execution.batch_tokens // length), count), fills=True)
+    pieces = []
+    with closing(open_worker(folder, "bert", model.eval(), placed)) as worker, torch.inference_mode():
+        for batch in batches.split(inputs):
+            arrays = {name: np.ascontiguousarray(array, dtype=np.int64) for name, array in batch.items()}
+            hidden = worker.request("hidden", arrays=arrays).arrays["hidden"]
+            pieces.append(model.head(torch.from_numpy(hidden)).numpy())
+    found: npt.NDArray[np.float32] = np.concatenate(pieces)[:count]
+    return found
+
+
+def _proportions(pipeline: Pipeline) -> tuple[float, ...] | None:
+    """Return the share of each IPU's memory."""
+    shares = pipeline.available_memory_proportion
+    return None if shares is None else tuple(shares)
