@@ -184,10 +184,10 @@ def test_the_fused_adamw_is_torchs_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked", "seq2seq"])
-def test_no_run_imports_the_compiler(objective: str, examples_of: Callable[[str], Path], examples: Path, tmp_path: Path) -> None:
+def test_no_run_imports_the_compiler(objective: str, examples_of: Callable[[str], Path], tmp_path: Path) -> None:
     """With AdamW, LAMB and Adafactor."""
-    found = examples if objective == "causal" else examples_of(objective)
-    run = TinyRun(tmp_path / "run", found, {"pretrain": {"main": {"steps": 4}}}, objective=objective)
+    changes = {"pretrain": {"main": {"steps": 4}}}
+    run = TinyRun(tmp_path / "run", examples_of(objective), changes, objective=objective)
     process = FORKS.Process(target=train_and_look_for_the_compiler, args=(run,))
     process.start()
     process.join()

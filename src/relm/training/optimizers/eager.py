@@ -1,7 +1,7 @@
 """Optimizers of torch without its compiler.
 
-Torch keeps its compiler from tracing some methods of an optimizer by decorators that import the compiler, sympy included, at the
-first call: seconds of each process, though nothing is compiled. The methods here are torch's own without the decorators.
+Torch keeps its compiler from tracing some methods of an optimizer by decorators that import the compiler, sympy included, at
+the first call: seconds of each process, though nothing is compiled. The methods here are torch's own without the decorators.
 """
 
 import inspect
