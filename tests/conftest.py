@@ -62,6 +62,15 @@ def finished_copy(finished_project: Commands, tmp_path: Path) -> Commands:
 
 
 @pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers of simulated IPUs that this process starts."""
+    from forked_workers import start_forked
+    from relm.devices.ipu import worker_process
+
+    monkeypatch.setattr(worker_process, "start_worker", start_forked)
+
+
+@pytest.fixture
 def cluster() -> Iterator[SmallSlurm]:
     """A Slurm cluster of two nodes on this machine."""
     if lacking := find_lacking():

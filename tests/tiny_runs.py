@@ -85,7 +85,14 @@ except RelmError as error:
 # Processes that begin with everything imported: a hundred times faster than new ones, and as real.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["relm.training.loop", "relm.devices.torch", "relm.examples.masked", "relm.examples.seq2seq", "torch._dynamo"]
+    [
+        "relm.training.loop",
+        "relm.devices.torch",
+        "relm.examples.masked",
+        "relm.examples.seq2seq",
+        "relm.devices.ipu.inference",
+        "relm.devices.ipu.simulator",
+    ]
 )
 
 

@@ -26,6 +26,8 @@ from relm.recipes.devices import find_evaluation_device, list_inference_devices
 CPU = Execution(threads=1)
 TEXTS = [[0, 50, 51], [7], [9, 2, 6, 5, 3, 200], [4, 4]]
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def simulated(**options: Any) -> Execution:
     return Execution("ipu_simulator", threads=1, **options)

@@ -83,6 +83,7 @@ def test_greedy_texts_of_120_tokens_are_those_of_transformers(folder: Path, mode
     assert len({token for text in expected for token in text}) > 30, "the texts are not one token again and again"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same_program(folder: Path) -> None:
     loaded = load_causal(folder, 257, ON_ONE_IPU)
     assert isinstance(loaded, IpuCausalModel)
@@ -209,6 +210,7 @@ def generate(folder: Path, evaluated: Any, *words: str) -> int:
     return main(["generate", *given, *words])
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_command_prints_latencies_and_writes_the_texts_of_the_cpu(
     precision: str, folder: Path, evaluated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

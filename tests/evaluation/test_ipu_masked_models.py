@@ -16,6 +16,8 @@ from relm.evaluation.masked_lm import evaluate_masked_lm
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def simulated(**options: Any) -> Execution:
     return replace(ALONE, device="ipu_simulator", **options)

@@ -661,6 +661,7 @@ run:
 """
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_segment_of_a_pipeline_is_trained_again_in_its_calls_and_on_a_cpu(tiny: Plan) -> None:
     plan = trained("in_pipeline", PIPELINE)
     assert [line["step"] for line in read_lines(plan.results / "train.jsonl")] == [4, 8, 12, 16]

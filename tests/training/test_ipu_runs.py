@@ -35,6 +35,8 @@ CHANGES: dict[str, Any] = {
 }
 ON_IPUS = {"run": {"device": "ipu_simulator", "pipeline": PIPELINE}}
 
+forked = pytest.mark.usefixtures("forked_workers")
+
 
 def run_in(folder: Path, examples: Path, *changes: dict[str, Any], objective: str = "causal") -> TinyRun:
     whole: dict[str, Any] = CHANGES
@@ -91,6 +93,7 @@ def test_a_pipeline_trains_the_weights_that_a_cpu_trains(on_cpu: TinyRun, tmp_pa
     assert max((weights(run)[name] - before[name]).abs().max() for name in before) > 0.01, "nothing was trained"
 
 
+@forked
 def test_the_log_counts_updates_and_has_a_line_for_each_call(on_cpu: TinyRun, tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, {"run": {"log_interval": 3}})
     run.train()
@@ -106,6 +109,7 @@ def test_the_log_counts_updates_and_has_a_line_for_each_call(on_cpu: TinyRun, tm
     assert run.checkpoints == [f"step-{step:08d}" for step in (2, 4, 6, 8)]
 
 
+@forked
 def test_lines_and_checkpoints_come_at_the_end_of_the_call_that_reaches_their_interval(on_cpu: TinyRun, tmp_path: Path) -> None:
     four = {"pretrain": {"main": {"schedule": {"updates_per_step": 4}}}, "run": {"pipeline": {"device_iterations": 4}}}
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, four, {"run": {"log_interval": 7, "checkpoint_interval": 8}})
@@ -114,6 +118,7 @@ def test_lines_and_checkpoints_come_at_the_end_of_the_call_that_reaches_their_in
     assert run.checkpoints == ["step-00000008"]
 
 
+@forked
 def test_the_length_of_a_call_changes_nothing_with_a_constant_learning_rate(examples: Path, tmp_path: Path) -> None:
     constant = {"pretrain": {"main": {"schedule": {"name": "constant", "floor": 0.0, "updates_per_step": 4}}}}
     runs = []
@@ -127,6 +132,7 @@ def test_the_length_of_a_call_changes_nothing_with_a_constant_learning_rate(exam
     assert runs[0].lines()[3::4] == runs[1].lines()
 
 
+@forked
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 @pytest.mark.parametrize(("first", "second"), [({}, ON_IPUS), (ON_IPUS, {})], ids=["from a cpu", "to a cpu"])
 def test_a_run_moves_between_a_cpu_and_ipus(
@@ -190,6 +196,7 @@ def test_a_killed_run_ends_with_the_same_bytes(kill: str, interrupted: TinyRun, 
     assert_same(interrupted, whole)
 
 
+@forked
 @pytest.mark.parametrize("call", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_a_killed_worker_loses_nothing(
     call: int, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +218,7 @@ def test_a_killed_worker_loses_nothing(
     assert_same(interrupted, whole)
 
 
+@forked
 @pytest.mark.full
 def test_a_full_disk_ends_the_run_with_one_message_and_no_worker(interrupted: TinyRun, whole: TinyRun) -> None:
     size = (whole.folder / "main" / "checkpoints" / "step-00000002" / "optimizer.safetensors").stat().st_size
@@ -222,6 +230,7 @@ def test_a_full_disk_ends_the_run_with_one_message_and_no_worker(interrupted: Ti
     assert_same(interrupted, whole)
 
 
+@forked
 @pytest.mark.full
 def test_a_second_trainer_of_a_run_is_refused_and_disturbs_nothing(
     interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
@@ -268,6 +277,7 @@ def test_no_worker_is_left(whole: TinyRun, tmp_path: Path) -> None:
     assert [child for child in psutil.Process().children() if "relm.devices.ipu.worker" in " ".join(child.cmdline())] == []
 
 
+@forked
 def test_validation_is_computed_with_the_weights_after_the_call(on_cpu: TinyRun, tmp_path: Path) -> None:
     validates = {"run": {"validation_interval": 4, "validation_batches": 2, "checkpoint_interval": 8}}
     here = run_in(tmp_path / "cpu", on_cpu.examples, validates)
@@ -281,6 +291,7 @@ def test_validation_is_computed_with_the_weights_after_the_call(on_cpu: TinyRun,
     assert found[0] != found[1]
 
 
+@forked
 def test_a_checkpoint_in_the_middle_of_a_call_is_refused(
     on_cpu: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +302,7 @@ def test_a_checkpoint_in_the_middle_of_a_call_is_refused(
         run.train()
 
 
+@forked
 def test_a_checkpoint_of_another_plan_resumes(
     on_cpu: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,6 +315,7 @@ def test_a_checkpoint_of_another_plan_resumes(
     assert_close(run, on_cpu)
 
 
+@forked
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_no_advice_to_clip(on_cpu: TinyRun, tmp_path: Path) -> None:
     diverging = {"pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}}}
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, diverging)
@@ -313,6 +326,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_no_advice_to_clip(on_
         run.train()
 
 
+@forked
 def test_an_overflow_in_the_last_update_is_found_before_anything_is_written(on_cpu: TinyRun, tmp_path: Path) -> None:
     """The device has no norm of the gradient, and no loss follows."""
     one = {"pretrain": {"main": {"steps": 1, "schedule": {"name": "constant", "floor": 0.0, "warmup_steps": 0}}}}
@@ -325,6 +339,7 @@ def test_an_overflow_in_the_last_update_is_found_before_anything_is_written(on_c
     assert not run.model_folder.exists()
 
 
+@forked
 def test_instances_sum_counts_and_take_updates_in_one_order(
     whole: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

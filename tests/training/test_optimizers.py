@@ -2,6 +2,9 @@
 
 import copy
 import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from relm.training.optimizers import (
     weight_type,
 )
 from relm.training.optimizers.adam import Adam
+from tiny_runs import FORKS, TinyRun
 
 # One of each kind of update rule, every option used at least once.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -161,6 +165,39 @@ def test_our_own_adamw_is_torchs() -> None:
         take_random_step(torchs, other, seed)
     for parameter, expected in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_fused_adamw_is_torchs_to_the_bit() -> None:
+    model, other = Mixed(), Mixed()
+    ours = build_optimizer(model, settings_of("adamw"))
+    groups = [{"params": [p for p in other.parameters() if (p.dim() > 1) == matrix]} for matrix in (True, False)]
+    theirs = torch.optim.AdamW([groups[0] | {"weight_decay": 0.1}, groups[1] | {"weight_decay": 0.0}], lr=0.01, fused=True)
+    for seed in range(1, 4):
+        take_random_step(ours, model, seed)
+        take_random_step(theirs, other, seed)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    ours.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for name, tensor in optimizer_tensors(theirs, other).items():
+        assert torch.equal(optimizer_tensors(ours, model)[name], tensor)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked", "seq2seq"])
+def test_no_run_imports_the_compiler(objective: str, examples_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """With AdamW, LAMB and Adafactor."""
+    changes = {"pretrain": {"main": {"steps": 4}}}
+    run = TinyRun(tmp_path / "run", examples_of(objective), changes, objective=objective)
+    process = FORKS.Process(target=train_and_look_for_the_compiler, args=(run,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def train_and_look_for_the_compiler(run: TinyRun) -> None:
+    """Train, and end with status 2 if torch's compiler was imported."""
+    run.train()
+    sys.exit(2 if "torch._dynamo" in sys.modules else 0)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,12 @@ class TimedPipe(io.RawIOBase):
         super().close()
 
 
+def start_worker(path: str) -> "subprocess.Popen[bytes]":
+    """Start the worker in the Python at `path`, with pipes for its requests and answers."""
+    command = [path, "-c", _PROGRAM, str(relm.__file__)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
 class WorkerProcess:
     """A running worker."""
 
@@ -112,8 +118,7 @@ class WorkerProcess:
         if path is None:
             raise RelmError(describe_missing_interpreter(os.environ))
         try:
-            command = [path, "-c", _PROGRAM, str(relm.__file__)]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self._process = start_worker(path)
         except OSError as error:
             raise RelmError(
                 f"{INTERPRETER}: {path} cannot be started: {error}; set {INTERPRETER} to the path of a Python"

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from relm.recipes.optimization import Optimizer
+from relm.training.optimizers.eager import AdamW
 from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors, one_minus_power
 
 
@@ -114,7 +115,7 @@ def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
     """Return a recipe's AdamW: torch's fused one where it is equivalent and the device does not trace, otherwise our own."""
     plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
     if plain and not any(group["traced"] for group in groups):
-        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
+        return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
     return _own_adam(groups, settings, decoupled=True)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relm.training.optimizers.eager import EagerOptimizer
+
 Groups = list[dict[str, Any]]
 Tensors = list[Tensor] | tuple[Tensor, ...]
 ELEMENTS_PER_OPERATION = 1 << 18
 
 
-class TensorOptimizer(torch.optim.Optimizer):
+class TensorOptimizer(EagerOptimizer):
     """An optimizer that a device can run without values from the host.
 
     The learning rate, the count of updates and the state are tensors on the parameters' device that exist before the first
