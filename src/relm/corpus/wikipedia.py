@@ -13,6 +13,7 @@ from xml.parsers import expat
 
 from relm.corpus.decompression import BLOCK, read_decompressed
 from relm.corpus.documents import Skipped
+from relm.corpus.wiki_languages import is_same_language, tag_of
 from relm.corpus.wiki_names import WikiNames, names_of
 from relm.errors import RelmError
 
@@ -117,11 +118,17 @@ class DumpParser:
     """A parser that is fed the XML of a dump piece by piece, from its beginning or from between two pages.
 
     Of a page with many revisions, the latest counts.
+
+    Args:
+        language: the language that the dump must be in, if its beginning states one; und: any.
     """
 
-    def __init__(self, path: Path, ends_mid_page: bool = False, start: PartStart | None = None) -> None:
+    def __init__(
+        self, path: Path, ends_mid_page: bool = False, start: PartStart | None = None, *, language: str = "und"
+    ) -> None:
         self.path = path
         self.ends_mid_page = ends_mid_page
+        self.language = language
         self.wiki = UNKNOWN_WIKI if start is None else start.wiki
         """Complete when the first page has been returned."""
         self._begun = False
@@ -204,7 +211,8 @@ class DumpParser:
             raise self._no_dump(f"<{tag}>")
         if not self._begun:
             self.wiki = self.wiki._replace(names=names_of(attributes.get("xml:lang", "en")))
-        self._begun = True
+            self._begun = True
+            self._require_language(attributes.get("xml:lang", "und"))
         self._open.append(tag)
         if len(self._open) > DEEPEST:
             raise self._damaged(f"<{tag}> stands {DEEPEST} elements deep, expected fewer than ten")
@@ -289,6 +297,14 @@ class DumpParser:
             f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; "
             "correct the source of the file"
         )
+
+    def _require_language(self, found: str) -> None:
+        if not is_same_language(found, self.language):
+            raise RelmError(
+                f"{self.path}: its <mediawiki> has xml:lang={found[:20]!r}, expected a dump in the dataset's language, "
+                f"{self.language!r}; correct the source of the file, or set `language: {tag_of(found[:20])}` in the dataset's "
+                "file"
+            )
 
     def _cut(self, error: expat.ExpatError) -> RelmError:
         title = self._page.get("title")

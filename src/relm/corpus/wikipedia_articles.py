@@ -34,9 +34,11 @@ def read_dumps(
         part: the range of each dump that is read; None: all.
 
     Raises:
-        RelmError: a file is no dump, is truncated or is damaged, or a worker died; after the pages before it.
+        RelmError: a file is no dump, is truncated, is damaged or states another language than the dataset, or a worker died;
+            after the pages before it.
     """
-    dumps = [PiecedDump(path, extract_article, dataset.ends_mid_page, dataset.skip_damaged_blocks, part) for path in paths]
+    options = dataset.ends_mid_page, dataset.skip_damaged_blocks, part, dataset.language
+    dumps = [PiecedDump(path, extract_article, *options) for path in paths]
     pieces = (piece for dump in dumps for piece in dump.cut())
     reads = ordered_map(functools.partial(read_piece, make=extract_article), pieces, workers, task)
     with contextlib.closing(reads):

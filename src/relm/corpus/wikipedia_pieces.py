@@ -92,6 +92,7 @@ class PiecedDump(Generic[Made]):
         ends_mid_page: the file is the beginning of a longer one.
         skip_damaged_blocks: blocks of bzip2 that cannot be decompressed are skipped, with the pages that are partly in them.
         part: the range of the file that is read; None: all.
+        language: the language that the dump must be in, if it states one; und: any.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class PiecedDump(Generic[Made]):
         ends_mid_page: bool = False,
         skip_damaged_blocks: bool = False,
         part: FileRange | None = None,
+        language: str = "und",
     ) -> None:
         self.path = path
         self._file = DumpFile(path)
@@ -110,7 +112,7 @@ class PiecedDump(Generic[Made]):
         self._skip_damaged_blocks = skip_damaged_blocks
         # Lines and bytes in messages are those of the whole file, or of the range where there is one.
         self._label = path if self._part.count == 1 else Path(f"{path}, {self._part}")
-        self._parser = DumpParser(self._label, ends_mid_page)
+        self._parser = DumpParser(self._label, ends_mid_page, language=language)
         self._first: list[Page | Skipped] = []
         self._first_fault: RelmError | None = None
         self._pending = b""

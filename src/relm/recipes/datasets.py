@@ -38,6 +38,8 @@ class FormatDeclaration:
     """False: the closing message warns of skipped entries."""
     pattern: str = "**/*.txt"
     """Glob of the files of a folder that contain documents."""
+    states_language: bool = False
+    """Its files state their language, which must be the dataset's."""
     keys: tuple[str, ...] = ()
     """Keys of `Dataset` that are read with this format and with the others that list them."""
     options: type[Section] | None = None
@@ -88,6 +90,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         entries="pages",
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
+        states_language=True,
         keys=("ends_mid_page", "skip_damaged_blocks", "ranges"),
     ),
     FormatDeclaration(
@@ -185,7 +188,7 @@ class Dataset(Section):
     licence: str
     """SPDX identifier, or the licence's name."""
     language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
-    """BCP 47 code of the text, such as en or ro."""
+    """BCP 47 code of the text, such as en or ro; und: not known, mul: several. A dump that states another one is refused."""
     homepage: WebAddress | None = None
     """A page about the data."""
     published: str | None = Field(default=None, pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")

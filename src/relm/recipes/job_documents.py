@@ -19,7 +19,7 @@ from relm.recipes.section import validate
 # Errors about a document name the option that passes it.
 IN_JOB = Path("--job")
 # Descriptive keys that a dataset requires; a document has none of them, and `extract` does not need them.
-_NO_WORDS = {"title": "", "licence": "", "language": "en"}
+_NO_WORDS = {"title": "", "licence": "", "language": "und"}
 # Keys of documents that are not options of the dataset, tokenizer or objective.
 _OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
 _OF_TOKENIZER = frozenset({"revision", "documents"})

@@ -107,14 +107,16 @@ class DocumentsJob:
         return " ".join(["join-ranges", shlex.join(_job_option(self.passed_document(shard))), *options])
 
     def options(self, shard: str) -> str:
-        """Return `--job JSON --source SOURCE` for the command of one shard, and `--pattern GLOB` for a folder with one."""
+        """Return `--job JSON --source SOURCE` for the command of one shard, `--pattern GLOB` for a folder with one, and
+        `--language CODE` if the source states its own."""
         dataset = self.dataset
         if dataset.hub is not None:
             source = f"{dataset.hub.name}@{dataset.hub.revision}"
         else:
             source = str(self.download(shard) if dataset.folder is None else resolve_own_folder(dataset.folder, "folder"))
         pattern = [] if dataset.pattern is None else ["--pattern", dataset.pattern]
-        return shlex.join([*_job_option(self.passed_document(shard)), "--source", source, *pattern])
+        language = ["--language", dataset.language] if FORMATS[dataset.format].states_language else []
+        return shlex.join([*_job_option(self.passed_document(shard)), "--source", source, *pattern, *language])
 
     def passed_document(self, shard: str) -> dict[str, Any]:
         """Return the document for the command of one shard: short enough to read, and for the kernel's limit.

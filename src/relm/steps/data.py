@@ -93,7 +93,8 @@ def extract_job(a: Arguments) -> Job:
     named = None if a.dataset is None else load_dataset(a.dataset)
     pattern = a.pattern or (named.pattern if named else None)
     document = document_of(a, ("dataset", "limit"), lambda: _document_of_file(a, named, pattern))
-    dataset = dataset_of_documents(document, a.source, pattern)
+    language = a.language or (named.language if named else "und")
+    dataset = dataset_of_documents(document, a.source, pattern).model_copy(update={"language": language})
     if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
     if dataset.files and a.source.is_dir():
@@ -308,6 +309,7 @@ STEPS: dict[str, Step] = {
             argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
             path("--source", "the downloaded file, or the folder; for a dataset of the hub NAME@REVISION"),
             argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
+            argument("--language", metavar="CODE", help="refuse a dump that states another language; default: the dataset's"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
             argument(
