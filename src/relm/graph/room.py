@@ -22,7 +22,7 @@ class Need(NamedTuple):
     """A dataset's file, which may be deleted after use."""
 
 
-def find_room_fault(jobs: Iterable[Any], shards_on_disk: int | None) -> str | None:
+def find_room_fault(jobs: Iterable[Any], shards_on_disk: int | None = None) -> str | None:
     """Return why the disk is too small for the jobs that are to be done; None if it may be large enough.
 
     Downloads count without what has arrived of them, checkpoints without those that are there. Documents and examples, whose
