@@ -130,3 +130,82 @@ class Watch:
                 shards = {path.name.lstrip(".").partition(".")[0] for path in sources}
                 self.shards = max(self.shards, shards, key=len)
                 self.bytes = max(self.bytes, sum(path.stat().st_size for path in sources))
+
+
+def hash_examples(project: Commands) -> dict[str, str]:
+    """Return path -> sha256 of the pregenerated examples, of the manifest, and of the sidecars of everything before."""
+    folder = project.folder
+    paths = [*folder.glob("work/examples/*/*"), *folder.glob("work/downloads/data/*/*/*.json")]
+    paths += folder.glob("work/documents/*/*.jsonl.json")
+    return {str(path.relative_to(folder)): sha256_of(path) for path in paths if not path.name.endswith(".record.json")}
+
+
+def make(project: Commands, *targets: str) -> str:
+    done = project.snakemake(*targets)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_one_shard_is_on_the_disk_at_a_time_and_the_examples_are_the_same(tmp_path: Path, server: FileServer) -> None:
+    whole, limited = (make_sharded_project(tmp_path / name, server) for name in ("whole", "limited"))
+    manifest = str(plan_of(limited).manifest("main"))
+    make(whole, manifest)
+    assert len(list_sources(whole.folder)) == 3 * SHARDS
+    watch = Watch(limited.folder)
+    with watch.watching():
+        make(limited, manifest, *LIMITED)
+    assert len(watch.shards) == 1
+    of_a_shard = sum(path.stat().st_size for path in list_sources(whole.folder)) / SHARDS
+    assert 0 < watch.bytes <= 1.1 * of_a_shard
+    assert list_sources(limited.folder) == []
+    assert hash_examples(limited) == hash_examples(whole)
+    assert set(server.fetched.values()) == {2}, "once for each project"
+    assert limited.jobs(manifest) == limited.jobs(manifest, *LIMITED) == {}
+
+
+def test_after_sigkill_no_used_up_shard_is_downloaded_again(tmp_path: Path, server: FileServer) -> None:
+    project = make_sharded_project(tmp_path / "killed", server)
+    plan = plan_of(project)
+    process = project.start(str(plan.manifest("main")), *LIMITED)
+    second = sidecar_of(plan.examples("main", "1.jsonl", "train"))
+    try:
+        for _ in range(6000):
+            if (project.folder / second).exists():
+                break
+            time.sleep(0.01)
+    finally:
+        kill_session(process)
+    assert (project.folder / second).exists()
+    make(project, str(plan.manifest("main")), *LIMITED)
+    assert list_sources(project.folder) == []
+    assert set(server.fetched.values()) == {1}
+
+
+@pytest.mark.full
+def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_recipe_is(
+    tmp_path: Path, server: FileServer
+) -> None:
+    project = make_sharded_project(tmp_path / "again", server)
+    make(project, "results/sharded", *LIMITED)
+    before = hash_products(project.folder, "sharded")
+    assert project.relm("check", "results/sharded").returncode == 0
+    assert project.relm("check", str(plan_of(project).run_folder)).returncode == 0
+    steps = read_json(project.folder / "results" / "sharded" / "provenance.json")["steps"]
+    assert Counter(step["step"] for step in steps)["extract"] == SHARDS
+    other = "extends: sharded\ntokenizer: {train: byte_level_bpe, vocabulary_size: 300, from_model: null}\n"
+    (project.folder / "recipes" / "other.yaml").write_text(other)
+    jobs = project.jobs("results/sharded", "results/other")
+    assert (jobs["download_data"], jobs["extract"], jobs["pregenerate"]) == (SHARDS, SHARDS, SHARDS)
+    assert jobs["pretrain"] == 1, "the finished recipe is not trained again"
+    make(project, "results/sharded", "results/other", *LIMITED)
+    assert set(server.fetched.values()) == {2}
+    assert list_sources(project.folder) == []
+    after = hash_products(project.folder, "sharded")
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_number_of_shards_is_a_whole_number(tmp_path: Path, server: FileServer) -> None:
+    project = make_sharded_project(tmp_path / "wrong", server)
+    done = project.snakemake("results/sharded", "-n", "--config", "shards_on_disk=few")
+    assert done.returncode != 0
+    assert "--config shards_on_disk=few: expected a whole number from 1 on, such as shards_on_disk=2" in done.stdout
