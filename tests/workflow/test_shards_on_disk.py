@@ -94,7 +94,9 @@ def make_sharded_project(folder: Path, server: FileServer) -> Commands:
 
 def plan_of(project: Commands, name: str = "sharded") -> Plan:
     with contextlib.chdir(project.folder):
-        return Project().plan(name)
+        plan = Project().plan(name)
+        assert plan.fingerprint  # read from the project's folder now, and kept
+        return plan
 
 
 def list_sources(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Sources that are deleted after use: `--config shards_on_disk=N` has a few shards of a dataset on the disk at once.
 
-The files are the downloads of datasets, and the documents that are extracted from them. Snakemake deletes each when no job of the
-graph needs it any more; sidecars, records and examples stay. A download waits while so many shards are on the disk, so that the
-jobs that use up a shard come first. Files that a later command needs are made again.
+The files are the downloads of datasets, and the documents that are extracted from them. Snakemake deletes each when no job of
+the graph needs it any more; sidecars, records and examples stay. A download waits while so many shards are on the disk, so that
+the jobs that use up a shard come first. Files that a later command needs are made again.
 """
 
 import functools
@@ -90,8 +90,8 @@ def read_limit(given: Any) -> int | None:
         return None
     if not str(given).isdecimal() or int(str(given)) < 1:
         raise RelmError(
-            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; leave it out to "
-            "keep all sources"
+            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; leave it out "
+            "to keep all sources"
         )
     return int(str(given))
 
