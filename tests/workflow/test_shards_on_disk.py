@@ -101,8 +101,7 @@ def plan_of(project: Commands, name: str = "sharded") -> Plan:
 
 def list_sources(folder: Path) -> list[Path]:
     """Return the downloads and documents that are on the disk, finished or not."""
-    found = [*folder.glob("work/downloads/data/*/*/*"), *folder.glob("work/downloads/data/*/*/.*")]
-    found += [*folder.glob("work/documents/*/*"), *folder.glob("work/documents/*/.*")]
+    found = [*folder.glob("work/downloads/data/*/*/*"), *folder.glob("work/documents/*/*")]
     return [path for path in found if not path.name.endswith(".json")]
 
 
