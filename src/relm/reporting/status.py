@@ -13,9 +13,12 @@ from relm.reporting.stored_runs import read_newest_lines
 
 
 def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
-    done = sum(file.exists() for file in files)
+    used_up = sum(not file.exists() and sidecar_of(file).exists() for file in files)  # deleted after use
+    done = used_up + sum(file.exists() for file in files)
     mark = "done" if done == len(files) else f"{done} of {len(files)}" if done else "left"
-    if mark != "done" and any(step.names_any(files) for step in live):
+    if used_up:
+        mark += f", {used_up} deleted since; their sha256 is in the records beside them"
+    if done < len(files) and any(step.names_any(files) for step in live):
         mark = f"running, {mark}"
     return f"  {name:<12} {mark}"
 
