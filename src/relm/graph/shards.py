@@ -2,7 +2,7 @@
 
 The files are the downloads of datasets, and the documents that are extracted from them. Snakemake deletes each when no job of
 the graph needs it any more; sidecars, records and examples stay. A download waits while so many shards are on the disk, so that
-the jobs that use up a shard come first. Files that a later command needs are made again.
+the jobs that use up a shard come first. Files that a later command needs are made again, and must have the recorded sha256.
 """
 
 import functools
@@ -13,11 +13,14 @@ from typing import Any
 
 from snakemake.io import temp
 
-from relm.artifact import sidecar_of
+from relm.artifact import record_of, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
-from relm.recipes.identity import work_folder
+from relm.provenance.deleted_sources import recorded_sha256
+from relm.provenance.step_record import read_record
+from relm.recipes.identity import is_source
+from relm.recipes.redaction import shorten_path
 
 SHARDS_ON_DISK = "shards_on_disk"
 """Key of Snakemake's configuration."""
@@ -50,16 +53,18 @@ class Sources:
     ) -> Callable[[Any], Mapping[str, Any]]:
         """Return an input function without any inputs for a job whose outputs are there and whose sources were deleted.
 
-        The key in the path of the outputs identifies them, so that they need not be made again where another job has the
-        sources made again.
+        They need not be made again where another job has the sources made again, as long as the records that stayed say that
+        they were made from these sources.
         """
 
         @functools.wraps(list_inputs)
         def inputs(wildcards: Any) -> Mapping[str, Any]:
             files = list_inputs(wildcards)
-            if self._is_forced or not any(_is_deleted(Path(path)) for path in _flatten(files.values())):
+            deleted = [] if self._is_forced else [path for path in _flatten(files.values()) if _is_deleted(path)]
+            if not deleted:
                 return files
-            return {} if self._are_made(list_outputs(wildcards)) else files
+            outputs = list_outputs(wildcards)
+            return {} if self._are_made(outputs) and are_made_from(outputs[0], deleted) else files
 
         return inputs
 
@@ -96,20 +101,21 @@ def read_limit(given: Any) -> int | None:
     return int(str(given))
 
 
-def is_source(path: Path) -> bool:
-    """Return whether a file is a dataset's download, or documents: one that is deleted after use."""
-    work = work_folder()
-    parts = path.relative_to(work).parts if path.is_relative_to(work) else ()
-    is_document = parts[:1] in (("documents",), ("kept",)) and path.suffix == ".jsonl" and path.name != "removed.jsonl"
-    return is_document or (parts[:2] == ("downloads", "data") and path.suffix != ".json")
+def are_made_from(output: Path, sources: Iterable[Path]) -> bool:
+    """Return whether the record of a step's first output has the same sha256 of each source as the source's own record."""
+    try:
+        read = {entry["path"]: entry["sha256"] for entry in read_record(record_of(output))["inputs"]}
+        return all(recorded_sha256(path) == read.get(shorten_path(path), "") for path in sources)
+    except RelmError:  # a record is absent or damaged
+        return False
 
 
 def _is_deleted(path: Path) -> bool:
     return is_source(path) and not path.exists()
 
 
-def _flatten(values: Iterable[Any]) -> list[str]:
-    return [str(path) for value in values for path in ([value] if isinstance(value, str) else value)]
+def _flatten(values: Iterable[Any]) -> list[Path]:
+    return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
 
 
 # --- the scheduler -----------------------------------------------------------------------------------------------------------
