@@ -2,24 +2,27 @@
 
 import contextlib
 import json
+import shlex
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relm.artifact import read_json, sha256_of, sidecar_of
+from relm.artifact import read_json, read_sealed, record_of, seal, sha256_of, sidecar_of, write_json
+from relm.cli import main
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from run_products import hash_products
-from small_project import Commands, kill_session, make_project
+from small_project import FRAMES, Commands, kill_session, make_project
 from small_servers import QuietHandler, running
 from small_tokenizers import save_byte_level
 
-SHARDS = 4
+SHARDS = 2
 DATASET = """
 title: Sentences
 licence: CC0-1.0
@@ -42,6 +45,8 @@ tokenizer: {train: null, vocabulary_size: null, from_model: bytes}
 pretrain: {main: {steps: 4, schedule: {warmup_steps: 1}}}
 evaluate: [held_out]
 """
+OTHER = "extends: sharded\ntokenizer: {train: byte_level_bpe, vocabulary_size: 300, from_model: null}\n"
+STEP = "python -m relm "
 LIMITED = ("--config", "shards_on_disk=1")
 
 
@@ -147,39 +152,46 @@ def make(project: Commands, *targets: str) -> str:
     return done.stdout
 
 
-def test_one_shard_is_on_the_disk_at_a_time_and_the_examples_are_the_same(tmp_path: Path, server: FileServer) -> None:
-    whole, limited = (make_sharded_project(tmp_path / name, server) for name in ("whole", "limited"))
-    manifest = str(plan_of(limited).manifest("main"))
-    make(whole, manifest)
-    assert len(list_sources(whole.folder)) == 3 * SHARDS
-    watch = Watch(limited.folder)
+def make_in_this_process(project: Commands, target: str) -> None:
+    """Run the commands that Snakemake plans without the key, which is quicker than starting a process for each."""
+    planned = project.snakemake(target, "-n", "--printshellcmds", FRAMES).stdout.splitlines()
+    words = [shlex.split(line.partition(STEP)[2]) for line in planned if STEP in line]
+    with contextlib.chdir(project.folder):
+        for arguments in words:
+            assert main(arguments) == 0, arguments
+
+
+def wait_for(path: Path) -> None:
+    """Wait for a file, for a minute at most."""
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was not made")
+
+
+def test_one_shard_is_on_the_disk_at_a_time_also_after_sigkill_and_the_examples_are_the_same(
+    tmp_path: Path, server: FileServer
+) -> None:
+    limited, whole = (make_sharded_project(tmp_path / name, server) for name in ("limited", "whole"))
+    plan = plan_of(limited)
+    manifest, watch = str(plan.manifest("main")), Watch(limited.folder)
     with watch.watching():
+        process = limited.start(manifest, *LIMITED)
+        try:
+            wait_for(limited.folder / sidecar_of(plan.examples("main", "0.jsonl", "train")))
+        finally:
+            kill_session(process)
         make(limited, manifest, *LIMITED)
-    assert len(watch.shards) == 1
-    of_a_shard = sum(path.stat().st_size for path in list_sources(whole.folder)) / SHARDS
-    assert 0 < watch.bytes <= 1.1 * of_a_shard
+    assert set(server.fetched.values()) == {1}, "a shard that was used up is not downloaded again"
     assert list_sources(limited.folder) == []
-    assert hash_examples(limited) == hash_examples(whole)
-    assert set(server.fetched.values()) == {2}, "once for each project"
     assert limited.jobs(manifest) == limited.jobs(manifest, *LIMITED) == {}
-
-
-def test_after_sigkill_no_used_up_shard_is_downloaded_again(tmp_path: Path, server: FileServer) -> None:
-    project = make_sharded_project(tmp_path / "killed", server)
-    plan = plan_of(project)
-    process = project.start(str(plan.manifest("main")), *LIMITED)
-    second = sidecar_of(plan.examples("main", "1.jsonl", "train"))
-    try:
-        for _ in range(6000):
-            if (project.folder / second).exists():
-                break
-            time.sleep(0.01)
-    finally:
-        kill_session(process)
-    assert (project.folder / second).exists()
-    make(project, str(plan.manifest("main")), *LIMITED)
-    assert list_sources(project.folder) == []
-    assert set(server.fetched.values()) == {1}
+    make_in_this_process(whole, manifest)
+    assert len(list_sources(whole.folder)) == 3 * SHARDS
+    of_a_shard = sum(path.stat().st_size for path in list_sources(whole.folder)) / SHARDS
+    assert len(watch.shards) == 1
+    assert 0 < watch.bytes <= 1.1 * of_a_shard
+    assert hash_examples(limited) == hash_examples(whole)
 
 
 @pytest.mark.full
@@ -188,21 +200,45 @@ def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_re
 ) -> None:
     project = make_sharded_project(tmp_path / "again", server)
     make(project, "results/sharded", *LIMITED)
-    before = hash_products(project.folder, "sharded")
-    assert project.relm("check", "results/sharded").returncode == 0
-    assert project.relm("check", str(plan_of(project).run_folder)).returncode == 0
+    before, plan = hash_products(project.folder, "sharded"), plan_of(project)
     steps = read_json(project.folder / "results" / "sharded" / "provenance.json")["steps"]
     assert Counter(step["step"] for step in steps)["extract"] == SHARDS
-    other = "extends: sharded\ntokenizer: {train: byte_level_bpe, vocabulary_size: 300, from_model: null}\n"
-    (project.folder / "recipes" / "other.yaml").write_text(other)
+    documents = plan.document_files[0]
+    sha256 = read_json(project.folder / sidecar_of(documents))["sha256"]
+    for folder in ("results/sharded", str(plan.run_folder)):
+        checked = project.relm("check", folder)
+        assert checked.returncode == 0
+        assert f"{3 * SHARDS} sources were deleted after use" in checked.stdout
+        assert f"{documents}: sha256 {sha256}" in checked.stdout
+    assert f"extract      done, {2 * SHARDS} deleted after use" in project.relm("status", "sharded").stdout
+    assert (project.folder / "results/sharded/report.html").read_text().count("deleted after use") >= 3 * SHARDS
+    assert project.jobs("results/sharded", "--notemp") == project.jobs("results/sharded") == {}
+    make(project, "results/sharded", "--delete-temp-output", *LIMITED)
+
+    (project.folder / "recipes" / "other.yaml").write_text(OTHER)
     jobs = project.jobs("results/sharded", "results/other")
     assert (jobs["download_data"], jobs["extract"], jobs["pregenerate"]) == (SHARDS, SHARDS, SHARDS)
     assert jobs["pretrain"] == 1, "the finished recipe is not trained again"
+    record = project.folder / record_of(documents)
+    recorded = read_sealed(record, "")
+    write_json(record, seal(with_sha256(recorded, str(documents), "0" * 64)))
+    failed = project.snakemake("results/other", *LIMITED)
+    assert failed.returncode != 0
+    assert f"{documents}: was made again with sha256 {sha256}, but {record_of(documents)} has {'0' * 64}" in failed.stdout
+    jobs = project.jobs("results/sharded", "results/other")
+    assert jobs["pretrain"] == 2, "the finished recipe was made from other documents than the record has"
+
+    write_json(record, seal(recorded))
     make(project, "results/sharded", "results/other", *LIMITED)
-    assert set(server.fetched.values()) == {2}
     assert list_sources(project.folder) == []
     after = hash_products(project.folder, "sharded")
     assert {name: after[name] for name in before} == before
+
+
+def with_sha256(record: dict[str, Any], path: str, sha256: str) -> dict[str, Any]:
+    """Return the record of a step that made one of its outputs with another sha256."""
+    outputs = [entry | ({"sha256": sha256} if entry["path"] == path else {}) for entry in record["outputs"]]
+    return {**record, "outputs": outputs}
 
 
 def test_a_number_of_shards_is_a_whole_number(tmp_path: Path, server: FileServer) -> None:
