@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from relm.artifact import read_json, record_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.graph.shards import are_made_from
+from relm.graph.shards import Sources, are_made_from
 from relm.provenance.deleted_sources import SHOWN, describe_deleted, find_deleted, recorded_sha256
 from relm.provenance.step_record import collect, record
 from relm.recipes.jobs import SPLITS
@@ -108,6 +109,13 @@ def test_of_a_run_that_keeps_its_sources_or_was_copied_elsewhere_none_is_deleted
     delete(sources_of(run))
     monkeypatch.setenv("RELM_WORK", "elsewhere")
     assert find_deleted(records) == {}
+
+
+def test_with_notemp_all_sources_stay() -> None:
+    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True))
+    sources = Sources(workflow, {"shards_on_disk": 1})
+    assert sources.limit is None
+    assert sources.deleted_after_use("a") == "a"
 
 
 def test_many_deleted_sources_are_counted() -> None:

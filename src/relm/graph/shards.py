@@ -39,8 +39,9 @@ class Sources:
             SystemExit: it is no whole number from 1 on.
         """
         self.workflow = workflow
-        self.limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
-        """Number of shards of all datasets that may be on the disk at once; None: everything stays."""
+        limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
+        self.limit = None if workflow.storage_settings.notemp else limit
+        """Number of shards of all datasets that may be on the disk at once; None: everything stays, as with --notemp."""
         if self.limit is not None and is_main_process(workflow):
             _hold_downloads(self.limit)
 
