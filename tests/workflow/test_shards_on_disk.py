@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shlex
+import shutil
 import threading
 import time
 from collections import Counter
@@ -139,7 +140,7 @@ class Watch:
 
 
 def hash_examples(project: Commands) -> dict[str, str]:
-    """Return path -> sha256 of the pregenerated examples, of the manifest, and of the sidecars of everything before."""
+    """Return path -> sha256 of the pregenerated examples, and of the sidecars of everything before."""
     folder = project.folder
     paths = [*folder.glob("work/examples/*/*"), *folder.glob("work/downloads/data/*/*/*.json")]
     paths += folder.glob("work/documents/*/*.jsonl.json")
@@ -152,9 +153,9 @@ def make(project: Commands, *targets: str) -> str:
     return done.stdout
 
 
-def make_in_this_process(project: Commands, target: str) -> None:
+def make_in_this_process(project: Commands, *targets: str) -> None:
     """Run the commands that Snakemake plans without the key, which is quicker than starting a process for each."""
-    planned = project.snakemake(target, "-n", "--printshellcmds", FRAMES).stdout.splitlines()
+    planned = project.snakemake(*targets, "-n", "--printshellcmds", FRAMES).stdout.splitlines()
     words = [shlex.split(line.partition(STEP)[2]) for line in planned if STEP in line]
     with contextlib.chdir(project.folder):
         for arguments in words:
@@ -175,20 +176,24 @@ def test_one_shard_is_on_the_disk_at_a_time_also_after_sigkill_and_the_examples_
 ) -> None:
     limited, whole = (make_sharded_project(tmp_path / name, server) for name in ("limited", "whole"))
     plan = plan_of(limited)
-    manifest, watch = str(plan.manifest("main")), Watch(limited.folder)
-    with watch.watching():
-        process = limited.start(manifest, *LIMITED)
-        try:
-            wait_for(limited.folder / sidecar_of(plan.examples("main", "0.jsonl", "train")))
-        finally:
-            kill_session(process)
-        make(limited, manifest, *LIMITED)
-    assert set(server.fetched.values()) == {1}, "a shard that was used up is not downloaded again"
-    assert list_sources(limited.folder) == []
-    assert limited.jobs(manifest) == limited.jobs(manifest, *LIMITED) == {}
-    make_in_this_process(whole, manifest)
+    targets = [str(sidecar_of(plan.examples("main", shard, "train"))) for shard in plan.shards]
+    make_in_this_process(whole, *targets)
     assert len(list_sources(whole.folder)) == 3 * SHARDS
     of_a_shard = sum(path.stat().st_size for path in list_sources(whole.folder)) / SHARDS
+    for name in ("models", "tokenizers"):
+        shutil.copytree(whole.folder / "work" / name, limited.folder / "work" / name)
+    server.fetched.clear()
+    watch = Watch(limited.folder)
+    with watch.watching():
+        process = limited.start(*targets, *LIMITED)
+        try:
+            wait_for(limited.folder / targets[0])
+        finally:
+            kill_session(process)
+        make(limited, *targets, *LIMITED)
+    assert set(server.fetched.values()) == {1}, "a shard that was used up is not downloaded again"
+    assert list_sources(limited.folder) == []
+    assert limited.jobs(*targets) == {}
     assert len(watch.shards) == 1
     assert 0 < watch.bytes <= 1.1 * of_a_shard
     assert hash_examples(limited) == hash_examples(whole)
@@ -212,7 +217,7 @@ def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_re
         assert f"{documents}: sha256 {sha256}" in checked.stdout
     assert f"extract      done, {2 * SHARDS} deleted after use" in project.relm("status", "sharded").stdout
     assert (project.folder / "results/sharded/report.html").read_text().count("deleted after use") >= 3 * SHARDS
-    assert project.jobs("results/sharded", "--notemp") == project.jobs("results/sharded") == {}
+    assert project.jobs("results/sharded", "--notemp") == project.jobs("results/sharded", *LIMITED) == {}
     make(project, "results/sharded", "--delete-temp-output", *LIMITED)
 
     (project.folder / "recipes" / "other.yaml").write_text(OTHER)
