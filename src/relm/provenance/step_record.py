@@ -114,9 +114,9 @@ def _require_same(before: Record, made: Sequence[Mapping[str, Any]]) -> None:
             record = record_of(expand_path(made[0]["path"]))
             raise RelmError(
                 f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {record} has {expected}, made at commit "
-                f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this "
-                "one, so nothing uses it. Make it with the code and packages of that record; or delete it, and the same "
-                "snakemake command makes this file again, and from it whatever the command needs"
+                f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this one, so "
+                "nothing uses it. Make the file with the code and packages of that record; or delete the record, and the same "
+                "snakemake command makes the file again, and from it whatever the command needs"
             )
 
 
