@@ -27,7 +27,8 @@ RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)
-REFUSALS = graph.Refusals(workflow, IMAGES)
+SOURCES = graph.Sources(workflow, config)
+REFUSALS = graph.Refusals(workflow, IMAGES, SOURCES.limit)
 
 supervision.run_steps_with_this_environment()
 IMAGES.prepare()

@@ -7,7 +7,7 @@
 rule download_data:
     output:
         sidecar=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}.json",
-        file=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}",
+        file=SOURCES.deleted_after_use(f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}"),
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
     resources:
@@ -72,11 +72,11 @@ rule convert_weights:
 # Only of datasets with `ranges`: the documents of each range of a file, which `extract` joins.
 rule extract_range:
     input:
-        unpack(graph.range_source),
+        unpack(SOURCES.unless_used_up(graph.range_source, graph.range_outputs)),
     output:
-        train=f"{RANGES}.train.jsonl",
+        train=SOURCES.deleted_after_use(f"{RANGES}.train.jsonl"),
         train_sidecar=f"{RANGES}.train.jsonl.json",
-        held_out=f"{RANGES}.held_out.jsonl",
+        held_out=SOURCES.deleted_after_use(f"{RANGES}.held_out.jsonl"),
         held_out_sidecar=f"{RANGES}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.{{part}}.log",
@@ -94,11 +94,11 @@ rule extract_range:
 
 rule extract:
     input:
-        unpack(graph.data_inputs("documents")),
+        unpack(SOURCES.unless_used_up(graph.data_inputs("documents"), graph.data_outputs("documents"))),
     output:
-        train=f"{DOCUMENTS}.train.jsonl",
+        train=SOURCES.deleted_after_use(f"{DOCUMENTS}.train.jsonl"),
         train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
-        held_out=f"{DOCUMENTS}.held_out.jsonl",
+        held_out=SOURCES.deleted_after_use(f"{DOCUMENTS}.held_out.jsonl"),
         held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
@@ -116,7 +116,7 @@ rule extract:
 # Only of recipes with `data: {remove: ...}`: which documents of all shards are removed, and then each shard without them.
 rule list_removed:
     input:
-        unpack(graph.list_inputs),
+        unpack(SOURCES.unless_used_up(graph.list_inputs, graph.list_outputs)),
     output:
         removed=f"{KEPT}/removed.jsonl",
         sidecar=f"{KEPT}/removed.jsonl.json",
@@ -136,9 +136,9 @@ rule list_removed:
 
 rule remove_listed:
     input:
-        unpack(graph.kept_inputs),
+        unpack(SOURCES.unless_used_up(graph.kept_inputs, graph.data_outputs("kept"))),
     output:
-        documents=f"{KEPT}/{{shard}}.{{split}}.jsonl",
+        documents=SOURCES.deleted_after_use(f"{KEPT}/{{shard}}.{{split}}.jsonl"),
         sidecar=f"{KEPT}/{{shard}}.{{split}}.jsonl.json",
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
@@ -154,7 +154,7 @@ rule remove_listed:
 
 rule train_tokenizer:
     input:
-        unpack(graph.data_inputs("tokenizer")),
+        unpack(SOURCES.unless_used_up(graph.data_inputs("tokenizer"), graph.data_outputs("tokenizer"))),
     output:
         tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
@@ -173,7 +173,7 @@ rule train_tokenizer:
 
 rule import_tokenizer:
     input:
-        unpack(graph.data_inputs("tokenizer")),
+        unpack(SOURCES.unless_used_up(graph.data_inputs("tokenizer"), graph.data_outputs("tokenizer"))),
     output:
         tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
@@ -187,7 +187,7 @@ rule import_tokenizer:
 
 rule pregenerate:
     input:
-        unpack(graph.data_inputs("examples")),
+        unpack(SOURCES.unless_used_up(graph.data_inputs("examples"), graph.data_outputs("examples"))),
     output:
         train=f"{EXAMPLES}.train.bin",
         train_index=f"{EXAMPLES}.train.idx",
@@ -221,7 +221,7 @@ use rule pregenerate as pregenerate_table with:
 # Tokens that somebody else has published: they are checked and copied, without extraction and tokenisation.
 rule import_tokens:
     input:
-        unpack(graph.data_inputs("examples")),
+        unpack(SOURCES.unless_used_up(graph.data_inputs("examples"), graph.data_outputs("examples"))),
     output:
         tokens=f"{IMPORTED}/{{shard}}.{{split}}.bin",
         index=f"{IMPORTED}/{{shard}}.{{split}}.idx",

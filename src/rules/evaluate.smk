@@ -22,7 +22,7 @@ rule download_test:
 # How many items of a test the training documents have; only where the recipe asks for it.
 rule contamination:
     input:
-        unpack(graph.contamination_inputs),
+        unpack(SOURCES.unless_used_up(graph.contamination_inputs, graph.contamination_outputs)),
     output:
         f"{RUN}/contamination/{{test}}.json",
     log:

@@ -3,14 +3,17 @@
 They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
 """
 
-from relm.graph.contamination import contamination_inputs, contamination_options, counted_tests
+from relm.graph.contamination import contamination_inputs, contamination_options, contamination_outputs, counted_tests
 from relm.graph.data import (
     data_inputs,
     data_job,
+    data_outputs,
     documents_command,
     download_sha256,
     kept_inputs,
     list_inputs,
+    list_outputs,
+    range_outputs,
     range_source,
     shard_sidecars,
 )
@@ -47,6 +50,7 @@ from relm.graph.runs import (
     trainer_threads,
     training_inputs,
 )
+from relm.graph.shards import Sources
 from relm.graph.targets import all_results, compared, compared_figures, nearest_target, papers
 from relm.graph.variations import set_options, vary_targets
 
@@ -59,15 +63,18 @@ __all__ = [
     "Images",
     "Refusals",
     "Reruns",
+    "Sources",
     "all_results",
     "compared",
     "compared_figures",
     "compiled_for",
     "contamination_inputs",
     "contamination_options",
+    "contamination_outputs",
     "counted_tests",
     "data_inputs",
     "data_job",
+    "data_outputs",
     "described",
     "documents_command",
     "documents_disk",
@@ -89,9 +96,11 @@ __all__ = [
     "kept_inputs",
     "launcher",
     "list_inputs",
+    "list_outputs",
     "nearest_target",
     "papers",
     "published_reference",
+    "range_outputs",
     "range_source",
     "set_options",
     "shard_sidecars",

@@ -1,6 +1,7 @@
-"""Inputs and parameters of the rule that compares a published test with the training documents."""
+"""Inputs, outputs and parameters of the rule that compares a published test with the training documents."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from snakemake.io import ancient
@@ -29,6 +30,12 @@ def contamination_inputs(wildcards: Any) -> dict[str, Any]:
         "file": ancient(str(file)),
         "documents": ancient(strings(documents)),
     }
+
+
+@report_faults
+def contamination_outputs(wildcards: Any) -> list[Path]:
+    """Return the counts of a test's items, which have no sidecar."""
+    return [plan_of_run(wildcards).contamination()[wildcards.test]]
 
 
 @report_faults

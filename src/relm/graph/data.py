@@ -138,3 +138,34 @@ def shard_sidecars(wildcards: Any) -> list[str]:
     """Return the sidecars of all shards of examples, training first."""
     job = PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
     return sidecars(job.files())
+
+
+# --- outputs, for jobs whose sources may be deleted --------------------------------------------------------------------------
+
+
+def data_outputs(product: str) -> Callable[[Any], list[Path]]:
+    """Return the function of the main outputs of the rules whose inputs `data_inputs` returns."""
+
+    @report_faults
+    def outputs(wildcards: Any) -> list[Path]:
+        job = find_data_job(product, wildcards)
+        if isinstance(job, TokenizerJob):
+            return [job.tokenizer]
+        find = job.examples if isinstance(job, ExamplesJob) else job.documents
+        splits = [wildcards.split] if hasattr(wildcards, "split") else SPLITS
+        return [find(wildcards.shard, split) for split in splits]
+
+    return outputs
+
+
+@report_faults
+def range_outputs(wildcards: Any) -> list[Path]:
+    """Return the documents of a range."""
+    job = _documents_job(wildcards)
+    return [job.range_documents(wildcards.shard, wildcards.part, split) for split in SPLITS]
+
+
+@report_faults
+def list_outputs(wildcards: Any) -> list[Path]:
+    """Return the list of removed documents."""
+    return [PROJECT.find_job(KeptDocumentsJob, wildcards.key, wildcards.dataset).removed]

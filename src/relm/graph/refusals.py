@@ -41,12 +41,12 @@ def usable_work_folder() -> Path:
 class Refusals:
     """The check of a graph before its first job, for the user's own command and not for the jobs that it starts."""
 
-    def __init__(self, workflow: Any, images: Images) -> None:
+    def __init__(self, workflow: Any, images: Images, shards_on_disk: int | None) -> None:
         """Have the check done as soon as Snakemake has built its graph, before it pulls images or starts a job.
 
         Snakemake has no hook for this moment: `onstart` comes after the images, and not in a dry-run.
         """
-        self.workflow, self.images = workflow, images
+        self.workflow, self.images, self.shards_on_disk = workflow, images, shards_on_disk
         if supervision.is_main_process(workflow):
             _require_checkout()
             self._build_graph = workflow._build_dag
@@ -116,7 +116,7 @@ class Refusals:
             yield from filter(None, [find_fault(plan, self._place)])
             yield from find_training_faults(plan, phases, self._place)
         yield from _find_untrusted_tasks(jobs)
-        yield from filter(None, [find_room_fault(jobs)])
+        yield from filter(None, [find_room_fault(jobs, self.shards_on_disk)])
 
     def _find_folder_faults(self) -> list[str]:
         setting = "RELM_WORK" if os.environ.get("RELM_WORK") else "the work folder (RELM_WORK names another)"

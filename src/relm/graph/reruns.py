@@ -130,13 +130,14 @@ def _compare_no_inputs_of_published_folders() -> None:
 
     Another set of figures changes the verdict and the report, and so the folder. Without this change, a folder that an earlier
     version published, whose rule named fewer files, would be made again, with all training where the work folder is gone.
+    A job without inputs is not compared either: its sources were deleted after use.
     """
     from snakemake.persistence import PersistenceBase
 
     compare = PersistenceBase.input_changed
 
     def compare_others(self: Any, job: Any, file: Any = None) -> Any:
-        return () if job.rule.name == "publish" else compare(self, job, file)
+        return () if job.rule.name == "publish" or not job.input else compare(self, job, file)
 
     PersistenceBase.input_changed = compare_others
 

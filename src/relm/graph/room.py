@@ -18,15 +18,22 @@ class Need(NamedTuple):
 
     what: str
     size: int
+    is_shard: bool = False
+    """A dataset's file, which may be deleted after use."""
 
 
-def find_room_fault(jobs: Iterable[Any]) -> str | None:
+def find_room_fault(jobs: Iterable[Any], shards_on_disk: int | None = None) -> str | None:
     """Return why the disk is too small for the jobs that are to be done; None if it may be large enough.
 
     Downloads count without what has arrived of them, checkpoints without those that are there. Documents and examples, whose
     size is not known yet, do not count.
+
+    Args:
+        shards_on_disk: only so many files of datasets are on the disk at once, so the largest ones count; None: all.
     """
-    needs = [need for job in jobs for need in _needs_of(job)]
+    found = [need for job in jobs for need in _needs_of(job)]
+    shards = sorted((need for need in found if need.is_shard), key=lambda need: need.size, reverse=True)
+    needs = [*shards[:shards_on_disk], *(need for need in found if not need.is_shard)]
     parts = {what: sum(need.size for need in needs if need.what == what) for what in dict.fromkeys(need.what for need in needs)}
     listed = ", ".join(f"{what} {format_bytes(size)}" for what, size in parts.items() if size)
     return find_disk_fault(work_folder(), sum(parts.values()), listed)
@@ -37,7 +44,7 @@ def _needs_of(job: Any) -> Iterator[Need]:
         destination = Path(job.output.file)
         part = destination.with_name(f".{destination.name}.part")
         arrived = part.stat().st_size if part.exists() else 0
-        yield Need("downloads", max(requested_file(job.wildcards).largest_size - arrived, 0))
+        yield Need("downloads", max(requested_file(job.wildcards).largest_size - arrived, 0), job.rule.name == "download_data")
     if job.rule.name == "pretrain":
         yield from _training_needs(PROJECT.plan(job.wildcards.recipe), job.wildcards.phase)
 

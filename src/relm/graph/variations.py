@@ -14,6 +14,7 @@ from typing import Any
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
+from relm.graph.shards import SHARDS_ON_DISK
 from relm.recipes.run_name import RUN_NAME, RunName, is_execution
 from relm.recipes.variation import format_value, split_settings
 
@@ -47,7 +48,7 @@ def refuse_unread(config: Mapping[str, Any]) -> None:
     Raises:
         RelmError: there is one.
     """
-    if unread := [key for key in config if key not in ("set", VARIED)]:
+    if unread := [key for key in config if key not in ("set", VARIED, SHARDS_ON_DISK)]:
         raise RelmError(
             f"--config {unread[0]}: nothing reads this key; keys of the recipe stand in set=, such as "
             "--config set=pretrain.main.steps=600"

@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from relm.errors import RelmError
 from relm.json_shapes import COUNT, FLAG, LINE, NUMBER, TEXT, Nullable, require_shape
 from relm.provenance import container, surroundings
 from relm.recipes.checkout import read_commit
-from relm.recipes.identity import work_folder
+from relm.recipes.identity import is_source, work_folder
 from relm.recipes.redaction import expand_path, mask_value, shorten_path
 
 Record = dict[str, Any]
@@ -59,9 +59,10 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
     without a hash. Nothing written holds the host's or user's name, the home folder or a token.
 
     Raises:
-        RelmError: the step ended well but one of its outputs is absent.
+        RelmError: the step ended well but one of its outputs is absent, or documents were made again and differ.
     """
     facts: Record = {}
+    before = _read_record_of_sources(outputs)
     code, read = (
         read_commit(),
         [file_facts(path) for path in inputs],
@@ -71,6 +72,9 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
     seconds = time.monotonic() - clock
     if absent := [str(path) for path in outputs if not path.exists()]:
         raise RelmError(f"step {step}: ended without an error but did not make {', '.join(absent)}")
+    made = [file_facts(path) for path in outputs]
+    if before is not None:
+        _require_same(before, made)
     told = {
         "step": step,
         "argv": list(argv),
@@ -86,8 +90,34 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "container": container.container(),
         "packages": container.packages(),
     }
-    files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
+    files = {"inputs": read, "outputs": made}
     write_json(record_of(outputs[0]), seal(mask_value(told) | files))
+
+
+def _read_record_of_sources(outputs: Sequence[Path]) -> Record | None:
+    """Return the record that stayed of documents which a step makes again; None: it makes others, or makes them first.
+
+    The key in their path identifies what they were made from, and how.
+    """
+    path = record_of(outputs[0])
+    return read_record(path) if path.is_file() and is_source(outputs[0]) else None
+
+
+def _require_same(before: Record, made: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RelmError unless the files that were made again have the sha256 that a record has of the ones before.
+
+    What was made from those would otherwise pass as made from these.
+    """
+    recorded = {entry["path"]: entry["sha256"] for entry in before["outputs"]}
+    for entry in made:
+        if (expected := recorded.get(entry["path"])) not in (None, entry["sha256"]):
+            record = record_of(expand_path(made[0]["path"]))
+            raise RelmError(
+                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {record} has {expected}, made at commit "
+                f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this one, so "
+                "nothing uses it. Make the file with the code and packages of that record; or delete the record, and the same "
+                "snakemake command makes the file again, and from it whatever the command needs"
+            )
 
 
 def require_as_made(path: Path, expected_sha256: str | None = None, *, first_output: Path | None = None) -> None:

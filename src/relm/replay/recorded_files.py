@@ -51,15 +51,20 @@ def _wrong_published(run: AttestedRun) -> list[str]:
     if wrong:
         return wrong
     recorded = read_crate_hashes(run.folder) or {}
-    for inside, sha256 in _outputs(_published_records(run), run.plan):
+    for inside, sha256 in _outputs(published_records(run.folder), run.plan):
         name = _published_as(inside, run.plan)
         if name in recorded and sha256 != recorded[name]:
             wrong.append(f"{run.folder / name}: {METADATA} and {PROVENANCE} record different sha256s of it")
     return wrong
 
 
-def _published_records(run: AttestedRun) -> list[Record]:
-    path = run.folder / PROVENANCE
+def published_records(folder: Path) -> list[Record]:
+    """Return the records of steps in a published folder.
+
+    Raises:
+        RelmError: their file is damaged.
+    """
+    path = folder / PROVENANCE
     return _checked_records(path, read_json(path)) if path.exists() else []
 
 
@@ -127,7 +132,7 @@ def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]
 
 def _record_of_training(run: AttestedRun) -> Record | None:
     """Return the record of the step that trained the phase."""
-    records = _published_records(run) if run.is_published else _records_beside(run.plan)
+    records = published_records(run.folder) if run.is_published else _records_beside(run.plan)
     wanted = f"{run.phase}/model/{WEIGHTS}"
     return next((record for record in records if wanted in dict(_outputs([record], run.plan))), None)
 

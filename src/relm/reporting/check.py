@@ -4,12 +4,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.provenance.deleted_sources import describe_deleted, find_deleted
+from relm.provenance.step_record import collect
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
 from relm.replay.published_files import LISTS, MISSING, UNEXPECTED, FileDifference, find_changed, first_differing_step
-from relm.replay.recorded_files import describe_checked_files, wrong_files
+from relm.replay.recorded_files import describe_checked_files, published_records, wrong_files
 from relm.reporting.known_hashes import find_differences
 
 
@@ -36,7 +38,10 @@ def _check(folder: Path) -> tuple[bool, str]:
     if not is_published(folder) and is_run_folder(folder):
         return _check_run_folder(folder)
     differences, count = find_differences(folder, reads_all=True)
-    return is_damaged(differences), describe_differences(folder, differences, count)
+    text = describe_differences(folder, differences, count)
+    if is_damaged(differences):
+        return True, text
+    return False, "\n  ".join([text, *describe_deleted(find_deleted(published_records(folder)))])
 
 
 def require_whole(folder: Path) -> None:
@@ -75,9 +80,19 @@ def _check_run_folder(folder: Path) -> tuple[bool, str]:
         return True, "\n  ".join(
             [f"{folder}: DAMAGED: delete these files, and the same snakemake command makes them again", *wrong]
         )
-    return False, "\n  ".join(
-        [f"{folder}: whole", *dict.fromkeys(line for run in runs for line in describe_checked_files(run))]
-    )
+    return False, "\n  ".join([
+        f"{folder}: whole",
+        *dict.fromkeys(line for run in runs for line in describe_checked_files(run)),
+        *_describe_sources([run.weights for run in runs]),
+    ])  # fmt: skip
+
+
+def _describe_sources(products: Sequence[Path]) -> list[str]:
+    """Return lines on the sources of a run's products that were deleted after use."""
+    try:
+        return describe_deleted(find_deleted(collect(products)))
+    except RelmError as error:  # a record outside the run's folder is damaged
+        return [f"its sources were not looked at: {error}"]
 
 
 def is_damaged(differences: Sequence[FileDifference]) -> bool:

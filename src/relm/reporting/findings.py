@@ -13,6 +13,7 @@ from relm.containers.shell_line import docker_line
 from relm.formatting import GIB
 from relm.json_shapes import COUNT, read_shaped, require_shape
 from relm.provenance.container import format_container
+from relm.provenance.deleted_sources import find_deleted
 from relm.provenance.origin import Origin, describe_origin
 from relm.provenance.step_record import Record, collect, require_as_made
 from relm.recipes.devices import HOST
@@ -131,6 +132,11 @@ class Findings:
         for record in self.records:
             grouped.setdefault(record["step"] or "", []).append(record)
         return grouped
+
+    @cached_property
+    def deleted(self) -> Mapping[str, str]:
+        """Path -> sha256 of the downloads and documents that were deleted after use."""
+        return find_deleted(self.records)
 
     @property
     def software(self) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
+from relm.recipes.identity import is_source
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CURVE, LOG
 from relm.reporting.check import describe_published
@@ -13,9 +14,12 @@ from relm.reporting.stored_runs import read_newest_lines
 
 
 def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
-    done = sum(file.exists() for file in files)
+    used_up = sum(is_source(file) and not file.exists() and sidecar_of(file).exists() for file in files)
+    done = used_up + sum(file.exists() for file in files)
     mark = "done" if done == len(files) else f"{done} of {len(files)}" if done else "left"
-    if mark != "done" and any(step.names_any(files) for step in live):
+    if used_up:
+        mark += f", {used_up} deleted after use; their sha256 is in the records that stayed"
+    if done < len(files) and any(step.names_any(files) for step in live):
         mark = f"running, {mark}"
     return f"  {name:<12} {mark}"
 

@@ -122,6 +122,22 @@ def test_a_published_folder_shares_no_file_with_the_run_and_is_whole(
     assert not (project.folder / "work" / "pulled").exists()
 
 
+def test_a_source_that_was_deleted_after_use_is_not_sent_and_not_made_again_elsewhere(
+    terminal: Terminal, finished_copy: Commands, project: Commands, store: Path
+) -> None:
+    found = [*finished_copy.folder.glob("work/downloads/data/*/*/*"), *finished_copy.folder.glob("work/documents/*/*")]
+    sources = {path: sha256_of(path) for path in found if path.suffix != ".json"}
+    assert len(sources) == 3
+    for path in sources:
+        path.unlink()
+    terminal(finished_copy, "push", str(store), "tiny")
+    assert objects(store).keys().isdisjoint(sources.values())
+    terminal(project, "pull", str(store), "tiny")
+    assert contents(project.folder) == contents(finished_copy.folder)
+    assert project.jobs("results/tiny") == project.jobs("results/tiny", "--config", "shards_on_disk=1") == {}
+    assert "3 sources were deleted after use" in terminal(project, "check", "results/tiny")
+
+
 def test_a_damaged_result_is_not_pushed(terminal: Terminal, finished_copy: Commands, store: Path) -> None:
     terminal(finished_copy, "push", str(store), "tiny")
     listed = sorted(store.rglob("*"))
