@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from forked_workers import start_forked
 from glue_files import write_parquet
 from question_files import SAMPLE
 from relm.artifact import sha256_of
+from relm.devices.ipu import worker_process
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
@@ -38,6 +40,7 @@ OPTIONS: dict[str, FineTuning] = {
     "stsb": Glue(task="stsb", sequence_length=32, epochs=10, **SHORT),
     "squad": Squad(sequence_length=48, doc_stride=16, max_query_length=12, epochs=10, **SHORT),
 }
+pytestmark = pytest.mark.usefixtures("forked_workers")
 WITH_TIMES = ("train.jsonl", "shards.json", "lock", "device.json")
 
 
@@ -118,6 +121,7 @@ class Tuned:
 
 def _attempt(tuned: Tuned, kill_at: str) -> None:
     os.environ[KILL_AT] = kill_at
+    worker_process.start_worker = start_forked  # type: ignore[assignment]
     try:
         tuned.run()
     except RelmError as error:
