@@ -127,6 +127,7 @@ def _attempt(tuned: Tuned, kill_at: str) -> None:
     except RelmError as error:
         print(error)
         sys.exit(error.exit_code)
+    assert "torch._dynamo" not in sys.modules, "torch's compiler was imported, which takes seconds"
 
 
 @pytest.mark.parametrize(
