@@ -136,6 +136,7 @@ def test_an_option_of_another_evaluation_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_pipeline_is_a_file_as_well(model: Path, tmp_path: Path) -> None:
     file, output = tmp_path / "pipeline.yaml", tmp_path / "squad11.json"
     file.write_text("layers_per_ipu: [1]\nreplicas: 2\nprecision: float32\nfirst_moment_precision: float32\n")

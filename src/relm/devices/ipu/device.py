@@ -57,7 +57,7 @@ class IpuDevice:
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()
         torch.set_num_threads(self.threads)  # of validation
-        torch.use_deterministic_algorithms(True)
+        torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms imports torch's compiler, for seconds
         self._name, self._cache = run.device, cache
         self._compile_seconds = 0.0
         self._lock = threading.Lock()
