@@ -94,8 +94,12 @@ ON_IPUS = {
         "--precision is bfloat16, but on an IPU --pipeline's precision counts, found float16; leave --precision out",
     ),
     "a norm in float16": (
-        ["--pipeline", '{"layers_per_ipu": [1]}'],
-        "optimizer.gradient_clipping: run.pipeline needs null, or with adamw first_moment_precision: float32",
+        ["--pipeline", '{"layers_per_ipu": [1], "first_moment_precision": "float16"}'],
+        "--pipeline: first_moment_precision is float16, but the gradient is clipped, which needs float32; leave it out",
+    ),
+    "a part of the optimizer state each": (
+        ["--pipeline", '{"layers_per_ipu": [1], "replicas": 2, "replicated_tensor_sharding": true}'],
+        "--pipeline: replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the whole",
     ),
     "another device": (
         ["--pipeline", '{"layers_per_ipu": [1]}', "--device", "cpu"],
@@ -139,7 +143,7 @@ def test_an_option_of_another_evaluation_is_refused(
 @pytest.mark.usefixtures("forked_workers")
 def test_a_pipeline_is_a_file_as_well(model: Path, tmp_path: Path) -> None:
     file, output = tmp_path / "pipeline.yaml", tmp_path / "squad11.json"
-    file.write_text("layers_per_ipu: [1]\nreplicas: 2\nprecision: float32\nfirst_moment_precision: float32\n")
+    file.write_text("layers_per_ipu: [1]\nreplicas: 2\nprecision: float32\n")
     words = ["--device", "ipu_simulator", "--pipeline", str(file), "--seeds", "1", "--sequence-length", "96", "--epochs", "1"]
     assert run(model, output, *words) == 0
     assert json.loads(output.read_text())["figures"]["questions"] == 5

@@ -61,6 +61,16 @@ def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
             f"{OPTION}: device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning "
             "rate; set it to 1"
         )
+    if pipeline.replicated_tensor_sharding:
+        raise RelmError(
+            f"{OPTION}: replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the "
+            "whole optimizer state; leave it out"
+        )
+    if "float32" not in (pipeline.accumulation_precision, pipeline.first_moment_precision):
+        raise RelmError(
+            f"{OPTION}: first_moment_precision is {pipeline.first_moment_precision}, but the gradient is clipped, which needs "
+            "float32; leave it out"
+        )
     if pipeline.global_batch_size != batch_size:
         raise RelmError(
             f"--batch-size is {batch_size}, but {OPTION} has micro_batch_size {pipeline.micro_batch_size} x "

@@ -14,9 +14,11 @@ PIPELINE = argument(
     "--pipeline",
     metavar="JSON",
     help="with --device ipu: split of the model, as run.pipeline of a recipe, or a YAML file with it; gradient_accumulation "
-    "follows from the batch",
+    "follows from the batch, and first_moment_precision is float32 unless it is given",
 )
 _SOURCE = Path("--pipeline")
+FINE_TUNING = {"first_moment_precision": "float32"}
+"""The default that differs from a recipe's: the gradient is clipped, for which PopTorch needs it."""
 
 
 def read_pipeline(a: Arguments, options: FineTuning | None) -> Pipeline | None:
@@ -39,7 +41,7 @@ def read_pipeline(a: Arguments, options: FineTuning | None) -> Pipeline | None:
     else:
         source = Path(given)
         content = read_yaml(source)
-    return validate(Pipeline, _with_accumulation(content, options.batch_size), source)
+    return validate(Pipeline, FINE_TUNING | _with_accumulation(content, options.batch_size), source)
 
 
 def _parse(text: str) -> dict[str, Any]:
