@@ -5,21 +5,32 @@ file. So a file can be decompressed from any block on, by many processes, and pa
 end of a stream, a block is a stream that the standard library decompresses and checks by the block's CRC. The format is
 described at https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
 
+Where there was a C compiler when the environment was made, `bzip2_walks.c` decompresses sound blocks, several at a time, more than
+twice as fast; every other block, and every fault, is the standard library's.
+
 The bits of a magic may also occur inside a block, by chance once in 35 TB: a block that cannot be decompressed is tried
 together with its neighbours. The CRC over all blocks of a stream is not checked.
 """
 
 import bz2
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from relm.errors import RelmError
 
+decompress_together: Callable[[bytes, Sequence[int]], bytes | None] | None
+"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends; None: one is not sound."""
+try:
+    from relm_bzip2_walks import decompress as decompress_together
+except ImportError:
+    decompress_together = None
+
 BLOCK_MAGIC, END_MAGIC = 0x314159265359, 0x177245385090
 MAGIC_BITS = 48
 CRC_BITS = 32
 HEADER = b"BZh9"  # with the largest level, which decompresses blocks of all levels
+TOGETHER = 4  # blocks, as in bzip2_walks.c
 WINDOW = 4 << 20  # bytes of the file in which magics are sought at once
 LONGEST = 1 << 20  # bytes of a block; those that cannot be compressed take a little more than 900,000
 
@@ -146,7 +157,32 @@ def find_bits(data: bytes, magic: int) -> list[int]:
     return found
 
 
-# --- decompressing one block -----------------------------------------------------------------------------------------------
+# --- decompressing blocks --------------------------------------------------------------------------------------------------
+
+
+def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
+    """Return the content of consecutive blocks.
+
+    Args:
+        file: the bzip2 file, open for reading.
+
+    Raises:
+        DamagedBlock: the content of one cannot be decompressed, or differs from its CRC.
+    """
+    return b"".join(
+        _decompress_few(file, blocks[first : first + TOGETHER]) for first in range(0, len(blocks), TOGETHER)
+    )
+
+
+def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
+    if decompress_together:
+        begin = blocks[0].begin >> 3
+        file.seek(begin)
+        data = file.read(((blocks[-1].end + 7) >> 3) - begin)
+        content = decompress_together(data, [bit - 8 * begin for block in blocks for bit in (block.begin, block.end)])
+        if content is not None:
+            return content
+    return b"".join(decompress_block(file, block) for block in blocks)
 
 
 def decompress_block(file: IO[bytes], block: Block) -> bytes:

@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from relm.corpus.bzip2_blocks import HEADER, Block, decompress_block, find_blocks
+from relm.corpus.bzip2_blocks import HEADER, TOGETHER, Block, decompress_blocks, find_blocks
 from relm.corpus.decompression import BLOCK, find_compression, read_decompressed, refuse_damage
 from relm.corpus.file_range import FileRange
 from relm.errors import RelmError
 from relm.progress import ProgressBar
 
-# Blocks of bzip2 in a part, some 900 kB of XML each. A file of many streams has two in most of them.
-BLOCKS = 2
+# Blocks of bzip2 in a part, some 900 kB of XML each.
+BLOCKS = TOGETHER
 
 Content = bytes | tuple[Block, ...]
 """XML, or the blocks of a bzip2 file that have it."""
@@ -26,7 +26,7 @@ def read_xml(path: Path, content: Content) -> bytes:
     if isinstance(content, bytes):
         return content
     with open(path, "rb") as file:
-        return b"".join(decompress_block(file, block) for block in content)
+        return decompress_blocks(file, content)
 
 
 class DumpFile:
