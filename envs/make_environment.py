@@ -1,10 +1,10 @@
 """Make the environment of one device: the locked packages in a cache, and a thin `.venv` in this checkout that uses them.
 
 The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
-that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm
-itself, installed in place, with what is compiled of it. The reference harness of evaluation (lm_eval) has an environment of its own in the cache, which uses
-the device's packages by a path file too and holds only those that they lack; ``.venv/harness`` is a link to it. Needs only
-Python 3.11; run by ``make``.
+that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, relm itself,
+installed in place, and what is compiled of it, if there is a C compiler. The reference harness of evaluation (lm_eval) has an
+environment of its own in the cache, which uses the device's packages by a path file too and holds only those that they lack;
+``.venv/harness`` is a link to it. Needs only Python 3.11; run by ``make``.
 
     python3.11 envs/make_environment.py [--device cpu] [--folder .venv] [--harness]
 """

@@ -33,8 +33,8 @@ CONTENTS = {
     "a byte": b"x",
     "two bytes": b"xy",
     "one byte again and again": b"\0" * 900_000,
-    "noise": CHANCE.randbytes(1_900_000),
-    "words": made_of([b"river ", b"of ", b"house", b"\n\n", b"==", b"    ", "ā".encode()], 2_500_000),
+    "noise": CHANCE.randbytes(400_000),
+    "words": made_of([b"river ", b"of ", b"house", b"\n\n", b"==", b"    ", "ā".encode()], 900_000),
     "runs of 3 to 260": made_of([bytes([byte]) * size for byte in b"abc" for size in (3, 4, 5, 258, 259, 260)], 300_000),
     "all pairs": b"".join(bytes([one, two]) for one in range(256) for two in range(256)) * 6,
     "a period": b"ab" * 700_000,
@@ -59,7 +59,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     return found
 
 
-@pytest.mark.parametrize("level", [1, 5, 9])
+@pytest.mark.parametrize("level", [1, 9])
 @pytest.mark.parametrize("name", CONTENTS)
 def test_sound_blocks_are_decompressed_in_any_company(name: str, level: int, tmp_path: Path, left: list[Block]) -> None:
     path = tmp_path / "file.bz2"
@@ -89,7 +89,7 @@ def test_whatever_is_damaged_is_refused_as_by_the_library(tmp_path: Path) -> Non
     path = tmp_path / "file.bz2"
     path.write_bytes(whole)
     blocks = list(find_blocks(path))
-    for _ in range(150):
+    for _ in range(60):
         damaged = bytearray(whole)
         for _ in range(CHANCE.choice([1, 1, 1, 4])):
             damaged[CHANCE.randrange(4, len(damaged))] ^= 1 << CHANCE.randrange(8)
@@ -146,7 +146,7 @@ def test_no_content_makes_it_read_or_write_outside_its_memory(tmp_path: Path) ->
     path = tmp_path / "file.bz2"
     path.write_bytes(bz2.compress(CONTENTS["words"][:30_000] + CONTENTS["noise"][:20_000], 1))
     done = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(path), str(CHECKOUT / "src"), "400"],
+        [sys.executable, "-c", FUZZ, str(path), str(CHECKOUT / "src"), "150"],
         env={"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(tmp_path), "PYTHONMALLOC": "malloc"},
         capture_output=True,
         text=True,

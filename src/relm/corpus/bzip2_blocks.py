@@ -5,7 +5,7 @@ file. So a file can be decompressed from any block on, by many processes, and pa
 end of a stream, a block is a stream that the standard library decompresses and checks by the block's CRC. The format is
 described at https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
 
-Where there was a C compiler when the environment was made, `bzip2_walks.c` decompresses sound blocks, several at a time, more than
+Where there was a C compiler when the environment was made, `bzip2_walks.c` decompresses sound blocks, several at a time, some
 twice as fast; every other block, and every fault, is the standard library's.
 
 The bits of a magic may also occur inside a block, by chance once in 35 TB: a block that cannot be decompressed is tried
@@ -19,12 +19,19 @@ from typing import IO, NamedTuple
 
 from relm.errors import RelmError
 
-decompress_together: Callable[[bytes, Sequence[int]], bytes | None] | None
-"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends; None: one is not sound."""
-try:
-    from relm_bzip2_walks import decompress as decompress_together
-except ImportError:
-    decompress_together = None
+
+def _find_compiled() -> Callable[[bytes, Sequence[int]], bytes | None] | None:
+    try:
+        from relm_bzip2_walks import decompress
+    except ImportError:
+        return None
+    return decompress
+
+
+decompress_together = _find_compiled()
+"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends, or None if one is not sound.
+
+It is None itself where nothing was compiled."""
 
 BLOCK_MAGIC, END_MAGIC = 0x314159265359, 0x177245385090
 MAGIC_BITS = 48
@@ -169,9 +176,7 @@ def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
     Raises:
         DamagedBlock: the content of one cannot be decompressed, or differs from its CRC.
     """
-    return b"".join(
-        _decompress_few(file, blocks[first : first + TOGETHER]) for first in range(0, len(blocks), TOGETHER)
-    )
+    return b"".join(_decompress_few(file, blocks[first : first + TOGETHER]) for first in range(0, len(blocks), TOGETHER))
 
 
 def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:

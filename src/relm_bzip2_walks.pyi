@@ -1,0 +1,5 @@
+from collections.abc import Sequence
+
+TOGETHER: int
+
+def decompress(data: bytes, bounds: Sequence[int], /) -> bytes | None: ...
