@@ -76,6 +76,10 @@ def _check_run_folder(folder: Path) -> tuple[bool, str]:
     project = Project()
     runs = [find_run(project, folder, phase) for phase in project.plan(run_of_folder(folder)).phases]
     wrong = [*wrong_files(runs[0]), *(line for run in runs for line in run.differing_lines())]
+    try:
+        deleted = find_deleted(collect([run.weights for run in runs]))
+    except RelmError as error:  # a record outside the run's folder is damaged
+        wrong.append(str(error))
     if wrong:
         return True, "\n  ".join(
             [f"{folder}: DAMAGED: delete these files, and the same snakemake command makes them again", *wrong]
@@ -83,16 +87,8 @@ def _check_run_folder(folder: Path) -> tuple[bool, str]:
     return False, "\n  ".join([
         f"{folder}: whole",
         *dict.fromkeys(line for run in runs for line in describe_checked_files(run)),
-        *_describe_sources([run.weights for run in runs]),
+        *describe_deleted(deleted),
     ])  # fmt: skip
-
-
-def _describe_sources(products: Sequence[Path]) -> list[str]:
-    """Return lines on the sources of a run's products that were deleted after use."""
-    try:
-        return describe_deleted(find_deleted(collect(products)))
-    except RelmError as error:  # a record outside the run's folder is damaged
-        return [f"its sources were not looked at: {error}"]
 
 
 def is_damaged(differences: Sequence[FileDifference]) -> bool:
