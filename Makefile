@@ -10,7 +10,7 @@ DEVICE ?= $(or $(MADE_FOR),cpu)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SHELL := bash
 BIN := .venv/bin
-LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py src/relm/corpus/bzip2_walks.c
+LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py $(wildcard src/relm/corpus/*.c)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 # Each step is a process of its own: without the compiled modules of an earlier one it compiles all that it imports.

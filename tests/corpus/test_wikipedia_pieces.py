@@ -94,7 +94,7 @@ def test_any_cut_of_any_xml_gives_the_same_pages_and_faults(seed: int, tmp_path:
 
 
 def test_most_pages_are_read_by_those_who_read_pieces(tmp_path: Path) -> None:
-    path = written(tmp_path, packed_in_blocks(articles(200).encode(), 5000))
+    path = written(tmp_path, packed_in_blocks(articles(200).encode(), 2500))
     reads = [read_piece(piece, keep) for piece in PiecedDump(path, keep).cut()]
     assert sum(len(read.pages) for read in reads) > 150
     assert len(reads) > 5
