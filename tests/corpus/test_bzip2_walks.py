@@ -2,15 +2,13 @@
 
 import bz2
 import random
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sanitized import run_sanitized
 
-from relm.corpus import bzip2_blocks
+from relm.corpus import bzip2_blocks, compiled
 from relm.corpus.bzip2_blocks import Block, DamagedBlock, decompress_block, decompress_blocks, find_blocks
 from small_project import CHECKOUT
 
@@ -18,7 +16,7 @@ SOURCE = CHECKOUT / "src" / "relm" / "corpus" / "bzip2_walks.c"
 CHANCE = random.Random(11)
 
 pytestmark = pytest.mark.skipif(
-    bzip2_blocks.decompress_together is None, reason="no C compiler was there when the environment was made"
+    compiled.decompress_together is None, reason="no C compiler was there when the environment was made"
 )
 
 
@@ -138,17 +136,6 @@ print("sound")
 
 def test_no_content_makes_it_read_or_write_outside_its_memory(tmp_path: Path) -> None:
     """Thousands of damaged blocks, with the compiler's checks of addresses and of undefined behaviour."""
-    target = tmp_path / "relm_bzip2_walks.abi3.so"
-    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
-    command = ["cc", "-Wall", "-Wextra", "-Werror", *sanitizers, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
-    subprocess.run([*command, str(SOURCE), "-o", str(target)], check=True)
-    library = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
     path = tmp_path / "file.bz2"
     path.write_bytes(bz2.compress(CONTENTS["words"][:30_000] + CONTENTS["noise"][:20_000], 1))
-    done = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(path), str(CHECKOUT / "src"), "150"],
-        env={"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(tmp_path), "PYTHONMALLOC": "malloc"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "sound\n", done.stderr[-3000:]
+    run_sanitized(SOURCE, FUZZ, tmp_path, str(path), str(CHECKOUT / "src"), "150")

@@ -13,25 +13,12 @@ together with its neighbours. The CRC over all blocks of a stream is not checked
 """
 
 import bz2
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from relm.corpus import compiled
 from relm.errors import RelmError
-
-
-def _find_compiled() -> Callable[[bytes, Sequence[int]], bytes | None] | None:
-    try:
-        from relm_bzip2_walks import decompress
-    except ImportError:
-        return None
-    return decompress
-
-
-decompress_together = _find_compiled()
-"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends, or None if one is not sound.
-
-It is None itself where nothing was compiled."""
 
 BLOCK_MAGIC, END_MAGIC = 0x314159265359, 0x177245385090
 MAGIC_BITS = 48
@@ -180,11 +167,11 @@ def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
 
 
 def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
-    if decompress_together:
+    if compiled.decompress_together:
         begin = blocks[0].begin >> 3
         file.seek(begin)
         data = file.read(((blocks[-1].end + 7) >> 3) - begin)
-        content = decompress_together(data, [bit - 8 * begin for block in blocks for bit in (block.begin, block.end)])
+        content = compiled.decompress_together(data, [bit - 8 * begin for block in blocks for bit in (block.begin, block.end)])
         if content is not None:
             return content
     return b"".join(decompress_block(file, block) for block in blocks)

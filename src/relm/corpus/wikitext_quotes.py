@@ -2,6 +2,8 @@
 
 import re
 
+from relm.corpus import compiled
+
 _QUOTES = re.compile("''+")
 
 
@@ -13,6 +15,8 @@ def remove_quotes(text: str) -> str:
     """
     if "''" not in text:
         return text
+    if compiled.remove_quotes:
+        return compiled.remove_quotes(text, _remove_quotes_of_line)
     return "\n".join([_remove_quotes_of_line(line) if "''" in line else line for line in text.split("\n")])
 
 

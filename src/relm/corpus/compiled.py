@@ -1,0 +1,27 @@
+"""The functions of relm that are compiled: they do the same as Python code of relm in less time.
+
+Each is None where nothing was compiled, because there was no C compiler when the environment was made, as for the images.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError:
+        return None
+
+
+decompress_together: Callable[[bytes, Sequence[int]], bytes | None] | None = _find("relm_bzip2_walks", "decompress")
+"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends, or None if one is not sound."""
+
+count_words: Callable[[str], int] | None = _find("relm_text_passes", "count_words")
+collect_lines: Callable[[str, Callable[[str], tuple[int, str, bool] | None], Callable[[str], bool]], str] | None = _find(
+    "relm_text_passes", "collect_lines"
+)
+remove_quotes: Callable[[str, Callable[[str], str]], str] | None = _find("relm_text_passes", "remove_quotes")
+replace_links: Callable[[str, Callable[[str, str, str], str]], str] | None = _find("relm_text_passes", "replace_links")
+tidy_spaces: Callable[[str], str] | None = _find("relm_text_passes", "tidy_spaces")

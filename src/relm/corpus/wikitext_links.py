@@ -1,0 +1,77 @@
+"""Replace the links between pages by the text that they show."""
+
+import functools
+import re
+from collections.abc import Collection
+
+from relm.corpus import compiled
+
+DEEPEST = 12  # links inside links, as in text_passes.c
+
+_LINK_START = re.compile(r"\[\[(?=\[?(?!\[))")  # of [[[ the first two, of more the two before the last
+_LANGUAGE = re.compile(r"(?!mw$|wp$)[a-z]{2,3}(?:-[a-z]+)*|simple|nds-nl|be-x-old|tokipona")
+_PICTURE = re.compile(r"\.(?:jpe?g|png|gif|svg|tiff?|og[gv]|webm|midi?|djvu|pdf|bmp)\s*", re.IGNORECASE)
+
+# Prefixes of links to Wikipedia's sister projects, https://meta.wikimedia.org/wiki/Interwiki_map.
+_PROJECTS = frozenset({
+    "w", "wikt", "wiktionary", "b", "wikibooks", "c", "commons", "d", "wikidata", "m", "meta", "mw", "n", "wikinews", "q",
+    "wikiquote", "s", "wikisource", "species", "wikispecies", "v", "wikiversity", "voy", "wikivoyage",
+})  # fmt: skip
+
+
+def replace_links(text: str, hidden: Collection[str]) -> str:
+    """Replace each [[link]] by the text that it shows, those inside another first.
+
+    Args:
+        hidden: namespaces, in lower case, whose links show nothing.
+    """
+    if compiled.replace_links:
+        return compiled.replace_links(text, functools.partial(_choose_link_text, hidden=hidden))
+    for _ in range(DEEPEST):
+        outside, *pieces = _LINK_START.split(text) if "[[[" in text else text.split("[[")
+        shown = [outside]
+        show = shown.append
+        found = False
+        for piece in pieces:
+            body, closing, rest = piece.partition("]]")
+            if not closing:
+                show("[[")
+                show(piece)
+                continue
+            found = True
+            target, bar, label = body.partition("|")
+            if ":" in target or (bar and not label):
+                show(_choose_link_text(target, bar, label, hidden))
+            else:
+                show(label or target)
+            show(rest)
+        if not found:
+            break
+        text = "".join(shown)
+    return text
+
+
+def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]) -> str:
+    """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
+    prefix, colon, rest = target.partition(":")
+    namespace = prefix.strip()
+    if colon and namespace and namespace.lower() not in _PROJECTS:
+        is_picture = _PICTURE.search(rest, max(len(rest) - 6, 0))
+        if namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) or is_picture:
+            return ""
+    if not bar:
+        return _remove_prefixes(target, hidden)
+    # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]
+    return label or (rest if colon else target).partition(" (")[0]
+
+
+def _remove_prefixes(target: str, hidden: Collection[str]) -> str:
+    """Return a link's target without what leads to another wiki, or by a colon in front to a category: [[:wikt:fr:mot]]."""
+    for _ in range(DEEPEST):
+        prefix, colon, rest = target.partition(":")
+        namespace = prefix.strip()
+        leads = not namespace or namespace.lower() in _PROJECTS or namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace)
+        if not (colon and leads and rest.strip()):
+            break
+        target = rest
+    return target
