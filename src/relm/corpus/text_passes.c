@@ -420,14 +420,12 @@ ALWAYS_INLINE Found seek_closing(Bytes byte, Bytes next) { return (byte == ' ') 
 /* Remove a space before a closing parenthesis, and one separator before that. */
 static char *tidy_before_closing(char *start, const char *end) {
   Rewriting text = {start, end, start};
-  const char *piece = start; /* what was written since the last such parenthesis */
   for (;;) {
     copy_until(&text, seek_closing);
     if (text.at == end) return end_of(&text);
-    if (text.out > piece && is_separator(text.out[-1]))
-      for (text.out--; text.out > piece && text.out[-1] == ' ';) text.out--;
+    if (text.out > start && is_separator(text.out[-1]))
+      for (text.out--; text.out > start && text.out[-1] == ' ';) text.out--;
     *text.out++ = ')';
-    piece = text.out;
     text.at += 2;
   }
 }
