@@ -37,19 +37,21 @@ static int read_text(PyObject *text, Piece *piece) {
 
 static PyObject *as_text(Piece piece) { return PyUnicode_DecodeUTF8(piece.data, (Py_ssize_t)piece.size, NULL); }
 
-/* Append bytes; return 0, with a Python error, if there is no memory. */
-static int put(Output *output, const char *data, size_t size) {
-  if (!size) return 1;
-  if (size > output->room - output->size) {
-    size_t room = 2 * (output->size + size);
-    char *grown = realloc(output->data, room);
-    if (!grown) {
-      PyErr_NoMemory();
-      return 0;
-    }
-    output->data = grown;
-    output->room = room;
+/* Make room for so many bytes in all; return 0, with a Python error, if there is none. */
+static int reserve(Output *output, size_t room) {
+  char *data = realloc(output->data, room + 1);
+  if (!data) {
+    PyErr_NoMemory();
+    return 0;
   }
+  output->data = data;
+  output->room = room;
+  return 1;
+}
+
+/* Append bytes; return 0 after an error. */
+static int put(Output *output, const char *data, size_t size) {
+  if (size > output->room - output->size && !reserve(output, 2 * (output->size + size))) return 0;
   memcpy(output->data + output->size, data, size);
   output->size += size;
   return 1;
@@ -140,6 +142,7 @@ static PyObject *remove_quotes(PyObject *self, PyObject *arguments) {
   if (!PyArg_ParseTuple(arguments, "UO:remove_quotes", &text, &remove_from_line) || !read_text(text, &piece)) return NULL;
   const char *from = piece.data, *end = from + piece.size, *quotes = find_double(from, end, '\'');
   if (quotes == end) return Py_NewRef(text);
+  if (!reserve(&output, piece.size)) return NULL;
   while (quotes < end) {
     const char *line = quotes;
     while (line > from && line[-1] != '\n') line--;
@@ -203,7 +206,7 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
   for (int pass = 0; pass < DEEPEST && found > 0; pass++) {
     Output *output = outputs + pass % 2;
     output->size = 0;
-    found = replace_innermost(output, piece, choose);
+    found = output->data || reserve(output, piece.size) ? replace_innermost(output, piece, choose) : -1;
     if (found > 0) piece = (Piece){output->data, output->size};
   }
   if (found >= 0) result = as_text(piece);
@@ -306,7 +309,7 @@ static PyObject *collect_lines(PyObject *self, PyObject *arguments) {
   Outline outline = {0};
   (void)self;
   if (!PyArg_ParseTuple(arguments, "UOO:collect_lines", &text, &outline.read_heading, &outline.is_text)) return NULL;
-  if (!read_text(text, &piece)) return NULL;
+  if (!read_text(text, &piece) || !reserve(&outline.output, piece.size)) return NULL;
   for (const char *from = piece.data, *end = from + piece.size, *next; from < end; from = next + 1) {
     next = find_byte(from, end, '\n');
     Piece line = {from, (size_t)(next - from)};
