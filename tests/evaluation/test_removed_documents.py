@@ -137,3 +137,20 @@ def test_what_cannot_be_listed_or_removed_is_refused_by_name(tmp_path: Path, cap
     given = ["list-removed", "--documents", str(documents), "--output", str(output), "--test"]
     assert main([*given, "mine", "lambda", str(documents)]) == 1
     assert "--test: lambda is no format of tests; give a name, a format (" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main([*given, "mine", "lambada", str(documents), "--text-key", "mien", "body"]) == 1
+    assert "--text-key: mien is the name of no --test" in capsys.readouterr().err
+
+
+def test_each_test_has_a_key_of_its_own(tmp_path: Path) -> None:
+    documents = write_texts(tmp_path / "a.train.jsonl", [LONG, LONG.replace("oars", "ropes"), "Another text, which stays."])
+    tests = {"text": LONG, "body": LONG.replace("oars", "ropes")}
+    given = ["list-removed", "--documents", str(documents), "--output", str(tmp_path / "removed.jsonl")]
+    for key, passage in tests.items():
+        file = tmp_path / f"{key}.jsonl"
+        file.write_text(
+            json.dumps({"text": "Words of no document, in the other key of both files of tests.", key: passage}) + "\n"
+        )
+        given += ["--test", key, "lambada", str(file)]
+    assert main([*given, "--text-key", "body", "body"]) == 0
+    assert [line for _, line, _, _ in entries_of(tmp_path / "removed.jsonl")] == [1, 2]

@@ -85,3 +85,4 @@ def test_passages_that_are_cut_give_other_documents_by_an_option_of_the_command(
     assert job.key != whole.key
     assert job.options().split()[:2] == ["--duplicates", "--cut-passages"]
     assert "--cut-passages" not in whole.options()
+    assert job.options().endswith(" --text-key passages text")

@@ -111,9 +111,9 @@ def _require_same(before: Record, made: Sequence[Mapping[str, Any]]) -> None:
     recorded = {entry["path"]: entry["sha256"] for entry in before["outputs"]}
     for entry in made:
         if (expected := recorded.get(entry["path"])) not in (None, entry["sha256"]):
-            record = record_of(expand_path(made[0]["path"]))
+            stayed = record_of(expand_path(made[0]["path"]))
             raise RelmError(
-                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {record} has {expected}, made at commit "
+                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {stayed} has {expected}, made at commit "
                 f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this one, so "
                 "nothing uses it. Make the file with the code and packages of that record; or delete the record, and the same "
                 "snakemake command makes the file again, and from it whatever the command needs"

@@ -179,13 +179,12 @@ class KeptDocumentsJob(DocumentsJob):
     def options(self, shard: str = "") -> str:
         """Return the options of the command that makes the list: `--duplicates`, `--cut-passages`, and each test."""
         tests = [["--test", name, str(each.test.item_format), str(each.file)] for name, each in self.tests.items()]
-        keys = sorted({sought.text_key for sought in self.tests.values()} - {""})
+        keys = [["--text-key", name, each.text_key] for name, each in self.tests.items() if each.text_key]
         return shlex.join(
             [
                 *(["--duplicates"] if self.document["duplicates"] else []),
                 *(["--cut-passages"] if self.document.get("cut_passages") else []),
-                *(word for words in tests for word in words),
-                *(["--text-key", keys[0]] if keys else []),
+                *(word for words in (*tests, *keys) for word in words),
             ]
         )
 

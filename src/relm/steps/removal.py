@@ -10,7 +10,10 @@ from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_p
 def list_removed_job(a: Arguments) -> Job:
     from relm.evaluation.removed_documents import ComparedTest, list_removed
 
-    tests = [ComparedTest(name, form, given_path(file), a.text_key) for name, form, file in a.test]
+    text_keys: dict[str, str] = dict(a.text_key)
+    tests = [ComparedTest(name, form, given_path(file), text_keys.pop(name, "text")) for name, form, file in a.test]
+    if text_keys:
+        raise RelmError(f"--text-key: {min(text_keys)} is the name of no --test; give the name of a test, and the key")
     if unknown := [test.form for test in tests if test.form not in ITEM_FORMATS]:
         raise RelmError(
             f"--test: {unknown[0]} is no format of tests; give a name, a format ({', '.join(ITEM_FORMATS)}), a file"
@@ -58,7 +61,14 @@ STEPS: dict[str, Step] = {
                 action="store_true",
                 help="cut the shared passages out of the documents instead, by the rules of Megatron-LM's filter_ngrams.py",
             ),
-            argument("--text-key", default="text", metavar="KEY", help="for lambada: key of a passage; default: text"),
+            argument(
+                "--text-key",
+                nargs=2,
+                action="append",
+                default=[],
+                metavar=("NAME", "KEY"),
+                help="key of a passage in a test of the format lambada (may be repeated); default: text",
+            ),
             WORKERS,
             path("--output", "the list, JSON lines: file, line, reason, and of which document or item"),
         ],
