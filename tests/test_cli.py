@@ -13,6 +13,7 @@ from relm.cli import main
 from relm.forecast import doctor
 from relm.reporting import run_table
 from relm.steps import list_steps
+from small_documents import write_texts
 from small_project import Commands
 
 
@@ -267,6 +268,21 @@ def test_an_empty_path_and_a_folder_for_a_file_are_messages(tmp_path: Path, caps
 
 
 @pytest.mark.timeout(20)
+def test_an_output_that_is_an_input_or_another_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = write_texts(tmp_path / "a.jsonl", ["One text.", "one text."])
+    before = documents.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(documents)
+    assert main(["list-removed", "--duplicates", "--documents", str(documents), "--output", str(tmp_path / "link.jsonl")]) == 1
+    assert "link.jsonl: would be written, but is also read by the same command; give it another path" in capsys.readouterr().err
+    both = ["--train", str(tmp_path / "b.jsonl"), "--held-out", str(tmp_path / "x" / ".." / "b.jsonl")]
+    source = tmp_path / "enwik8"
+    source.write_text("<mediawiki></mediawiki>")
+    assert main(["extract", "--dataset", "recipes/data/enwik8.yaml", "--source", str(source), *both]) == 1
+    assert "b.jsonl: would be written, but is also written by the same command" in capsys.readouterr().err
+    assert documents.read_bytes() == before
+    assert not (tmp_path / "b.jsonl").exists()
+
+
 def test_a_pipe_as_an_input_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     output = str(tmp_path / "deep" / "model")

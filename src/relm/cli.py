@@ -28,7 +28,7 @@ from relm.recipes.declaration import load_extensions
 from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.contract import Arguments, Step, name_variation
+from relm.steps.contract import Arguments, Job, Step, name_variation
 from relm.steps.parser import MissingArguments, Parser, parser, print_missing
 from relm.training.interruption import Preempted
 
@@ -46,6 +46,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
+    _require_other_outputs(job)
     for given in job.inputs:
         if given not in job.checked_by_run or not sidecar_of(given).is_file():
             require_as_made(given, job.expected_sha256.get(given))
@@ -55,6 +56,15 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     with folders_of(job.outputs), record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
         facts["summary"] = job.run()
     return str(facts["summary"])
+
+
+def _require_other_outputs(job: Job) -> None:
+    """Raise RelmError if an output would take the place of an input or of another output."""
+    given = {path.resolve(): "is also read" for path in job.inputs}
+    for path in job.outputs:
+        if (own := path.resolve()) in given:
+            raise RelmError(f"{path}: would be written, but {given[own]} by the same command; give it another path")
+        given[own] = "is also written"
 
 
 @contextlib.contextmanager
