@@ -13,7 +13,8 @@ import numpy.typing as npt
 from relm.corpus.utf8_texts import SEPARATOR, Utf8Texts, valid_leads
 
 # The start of a line up to its text.
-_STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
+_PLAIN = rb'[^"\\\x00-\x1f]*'
+_STRING = rb'"' + _PLAIN + rb'(?:\\["\\/bfnrt]' + _PLAIN + rb')*"'
 _HEAD = re.compile(rb'\{ *"id": *' + _STRING + rb', *"title": *' + _STRING + rb', *"text": *"')
 _TAIL = b'"}'
 _QUOTE, _BACKSLASH, _SPACE = (np.uint8(ord(character)) for character in '"\\ ')
@@ -48,9 +49,10 @@ def read_plain_texts(content: bytes) -> Utf8Texts | None:
     return Utf8Texts(texts, joined, blanks_only=ord("\b") not in escaped, known_leads=leads)
 
 
-def _bodies(content: bytes) -> list[bytes] | None:
+def _bodies(content: bytes) -> list[memoryview] | None:
     """Return what each line has between the quotes of its text; None if a line has another form."""
     bodies = []
+    view = memoryview(content)
     start, size = 0, len(content)
     match, find = _HEAD.match, content.find
     while start < size:
@@ -60,7 +62,7 @@ def _bodies(content: bytes) -> list[bytes] | None:
         head = match(content, start, end)
         if head is None or not content.endswith(_TAIL, head.end(), end) or not _is_utf8(head[0]):
             return None
-        bodies.append(content[head.end() : end - len(_TAIL)])
+        bodies.append(view[head.end() : end - len(_TAIL)])
         start = end + 1
     return bodies
 
