@@ -13,6 +13,7 @@ from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
+from relm.examples.byte_level import ByteLevel
 from relm.examples.chunks import Chunk, ChunkEncoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
 from relm.examples.encoder import FAST_ENCODERS, Disagreement, TextEncoder
@@ -311,6 +312,22 @@ def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
         texts = ["".join(generator.choice([*spaces, *others], size)) for size in generator.integers(0, 12, 3)]
         assert counts_of(texts) == (sum(len(t.split()) for t in texts), sum(len(t.encode()) for t in texts))
     assert counts_of([]) == counts_of([""]) == (0, 0)
+
+
+def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
+    line = write_documents("a.jsonl", prose[:1]).read_bytes()
+    monkeypatch.setattr(ByteLevel, "encoded", lambda self, texts: [np.zeros(1, dtype=np.int32)])
+    encoding = ChunkEncoding(tokenizer, load_tokenizer(tokenizer).sha256, "uint16", True)
+    found = []
+    for mib in range(9):
+        with open(tmp_path / "holes.jsonl", "wb") as file:
+            file.seek(mib * 2**20)
+            file.write(line)
+        try:
+            encoded_chunk(encoding, None, Lines(tmp_path / "holes.jsonl", 1, mib * 2**20, len(line)))
+        except Disagreement:
+            found.append(mib)
+    assert found == [0, 4, 8]
 
 
 class Wrong:

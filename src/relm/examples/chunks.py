@@ -11,6 +11,9 @@ from relm.examples.documents import Lines
 from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import loaded_as
 
+# A sample is compared with the library in the chunks that begin in every so many MiB of a file, the first included.
+COMPARED = 4
+
 
 class ChunkEncoding(NamedTuple):
     """The options by which a worker encodes a chunk."""
@@ -50,7 +53,8 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
     """
     texts = lines.utf8_texts()
     end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
-    tokens, sizes = _encoder(encoding).utf8_encoded(texts, end)
+    compared = lines.start // 2**20 % COMPARED == 0
+    tokens, sizes = _encoder(encoding).utf8_encoded(texts, end, compared)
     words, text_bytes = texts.count()
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
