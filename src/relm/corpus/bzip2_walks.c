@@ -347,7 +347,7 @@ static size_t expand(const Block *block, uint8_t *content, size_t room) {
     if (size == room) return 0;
     content[size++] = byte;
   }
-  return size;
+  return equal == 4 ? 0 : size; /* the number is missing */
 }
 
 /* Return the size of the content of up to TOGETHER blocks, which is left in memory; 0: one is damaged or unusual. */
