@@ -141,3 +141,12 @@ def test_the_harness_s_environment_is_another_one_when_any_lock_below_it_is(chec
         found.append(done.stdout.strip())
     assert len(set(found)) == 3
     assert all(re.fullmatch(r"harness-[0-9a-f]{12}", name) for name in found)
+
+
+def test_a_compiler_that_fails_without_a_word_is_reported(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "cc").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "cc").chmod(0o755)
+    code = "import make_environment as made, sys, pathlib; made.compile_module(made.COMPILED[0], pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(checkout / "envs")}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert "bzip2_walks.c was not compiled (cc ended with code 3)" in done.stdout
