@@ -116,7 +116,8 @@ def test_a_run_without_its_number_is_refused_as_by_the_library() -> None:
     stream = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")
     with pytest.raises(OSError, match="Invalid data stream"):
         bz2.decompress(stream)
-    assert compiled.decompress_together and compiled.decompress_together(stream, [32, 32 + len(block)]) is None
+    assert compiled.decompress_together
+    assert compiled.decompress_together(stream, [32, 32 + len(block)]) is None
 
 
 FUZZ = """
