@@ -154,7 +154,8 @@ def compile_module(source: Path, folder: Path) -> None:
     """Compile a module of C, without which Python code does the same in more time."""
     target = folder / f"relm_{source.stem}.abi3.so"
     headers = [f"-I{path}" for path in {sysconfig.get_path("include"), sysconfig.get_path("platinclude")}]
-    command = ["cc", "-O2", "-shared", "-fPIC", *headers, str(source), "-o", str(target)]
+    define = f'-DRELM_SOURCE="{hashlib.sha256(source.read_bytes()).hexdigest()}"'
+    command = ["cc", "-O2", "-shared", "-fPIC", define, *headers, str(source), "-o", str(target)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         fault = (done.stderr.strip() or f"cc ended with code {done.returncode}") if done.returncode else ""

@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef RELM_SOURCE
+#define RELM_SOURCE "" /* else the sha256 of this file, by which compiled.py knows a module of another version */
+#endif
+
 #define DEEPEST 12 /* links inside links, as in wikitext_links.py */
 #define LEVELS 6   /* of headings */
 
@@ -515,5 +519,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "relm_text_passes", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_relm_text_passes(void) {
-  return PyModule_Create(&module);
+  PyObject *made = PyModule_Create(&module);
+  if (made && PyModule_AddStringConstant(made, "SOURCE", RELM_SOURCE)) Py_CLEAR(made);
+  return made;
 }
