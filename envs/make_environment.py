@@ -154,15 +154,16 @@ def compile_module(source: Path, folder: Path) -> None:
     """Compile a module of C, without which Python code does the same in more time."""
     target = folder / f"relm_{source.stem}.abi3.so"
     headers = [f"-I{path}" for path in {sysconfig.get_path("include"), sysconfig.get_path("platinclude")}]
-    command = ["cc", "-O2", "-shared", "-fPIC", *headers, str(source), "-o", str(target)]
+    define = f'-DRELM_SOURCE="{hashlib.sha256(source.read_bytes()).hexdigest()}"'
+    command = ["cc", "-O2", "-shared", "-fPIC", define, *headers, str(source), "-o", str(target)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
-        fault = done.stderr if done.returncode else ""
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        fault = (done.stderr.strip() or f"cc ended with code {done.returncode}") if done.returncode else ""
     except OSError as error:
         fault = f"cc: {error.strerror}"
     if fault:
         target.unlink(missing_ok=True)
-        first = next((line for line in fault.splitlines() if "error" in line), fault.strip())
+        first = next((line for line in fault.splitlines() if "error" in line), fault)
         print(
             f"make_environment: {source.name} was not compiled ({first}); Python code does the same in more time, and dumps of "
             "Wikipedia are extracted at two thirds of the speed. To compile it, install a C compiler and Python's headers, "

@@ -141,3 +141,28 @@ def test_the_harness_s_environment_is_another_one_when_any_lock_below_it_is(chec
         found.append(done.stdout.strip())
     assert len(set(found)) == 3
     assert all(re.fullmatch(r"harness-[0-9a-f]{12}", name) for name in found)
+
+
+def test_a_compiler_that_fails_without_a_word_is_reported(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "cc").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "cc").chmod(0o755)
+    code = "import make_environment as made, sys, pathlib; made.compile_module(made.COMPILED[0], pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(checkout / "envs")}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert "bzip2_walks.c was not compiled (cc ended with code 3)" in done.stdout
+
+
+def test_a_module_compiled_from_another_source_is_not_used(checkout: Path, tmp_path: Path) -> None:
+    compile_it = "import make_environment, sys, pathlib; make_environment.compile_module(*map(pathlib.Path, sys.argv[1:]))"
+    use_it = (
+        "import relm_text_passes as it; from relm.corpus.compiled import tidy_spaces; print(tidy_spaces is None, it.__file__)"
+    )
+    source = tmp_path / "text_passes.c"
+    for change, unused in (("", False), ("/* changed */", True)):
+        source.write_text((checkout / "src/relm/corpus/text_passes.c").read_text() + change)
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{checkout / 'envs'}"}
+        subprocess.run([sys.executable, "-c", compile_it, str(source), str(tmp_path)], env=environment, check=True)
+        if not list(tmp_path.glob("*.so")):
+            pytest.skip("there is no C compiler on this machine")
+        done = subprocess.run([sys.executable, "-c", use_it], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{unused} {tmp_path / 'relm_text_passes.abi3.so'}\n"

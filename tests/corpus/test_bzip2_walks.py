@@ -106,6 +106,20 @@ def test_whatever_is_damaged_is_refused_as_by_the_library(tmp_path: Path) -> Non
         assert outcomes[0] == outcomes[1]
 
 
+def test_a_run_without_its_number_is_refused_as_by_the_library() -> None:
+    """A block of four equal bytes, after which the number of more is missing, with the CRC of the four."""
+    sound = f"{int.from_bytes(bz2.compress(b'aaaa'), 'big'):b}".zfill(8 * len(bz2.compress(b"aaaa")))
+    crc, end = sound[80:112], f"{0x177245385090:048b}"
+    tables = f"{2:03b}{1:015b}0" + 2 * f"{2:05b}000"  # three symbols, each of two bits
+    block = sound[32:80] + crc + f"0{0:024b}{1 << 9:016b}{1 << 14:016b}" + tables + "010010"  # 2 + 2 rows, the end
+    bits = sound[:32] + block + end + crc
+    stream = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")
+    with pytest.raises(OSError, match="Invalid data stream"):
+        bz2.decompress(stream)
+    assert compiled.decompress_together
+    assert compiled.decompress_together(stream, [32, 32 + len(block)]) is None
+
+
 FUZZ = """
 import random, sys
 from relm_bzip2_walks import decompress

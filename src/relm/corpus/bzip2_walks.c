@@ -17,6 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef RELM_SOURCE
+#define RELM_SOURCE "" /* else the sha256 of this file, by which compiled.py knows a module of another version */
+#endif
+
 #define TOGETHER 4                /* blocks whose walks take turns */
 #define LARGEST 900000            /* rows: bytes of a block before its runs are expanded */
 #define CONTENT (LARGEST + 300000) /* bytes of a block's content; of few blocks is it larger */
@@ -347,7 +351,7 @@ static size_t expand(const Block *block, uint8_t *content, size_t room) {
     if (size == room) return 0;
     content[size++] = byte;
   }
-  return size;
+  return equal == 4 ? 0 : size; /* the number is missing */
 }
 
 /* Return the size of the content of up to TOGETHER blocks, which is left in memory; 0: one is damaged or unusual. */
@@ -417,6 +421,6 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "relm_bzip2_walks", N
 PyMODINIT_FUNC PyInit_relm_bzip2_walks(void) {
   prepare_crc();
   PyObject *made = PyModule_Create(&module);
-  if (made && PyModule_AddIntConstant(made, "TOGETHER", TOGETHER)) Py_CLEAR(made);
+  if (made && PyModule_AddStringConstant(made, "SOURCE", RELM_SOURCE)) Py_CLEAR(made);
   return made;
 }

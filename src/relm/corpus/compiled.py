@@ -1,18 +1,24 @@
 """The functions of relm that are compiled: they do the same as Python code of relm in less time.
 
-Each is None where nothing was compiled, because there was no C compiler when the environment was made, as for the images.
+Each is None where nothing was compiled, because there was no C compiler when the environment was made, as for the images, or
+where the C source has changed since.
 """
 
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 
 def _find(module: str, name: str) -> Any:
     try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError:
+        found = importlib.import_module(module)
+        source = Path(__file__).with_name(f"{module.removeprefix('relm_')}.c").read_bytes()
+    except (ImportError, OSError):
         return None
+    is_current = getattr(found, "SOURCE", None) == hashlib.sha256(source).hexdigest()
+    return getattr(found, name) if is_current else None
 
 
 decompress_together: Callable[[bytes, Sequence[int]], bytes | None] | None = _find("relm_bzip2_walks", "decompress")
