@@ -305,3 +305,8 @@ def test_deep_nesting_ends(opening: str, closing: str) -> None:
     depth = 500_000 // len(opening + closing)
     assert extract_plain_text(f"a {opening * depth}{closing * depth}").startswith("a")
     assert extract_plain_text(f"a {opening * 8}x{closing * 8}b") in ("a b", "a xb", "a\nb")
+
+
+def test_open_braces_in_text_of_a_script_are_read_a_bounded_number_of_times() -> None:
+    """Each pair of braces once doubled the time."""
+    assert extract_plain_text("-{" + "a{{" * 60, names_of("zh")).startswith("-{a")

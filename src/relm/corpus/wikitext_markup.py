@@ -96,7 +96,7 @@ def _replace_nested(pattern: re.Pattern[str], replacement: str | Callable[[re.Ma
 # --- text in several scripts -----------------------------------------------------------------------------------------------
 
 # An innermost -{...}-; after the minus of "-{{template}}" there is none.
-_VARIANTS = re.compile(r"-\{(?!\{)([^{}-]*(?:(?:-(?!\{(?!\{))|\}(?!-)|(?<!-)\{|\{(?=\{)|(?<=-\{)\{)[^{}-]*)*)\}-")
+_VARIANTS = re.compile(r"-\{(?!\{)([^{}-]*(?:(?:-(?!\{(?!\{))|\}(?!-)|(?<!-)\{|(?<=-)\{(?=\{))[^{}-]*)*)\}-")
 _FLAGS = re.compile(r"([A-Za-z+; -]*)\|")  # letters, or codes of languages
 _SHOWING_NOTHING = frozenset("HTDN- ;")
 
