@@ -120,6 +120,15 @@ def test_a_run_without_its_number_is_refused_as_by_the_library() -> None:
     assert compiled.decompress_together(stream, [32, 32 + len(block)]) is None
 
 
+def test_a_file_that_was_truncated_since_its_blocks_were_found_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "file.bz2"
+    path.write_bytes(bz2.compress(CONTENTS["words"], 1))
+    blocks = list(find_blocks(path))
+    path.write_bytes(path.read_bytes()[: blocks[2].byte + 50])
+    with open(path, "rb") as file, pytest.raises(DamagedBlock):
+        decompress_blocks(file, blocks[1:4])
+
+
 FUZZ = """
 import random, sys
 from relm_bzip2_walks import decompress

@@ -1,7 +1,6 @@
 """The compiled passes over text give the result of the Python code that they stand in for."""
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,20 +79,6 @@ def test_pages_of_a_wikipedia_have_the_same_text_whole_and_cut(monkeypatch: pyte
     for page in pages[:60]:
         for text in (page, page[chance.randrange(len(page)) :]):
             assert extract_plain_text(text) == in_python(extract_plain_text, text, monkeypatch)
-
-
-def test_japanese_text_takes_no_longer_than_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of its characters begin with the byte of a wide space."""
-    text = "日本語の文章は、ひらがなとカタカナと漢字からなる。" * 4000
-
-    def measure() -> float:
-        start = time.process_time()
-        tidy_spaces(text)
-        return time.process_time() - start
-
-    compiled_time = min(measure() for _ in range(5))
-    monkeypatch.setattr(compiled, "tidy_spaces", None)
-    assert compiled_time < 3 * min(measure() for _ in range(5))
 
 
 def test_errors_of_the_python_code_and_texts_that_are_none_arrive() -> None:

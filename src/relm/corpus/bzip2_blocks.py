@@ -169,10 +169,12 @@ def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
 def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
     if compiled.decompress_together:
         begin = blocks[0].begin >> 3
+        size = ((blocks[-1].end + 7) >> 3) - begin
         file.seek(begin)
-        data = file.read(((blocks[-1].end + 7) >> 3) - begin)
-        content = compiled.decompress_together(data, [bit - 8 * begin for block in blocks for bit in (block.begin, block.end)])
-        if content is not None:
+        data = file.read(size)
+        bounds = [bit - 8 * begin for block in blocks for bit in (block.begin, block.end)]
+        # The file may have been truncated since its blocks were found.
+        if len(data) == size and (content := compiled.decompress_together(data, bounds)) is not None:
             return content
     return b"".join(decompress_block(file, block) for block in blocks)
 
