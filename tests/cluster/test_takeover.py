@@ -113,6 +113,7 @@ def project(stopped: Commands, tmp_path: Path) -> Commands:
     return Commands(tmp_path / "copy")
 
 
+@pytest.mark.full
 def test_another_machine_ends_with_the_bytes_of_an_uninterrupted_run(project: Commands) -> None:
     done = project.relm("continue", "long@same", "--from", "long")
     assert done.returncode == 0, done.stderr

@@ -66,6 +66,7 @@ def test_it_has_a_command_of_its_own_that_writes_what_its_job_does(commands: Com
     assert (commands.folder / "largest_weight.json.record.json").exists()
 
 
+@pytest.mark.full
 def test_options_of_every_kind_are_arguments(commands: Commands) -> None:
     words = ["largest-weight", "--model", ".", "--context", "8", "--output", "a.json"]
     extension = extended_environment("largest_weight", {})

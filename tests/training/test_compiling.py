@@ -17,6 +17,7 @@ from relm.recipes.section import merge
 from relm.training.loop import WARM_UP, require_same_programs
 
 
+@pytest.mark.full
 def test_a_new_shape_after_the_warm_up_is_an_error() -> None:
     device = open_device(Run(threads=1, compile=True))
 

@@ -143,6 +143,7 @@ def test_a_wrong_download_publishes_nothing_and_names_both_hashes(project: Comma
     assert not (project.folder / "results").exists() or not (project.folder / "results" / "tiny").exists()
 
 
+@pytest.mark.full
 def test_a_published_folder_gives_another_run_its_weights_and_tokenizer(finished_copy: Commands) -> None:
     """`init_from` and `tokenizer.from_model`: downloaded by sha256, loaded, and in the fingerprint."""
     folder = finished_copy.folder

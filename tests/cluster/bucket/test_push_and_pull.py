@@ -89,6 +89,7 @@ def steps_of(log: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if not any(word in key for word in TIMES)} for line in lines]
 
 
+@pytest.mark.full
 def test_what_is_pulled_into_a_fresh_clone_leaves_nothing_to_be_done(
     terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:

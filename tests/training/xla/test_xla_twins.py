@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from recipe_twins import TWINS, TwinRun, twin_examples, twin_of
 
+# Checked by every run of the tests; test_xla_as_tpu.py has BERT.
+ALWAYS = ("roberta_base_v3-8_as_published", "mt5_base_romanian_diacritics_v3-8")
 
-@pytest.mark.parametrize("name", TWINS)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.full) for name in TWINS])
 def test_a_smoke_twin_trains_to_its_model_as_on_a_cpu(name: str, tmp_path: Path) -> None:
     twin = twin_of(name)
     examples = twin_examples(tmp_path / "examples", twin.model.architecture, twin.pretrain["main"])

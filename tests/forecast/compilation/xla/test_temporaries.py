@@ -13,6 +13,7 @@ from relm.devices.tpu_options import VARIABLE
 from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.tpu_environment import run_module
 
+pytestmark = pytest.mark.full
 STEP = Path(__file__).with_name("small_bert_step.py")
 RNG = "xla_tpu_spmd_rng_bit_generator_unsafe"
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from traced_programs import RECIPE, donated_shapes, operations, programs, small, trained
 
 from relm.forecast.compilation.tpu_compiler import hlo_text
@@ -29,6 +30,7 @@ def test_what_is_donated_is_what_the_trainer_donates() -> None:
     assert Counter(shapes[index] for index in step.program.donated) == donated_shapes(trained())
 
 
+@pytest.mark.full
 def test_a_program_is_the_same_in_another_process_and_after_other_recipes(tmp_path: Path) -> None:
     other = "smoke/mt5_base_romanian_diacritics_v3-8"
     again = programs(tmp_path, other, RECIPE)
