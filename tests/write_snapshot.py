@@ -1,7 +1,8 @@
 """Write the snapshot that `test_snapshot.py` compares with: `.venv/bin/python tests/write_snapshot.py`.
 
 `data/snapshot.json` has the facts of every shipped recipe and of its smoke twin: fingerprint, keys, paths of all products, and
-each value of the resolved recipe that is not null. `data/help.txt` has the help of every command.
+each value of the resolved recipe that is not null. `data/help.txt` has the help of every command, and `data/keys.txt` every key
+that a YAML file can have, with its default.
 """
 
 import argparse
@@ -136,7 +137,20 @@ def format_help() -> str:
     return "\n\n".join(command.format_help() for command in every)
 
 
-SNAPSHOTS: dict[str, Callable[[], str]] = {"snapshot.json": format_snapshot, "help.txt": format_help}
+def format_keys() -> str:
+    """Return FILE SECTION.KEY = DEFAULT of every key in the JSON schemas of YAML files, one a line."""
+    lines = []
+    for path in sorted((CHECKOUT / "envs").glob("*.schema.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        sections = {"": schema, **{f"{name}.": section for name, section in schema.get("$defs", {}).items()}}
+        for name, section in sorted(sections.items()):
+            for key, described in section.get("properties", {}).items():
+                default = json.dumps(described["default"]) if "default" in described else "required or computed"
+                lines.append(f"{path.name.partition('.')[0]} {name}{key} = {default}")
+    return "\n".join(lines) + "\n"
+
+
+SNAPSHOTS: dict[str, Callable[[], str]] = {"snapshot.json": format_snapshot, "help.txt": format_help, "keys.txt": format_keys}
 
 
 if __name__ == "__main__":
