@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from relm.corpus.published_rows import require_proportion
 from relm.errors import RelmError
-from relm.formatting import format_bytes
 
 # The first bytes of a Parquet file.
 PARQUET = b"PAR1"
-# Bytes that a file may unpack to; GLUE's largest has about 80 MB. Rows of one batch, so that a bomb is found in time.
-LARGEST_TABLE, ROWS = 1 << 30, 1024
+# Rows that are unpacked at once: few, because a dictionary of one long text may stand for each.
+ROWS = 64
 
 
 def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
@@ -23,18 +23,18 @@ def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
         name: its name, for messages.
 
     Raises:
-        RelmError: it is truncated, damaged or not Parquet, has two columns or fields of one name, or unpacks to more than
-            `LARGEST_TABLE`.
+        RelmError: it is truncated, damaged or not Parquet, has two columns or fields of one name, or is out of proportion.
     """
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             schema, metadata = file.schema_arrow, file.metadata
             _require_different_names(schema, name)
-            _require_small(sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups)), name)
+            stated = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+            require_proportion(stated, len(content), name)
             columns: dict[str, list[Any]] = {column: [] for column in schema.names}
             size = 0
             for batch in file.iter_batches(ROWS):
-                _require_small(size := size + batch.nbytes, name)
+                require_proportion(size := size + batch.nbytes, len(content), name)
                 for column, values in zip(columns, batch.columns, strict=True):
                     columns[column] += values.to_pylist()
     except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError, RecursionError) as error:
@@ -55,15 +55,3 @@ def _require_different_names(fields: Iterable[pa.Field], name: str) -> None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file in which each name occurs once")
     for field in fields:
         _require_different_names((field.type.field(n) for n in range(field.type.num_fields)), name)
-
-
-def _require_small(size: int, name: str) -> None:
-    """Raise if a table is larger than any test.
-
-    Raises:
-        RelmError: it is.
-    """
-    if size > LARGEST_TABLE:
-        raise RelmError(
-            f"{name}: unpacks to more than {format_bytes(LARGEST_TABLE)}, expected a published test; download it again"
-        )

@@ -11,11 +11,14 @@ from typing import Any
 
 from relm.artifact import DEEPEST_JSON
 from relm.errors import RelmError
+from relm.formatting import format_bytes
 
 # More digits than the greatest number of 64 bits has; Python takes no number of thousands of digits.
 MOST_DIGITS = 20
 # Keys that number the rows of a test. A row that is repeated with its number was copied by mistake.
 NUMBERS = ("idx", "index", "id", "ind", "pairID")
+# Bytes that a file may unpack to, or so many times its own size if that is more: BLiMP's archive unpacks to 13 times its size.
+LARGEST_UNPACKED, LARGEST_RATIO = 32 << 20, 20
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -83,6 +86,19 @@ def require_text(text: str, where: str) -> None:
         raise RelmError(
             f"{where}: has half of a surrogate pair ({half}), which is not text, after {before!r}; correct the file"
         ) from None
+
+
+def require_proportion(unpacked: int, size: int, name: str) -> None:
+    """Raise if a file, which holds texts, unpacks to bytes out of proportion to its size.
+
+    Raises:
+        RelmError: it does.
+    """
+    if unpacked > (most := max(LARGEST_UNPACKED, LARGEST_RATIO * size)):
+        raise RelmError(
+            f"{name}: unpacks to {format_bytes(unpacked)} or more, expected at most {format_bytes(most)}; download it again, "
+            "or give the texts without compression"
+        )
 
 
 def require_new(row: Mapping[str, Any], where: str, seen: dict[bytes, str]) -> None:

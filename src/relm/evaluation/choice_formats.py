@@ -20,16 +20,14 @@ from typing import Any
 
 from relm.corpus.archive import FAULTS
 from relm.corpus.parquet_content import PARQUET, parse_parquet
-from relm.corpus.published_rows import parse_json, require_new
+from relm.corpus.published_rows import parse_json, require_new, require_proportion
 from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_content
-from relm.formatting import escape_controls, find_control_character, format_bytes
+from relm.formatting import escape_controls, find_control_character
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
-# Bytes that a zip archive may unpack to, or so many times its own size if that is more: BLiMP's unpacks to 13 times its size.
-LARGEST_UNPACKED, LARGEST_RATIO = 32 << 20, 20
 # Bytes that are read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
 BLOCK = 4096
 # Choices of a question of ARC, and endings of one of HellaSwag.
@@ -128,12 +126,7 @@ def _wanted(file: Path, archive: zipfile.ZipFile, size: int) -> list[zipfile.Zip
     for one, other in itertools.pairwise(wanted):
         if one.filename == other.filename:
             raise RelmError(f"{file}: the zip archive has {one.filename:.80} twice; download it again")
-    unpacked, most = sum(each.file_size for each in wanted), max(LARGEST_UNPACKED, LARGEST_RATIO * size)
-    if unpacked > most:
-        raise RelmError(
-            f"{file}: the zip archive unpacks to {format_bytes(unpacked)}, expected at most {format_bytes(most)}; download it "
-            "again, or give the files without an archive"
-        )
+    require_proportion(sum(each.file_size for each in wanted), size, str(file))
     return wanted
 
 

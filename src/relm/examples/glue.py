@@ -174,7 +174,7 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     for number, row in enumerate(rows[first:], first + 1):
         if len(row) != len(header):
             raise RelmError(
-                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header)}), found {len(row)}; correct the "
+                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header):.200}), found {len(row)}; correct the "
                 f"line, or give another file of GLUE's {task}"
             )
     _require_new_rows(header, rows[first:], f"{name}, line", first + 1)
