@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relm.corpus.published_rows import require_proportion
+from relm.corpus.published_rows import find_repeated, require_proportion
 from relm.errors import RelmError
 
 # The first bytes of a Parquet file.
@@ -50,8 +50,7 @@ def _require_different_names(fields: Iterable[pa.Field], name: str) -> None:
         RelmError: they do.
     """
     fields = list(fields)
-    names = [field.name for field in fields]
-    if double := next((each for each in names if names.count(each) > 1), None):
+    if (double := find_repeated(field.name for field in fields)) is not None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file in which each name occurs once")
     for field in fields:
         _require_different_names((field.type.field(n) for n in range(field.type.num_fields)), name)

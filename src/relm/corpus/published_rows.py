@@ -6,7 +6,7 @@ A fault is one sentence that names the file and, where it has lines, the line.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from relm.artifact import DEEPEST_JSON
@@ -38,8 +38,7 @@ def parse_json(text: str, where: str, remedy: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            double = next(key for key in keys if keys.count(key) > 1)
+            double = find_repeated(key for key, _ in pairs)
             raise RelmError(f"{where}: has the key {double!r:.80} twice in one object; {remedy}")
         return found
 
@@ -86,6 +85,16 @@ def require_text(text: str, where: str) -> None:
         raise RelmError(
             f"{where}: has half of a surrogate pair ({half}), which is not text, after {before!r}; correct the file"
         ) from None
+
+
+def find_repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs a second time; None: all differ.
+
+    >>> find_repeated(["a", "b", "c", "b", "a"])
+    'b'
+    """
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 def require_proportion(unpacked: int, size: int, name: str) -> None:

@@ -10,7 +10,6 @@ A line becomes one prompt for each published way of scoring it, under that way's
 """
 
 import io
-import itertools
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 
 from relm.corpus.archive import FAULTS
 from relm.corpus.parquet_content import PARQUET, parse_parquet
-from relm.corpus.published_rows import parse_json, require_new, require_proportion
+from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
 from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_content
@@ -105,7 +104,7 @@ def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for member in _wanted(file, archive, len(content)):
+            for member in _wanted(file, archive, content):
                 with archive.open(member) as unpacked:
                     yield f"{file}/{member.filename}", b"".join(iter(lambda: unpacked.read(BLOCK), b""))
     except FAULTS as error:
@@ -113,20 +112,25 @@ def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
         raise RelmError(f"{file}: the zip archive cannot be read ({reason}); download it again") from None
 
 
-def _wanted(file: Path, archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
+def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfile.ZipInfo]:
     """Return the members with questions, by name.
 
     Raises:
         RelmError: two have the same name, or they unpack to more than is in proportion to the size of the archive.
+        BadZipFile: a member is missing, or has another name in its header.
     """
+    end = content.rfind(b"PK\5\6")
+    if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
+        raise zipfile.BadZipFile("its directory has another count of files")
+    for member in archive.infolist():  # one whose name is damaged would be left out, but zipfile compares it with the header
+        archive.open(member).close()
     wanted = [each for each in archive.infolist() if each.filename.endswith(".jsonl")]
     wanted = sorted((each for each in wanted if not each.filename.startswith("__MACOSX/")), key=lambda each: each.filename)
     if strange := next((each.filename for each in wanted if find_control_character(each.filename)), None):
         raise RelmError(f"{file}: the zip archive has a file named {strange[:80]!r}, expected one line of text; rename it")
-    for one, other in itertools.pairwise(wanted):
-        if one.filename == other.filename:
-            raise RelmError(f"{file}: the zip archive has {one.filename:.80} twice; download it again")
-    require_proportion(sum(each.file_size for each in wanted), size, str(file))
+    if double := find_repeated(each.filename for each in wanted):
+        raise RelmError(f"{file}: the zip archive has {double:.80} twice; download it again")
+    require_proportion(sum(each.file_size for each in wanted), len(content), str(file))
     return wanted
 
 
@@ -209,7 +213,7 @@ def _arc(row: Mapping[str, Any], where: str) -> Question:
         raise RelmError(f"{where}: has {len(texts)} choices and {len(labels)} labels, expected as many; correct the line")
     if len(texts) not in CHOICES_OF_ARC:
         raise RelmError(f"{where}: has {len(texts)} choices, expected 3 to 5; correct the line or delete it")
-    if double := next((label for label in labels if labels.count(label) > 1), None):
+    if (double := find_repeated(labels)) is not None:
         raise RelmError(f"{where}: has the label {double!r:.80} twice, expected another for each choice; correct the line")
     if key not in labels:
         expected = escape_controls(", ".join(labels))[:200]

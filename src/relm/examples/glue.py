@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from relm.corpus.parquet_content import PARQUET, parse_parquet
-from relm.corpus.published_rows import require_new
+from relm.corpus.published_rows import find_repeated, require_new
 from relm.errors import RelmError
 
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
@@ -174,8 +174,8 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     for number, row in enumerate(rows[first:], first + 1):
         if len(row) != len(header):
             raise RelmError(
-                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header):.200}), found {len(row)}; correct the "
-                f"line, or give another file of GLUE's {task}"
+                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header):.200}), found {len(row)}; correct "
+                f"the line, or give another file of GLUE's {task}"
             )
     _require_new_rows(header, rows[first:], f"{name}, line", first + 1)
     places = [header.index(column) for column in found.tsv]
@@ -199,7 +199,7 @@ def _require_columns(found: Sequence[str], wanted: Sequence[str], task: str, nam
         raise RelmError(
             f"{name}: has no column {missing[0]!r}, found {', '.join(map(str, found))!r:.200}; give a file of GLUE's {task}"
         )
-    if double := next((column for column in found if found.count(column) > 1), None):
+    if (double := find_repeated(found)) is not None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file of GLUE's {task}")
 
 
