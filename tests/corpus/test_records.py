@@ -235,6 +235,12 @@ def test_a_missing_column_is_an_error_before_anything_is_read(tmp_path: Path) ->
         read(parquet(tmp_path, body=["x"], n=[1]), **PARQUET)
 
 
+def test_a_column_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), tmp_path / "r.parquet")
+    with pytest.raises(RelmError, match=r"r\.parquet: has the column 'text' twice"):
+        read(tmp_path / "r.parquet", **PARQUET)
+
+
 def test_a_column_of_another_kind_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"r\.parquet, row 1: text: expected a text, found b'x'"):
         read(parquet(tmp_path, text=pa.array([b"x"], pa.binary())), **PARQUET)

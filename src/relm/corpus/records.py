@@ -39,12 +39,14 @@ def list_keys(dataset: Dataset) -> list[str]:
 
 
 def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
-    """Raise RelmError unless all keys that are read are present."""
+    """Raise RelmError unless all keys that are read are present once."""
     if missing := [key for key in list_keys(dataset) if key not in found]:
         raise RelmError(
             f"{location}: no key {missing[0]!r}, it has {', '.join(map(repr, found)) or 'none'}; "
             "set `text_key` (and `id_key`, `title_key`) in the dataset's file to the right keys"
         )
+    if double := [key for key in list_keys(dataset) if list(found).count(key) > 1]:
+        raise RelmError(f"{location}: has the column {double[0]!r} twice; give a file in which each name occurs once")
 
 
 # --- one record ------------------------------------------------------------------------------------------------------------
