@@ -99,7 +99,7 @@ def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
         "ctx_a": "A man",
         "ctx_b": "he",
         "ctx": "A man he",
-        "endings": ["rows.", "[title] sits."],
+        "endings": ["rows.", "[title] sits.", "eats.", "is."],
         "label": 0,
     }
     contents = {
@@ -111,7 +111,13 @@ def test_items_have_the_texts_that_a_model_sees(tmp_path: Path) -> None:
     }
     expected = {
         "hellaswag": [
-            ("line 1", ("Rowing: A man He rows.", "Rowing: A man He  sits.", "A man he rows.", "A man he [title] sits."))
+            (
+                "line 1",
+                (
+                    *(f"Rowing: A man He {ending}" for ending in ("rows.", " sits.", "eats.", "is.")),
+                    *(f"A man he {ending}" for ending in ("rows.", "[title] sits.", "eats.", "is.")),
+                ),
+            )
         ],
         "blimp": [("line 1", (" It rains.", " It rain."))],
         "piqa": [("line 1", ("Question: Row\nAnswer: with oars", "Question: Row\nAnswer: with air"))],

@@ -127,7 +127,7 @@ def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_
     bos, prefix = list(encoder.added), encoder.prefix
     row = {
         **HELLASWAG[2],
-        "endings": ["barks", "sleeps"],
+        "endings": ["barks", "sleeps", "runs", "sits"],
         "activity_label": "Dogs",
         "ctx_a": "It",
         "ctx_b": "is",
@@ -245,7 +245,7 @@ def test_files_in_a_zip_archive_are_read_in_the_order_of_their_names(tmp_path: P
         ("hellaswag", {"label": 4}, r"line 2: the right answer is number 4 of 4 choices, expected 0 to 3"),
         ("hellaswag", {"label": -1}, r"line 2: the right answer is number -1 of 4"),
         ("hellaswag", {"label": True}, r"line 2: expected the number of the right choice"),
-        ("hellaswag", {"endings": ["a"], "label": 0}, r"line 2: has 1 choices, expected two or more"),
+        ("hellaswag", {"endings": ["a"], "label": 0}, r"line 2: has 1 endings, expected 4"),
         ("hellaswag", {"endings": ["a", ""]}, r"line 2: expected a list of texts under 'endings', none of them empty"),
         ("blimp", {"sentence_bad": None}, r"line 2: has no 'sentence_bad'"),
         ("blimp", {"sentence_good": ""}, r"line 2: expected a text under 'sentence_good'"),

@@ -58,6 +58,8 @@ class Skipped(NamedTuple):
     """The name under which it is counted, such as redirects."""
     id: str | None = None
     """Its id, if a later entry with the same id is a copy."""
+    damage: str | None = None
+    """Its place and what is wrong with it, if the user should know."""
 
 
 @dataclass

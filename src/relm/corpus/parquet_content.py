@@ -1,27 +1,56 @@
-"""The content of a small Parquet file, such as a published test, as one table."""
+"""The content of a small Parquet file, such as a published test, as columns of Python's values."""
 
-import io
+from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from relm.corpus.published_rows import find_repeated, require_proportion
 from relm.errors import RelmError
 
 # The first bytes of a Parquet file.
 PARQUET = b"PAR1"
+# Rows that are unpacked at once: few, because a dictionary of one long text may stand for each.
+ROWS = 64
 
 
-def parse_parquet(content: bytes, name: str) -> pa.Table:
-    """Return the table in a Parquet file.
+def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
+    """Return the columns of a Parquet file.
 
     Args:
         content: the file.
         name: its name, for messages.
 
     Raises:
-        RelmError: it is truncated, damaged or not Parquet.
+        RelmError: it is truncated, damaged or not Parquet, has two columns or fields of one name, or is out of proportion.
     """
     try:
-        return pq.read_table(io.BytesIO(content))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RelmError(f"{name}: cannot be read as a parquet file ({error}); download it again") from None
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            _require_different_names(schema, name)
+            stated = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+            require_proportion(stated, len(content), name)
+            columns: dict[str, list[Any]] = {column: [] for column in schema.names}
+            size = 0
+            for batch in file.iter_batches(ROWS):
+                require_proportion(size := size + batch.nbytes, len(content), name)
+                for column, values in zip(columns, batch.columns, strict=True):
+                    columns[column] += values.to_pylist()
+    except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError, RecursionError) as error:
+        reason = str(error).split("\n")[0]
+        raise RelmError(f"{name}: cannot be read as a parquet file ({reason:.200}); download it again") from None
+    return columns
+
+
+def _require_different_names(fields: Iterable[pa.Field], name: str) -> None:
+    """Raise if two columns, or two fields of a structure, have the same name.
+
+    Raises:
+        RelmError: they do.
+    """
+    fields = list(fields)
+    if (double := find_repeated(field.name for field in fields)) is not None:
+        raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file in which each name occurs once")
+    for field in fields:
+        _require_different_names((field.type.field(n) for n in range(field.type.num_fields)), name)

@@ -10,7 +10,6 @@ A line becomes one prompt for each published way of scoring it, under that way's
 """
 
 import io
-import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +17,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relm.corpus.archive import FAULTS
 from relm.corpus.parquet_content import PARQUET, parse_parquet
+from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
+from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_content
+from relm.formatting import escape_controls, find_control_character
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
+# Bytes that are read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
+BLOCK = 4096
+# Choices of a question of ARC, and endings of one of HellaSwag.
+CHOICES_OF_ARC, ENDINGS = range(3, 6), 4
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,15 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
+    seen: dict[bytes, str] = {}
     for name, where, line in _lines(file, content):
         if limit is not None and len(questions) >= limit:
             return questions, found
-        question = read_question(line, form, where)
+        row = _row(line, form, where)
+        require_new(row, where, seen)
+        question = read_question(row, form, where)
         named = form != "blimp" or question.paradigm
-        questions.append(question if named else replace(question, paradigm=Path(name).stem))
+        questions.append(question if named else replace(question, paradigm=_one_line(Path(name).stem, where)))
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found
@@ -78,8 +88,9 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
 def _lines(file: Path, content: bytes) -> Iterator[tuple[str, str, Any]]:
     """Yield file name, place for messages, and content of each question: the text of a line, or the object of a row."""
     if content.startswith(PARQUET):
-        rows = parse_parquet(content, str(file)).to_pylist()
-        yield from ((str(file), f"{file}, row {number}", row) for number, row in enumerate(rows, 1))
+        columns = parse_parquet(content, str(file))
+        for number, values in enumerate(zip(*columns.values(), strict=True), 1):
+            yield str(file), f"{file}, row {number}", dict(zip(columns, values, strict=True))
         return
     for name, text in _members(file, content):
         for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
@@ -93,11 +104,34 @@ def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in sorted(archive.namelist()):
-                if name.endswith(".jsonl") and not name.startswith("__MACOSX/"):
-                    yield f"{file}/{name}", archive.read(name)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise RelmError(f"{file}: the zip archive cannot be read ({error}); download it again") from None
+            for member in _wanted(file, archive, content):
+                with archive.open(member) as unpacked:
+                    yield f"{file}/{member.filename}", b"".join(iter(lambda: unpacked.read(BLOCK), b""))
+    except FAULTS as error:
+        reason = clip(str(error)) or type(error).__name__
+        raise RelmError(f"{file}: the zip archive cannot be read ({reason}); download it again") from None
+
+
+def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfile.ZipInfo]:
+    """Return the members with questions, by name.
+
+    Raises:
+        RelmError: two have the same name, or they unpack to more than is in proportion to the size of the archive.
+        BadZipFile: a member is missing, or has another name in its header.
+    """
+    end = content.rfind(b"PK\5\6")
+    if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
+        raise zipfile.BadZipFile("its directory has another count of files")
+    for member in archive.infolist():  # one whose name is damaged would be left out, but zipfile compares it with the header
+        archive.open(member).close()
+    wanted = [each for each in archive.infolist() if each.filename.endswith(".jsonl")]
+    wanted = sorted((each for each in wanted if not each.filename.startswith("__MACOSX/")), key=lambda each: each.filename)
+    if strange := next((each.filename for each in wanted if find_control_character(each.filename)), None):
+        raise RelmError(f"{file}: the zip archive has a file named {strange[:80]!r}, expected one line of text; rename it")
+    if double := find_repeated(each.filename for each in wanted):
+        raise RelmError(f"{file}: the zip archive has {double:.80} twice; download it again")
+    require_proportion(sum(each.file_size for each in wanted), len(content), str(file))
+    return wanted
 
 
 def _decode(name: str, content: bytes) -> str:
@@ -107,19 +141,22 @@ def _decode(name: str, content: bytes) -> str:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
+def _row(line: str | dict[str, Any], form: str, where: str) -> dict[str, Any]:
+    """Return the object on a line, or that of a row."""
+    expected = f"expected an object with the keys of the format {form}"
+    row = parse_json(line, where, expected) if isinstance(line, str) else line
+    if not isinstance(row, dict):
+        raise RelmError(f"{where}: {expected}, found {type(row).__name__}")
+    return row
+
+
 def read_question(line: str | dict[str, Any], form: str, where: str) -> Question:
     """Return the question on a line, or in the object that a line or a row has.
 
     Raises:
         RelmError: the line has another form.
     """
-    try:
-        row = json.loads(line) if isinstance(line, str) else line
-    except ValueError as error:
-        raise RelmError(f"{where}: not JSON ({error}); expected an object with the keys of the format {form}") from None
-    if not isinstance(row, dict):
-        raise RelmError(f"{where}: expected an object with the keys of the format {form}, found {type(row).__name__}")
-    question = READERS[form](row, where)
+    question = READERS[form](_row(line, form, where), where)
     counts = {len(prompt.choices) for prompt in question.prompts.values()}
     if min(counts) < 2:
         raise RelmError(f"{where}: has {min(counts)} choices, expected two or more; correct the line or delete it")
@@ -138,6 +175,8 @@ def _hellaswag(row: Mapping[str, Any], where: str) -> Question:
     begun = f"{_text(row, 'activity_label', where)}: {_text(row, 'ctx_a', where)} "
     context = begun + _text(row, "ctx_b", where, may_be_blank=True).capitalize()
     endings = _texts(row, "endings", where)
+    if len(endings) != ENDINGS:
+        raise RelmError(f"{where}: has {len(endings)} endings, expected {ENDINGS}; correct the line or delete it")
     prompts = {
         "lm_eval": ChoicePrompt(without_marks(context), tuple(map(without_marks, endings))),
         "llm_c": ChoicePrompt(_text(row, "ctx", where), endings),
@@ -156,7 +195,7 @@ def without_marks(text: str) -> str:
 
 def _blimp(row: Mapping[str, Any], where: str) -> Question:
     sentences = (_text(row, "sentence_good", where), _text(row, "sentence_bad", where))
-    paradigm = _text(row, "UID", where) if "UID" in row else ""
+    paradigm = _one_line(_text(row, "UID", where), where) if "UID" in row else ""
     return Question(where, {"lm_eval": ChoicePrompt("", sentences), "babylm": ChoicePrompt("", sentences)}, 0, paradigm)
 
 
@@ -170,8 +209,15 @@ def _arc(row: Mapping[str, Any], where: str) -> Question:
     if not isinstance(choices, dict):
         raise RelmError(f"{where}: expected text and label of each choice under 'choices', found {type(choices).__name__}")
     texts, labels, key = _texts(choices, "text", where), _texts(choices, "label", where), _text(row, "answerKey", where)
+    if len(texts) != len(labels):
+        raise RelmError(f"{where}: has {len(texts)} choices and {len(labels)} labels, expected as many; correct the line")
+    if len(texts) not in CHOICES_OF_ARC:
+        raise RelmError(f"{where}: has {len(texts)} choices, expected 3 to 5; correct the line or delete it")
+    if (double := find_repeated(labels)) is not None:
+        raise RelmError(f"{where}: has the label {double!r:.80} twice, expected another for each choice; correct the line")
     if key not in labels:
-        raise RelmError(f"{where}: 'answerKey' is {key!r}, expected the label of a choice: {', '.join(labels)}")
+        expected = escape_controls(", ".join(labels))[:200]
+        raise RelmError(f"{where}: 'answerKey' is {key[:80]!r}, expected the label of a choice: {expected}")
     return _asked(where, stem or _text(row, "question", where), texts, labels.index(key))
 
 
@@ -203,6 +249,13 @@ def _text(row: Mapping[str, Any], key: str, where: str, may_be_blank: bool = Fal
     return value
 
 
+def _one_line(name: str, where: str) -> str:
+    """Return the name of a paradigm, which begins names of figures."""
+    if find_control_character(name):
+        raise RelmError(f"{where}: expected one line of text as the paradigm, found {name[:80]!r}; correct it")
+    return name
+
+
 def _texts(row: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     value = _value(row, key, where)
     if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
@@ -213,7 +266,7 @@ def _texts(row: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
 def _label(row: Mapping[str, Any], key: str, where: str) -> int:
     """Return a number, which some copies of the data have as text."""
     value = _value(row, key, where)
-    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]+", str(value)):
+    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(value)):
         raise RelmError(
             f"{where}: expected the number of the right choice, from 0 on, under {key!r}, found {str(value)[:80]!r}"
         )
@@ -222,7 +275,6 @@ def _label(row: Mapping[str, Any], key: str, where: str) -> int:
 
 def _value(row: Mapping[str, Any], key: str, where: str) -> Any:
     if key not in row:
-        raise RelmError(
-            f"{where}: has no {key!r}, found the keys {', '.join(map(str, row))}; is multiple_choice.format that of the file?"
-        )
+        found = escape_controls(", ".join(map(str, row)))[:200]
+        raise RelmError(f"{where}: has no {key!r}, found the keys {found}; is multiple_choice.format that of the file?")
     return row[key]

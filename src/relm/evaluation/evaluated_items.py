@@ -1,10 +1,10 @@
 """The items of published tests as texts alone, to be compared with training documents."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from relm.corpus.parquet_content import parse_parquet
+from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.evaluation.choice_formats import READERS, Question, read_questions
 from relm.evaluation.evaluated_text import read_content, read_text
@@ -59,26 +59,24 @@ def _read_lines(content: str, file: Path) -> list[Item]:
 
 def _read_glue(content: bytes, file: Path) -> list[Item]:
     """Return each row of a file of GLUE in the hub's format, whatever its task: all columns of text are texts of the item."""
-    table = parse_parquet(content, str(file))
-    columns = [field.name for field in table.schema if str(field.type) in ("string", "large_string")]
-    rows = table.select(columns).to_pylist()
-    if not columns or not rows:
+    columns = parse_parquet(content, str(file)).values()
+    texts = [column for column in columns if any(isinstance(value, str) for value in column)]
+    if not texts:
         raise RelmError(f"{file}: has no text; give a file of GLUE of the hub's copy, as Parquet")
-    return [Item(f"row {number}", tuple(text for text in row.values() if text)) for number, row in enumerate(rows, 1)]
+    return [Item(f"row {number}", tuple(filter(None, row))) for number, row in enumerate(zip(*texts, strict=True), 1)]
 
 
 def _read_squad(content: str, file: Path) -> list[Item]:
     """Return each question of a file of SQuAD, 1.1 or 2.0, with the paragraph that it is about."""
+    value = parse_json(content, str(file), "expected SQuAD's file")
     try:
-        articles = json.loads(content)["data"]
+        articles = value["data"]
         found = [
             Item(f"question {question['id']}", (paragraph["context"], question["question"]))
             for article in articles
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
-    except (ValueError, RecursionError) as error:
-        raise RelmError(f"{file}: not JSON ({error}); expected SQuAD's file") from None
     except KeyError as error:
         raise RelmError(f"{file}: an object has no {error}; expected SQuAD's file, as in {_SQUAD}") from None
     except TypeError:

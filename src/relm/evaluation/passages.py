@@ -1,10 +1,11 @@
 """The passages of LAMBADA's file, which this module reads without torch."""
 
-import json
 from pathlib import Path
 
+from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import read_text
+from relm.formatting import escape_controls
 
 
 def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
@@ -19,13 +20,10 @@ def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | No
 
 
 def _passage(line: str, key: str, where: str) -> str:
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise RelmError(f'{where}: not JSON ({error}); expected an object such as {{"{key}": "A passage."}}') from None
+    content = parse_json(line, where, f'expected an object such as {{"{key}": "A passage."}}')
     text = content.get(key) if isinstance(content, dict) else None
     if not isinstance(text, str):
-        keys = f"the keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
+        keys = f"the keys {escape_controls(', '.join(content))[:200]}" if isinstance(content, dict) else type(content).__name__
         raise RelmError(
             f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
         )

@@ -5,14 +5,17 @@ the numbers of the hub's copy.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from relm.corpus.parquet_content import PARQUET, parse_parquet
+from relm.corpus.published_rows import find_repeated, require_new
 from relm.errors import RelmError
 
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
+_WRITTEN_SCORE = re.compile(r"[0-9]+(\.[0-9]*)?")
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,10 @@ def parse_glue(content: bytes, task: str, name: str) -> LabelledTexts:
 
 def _parquet_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     """Return the columns of the texts and of the label."""
-    table, wanted = parse_parquet(content, name), (*TASKS[task].columns, "label")
-    _require_columns(table.column_names, wanted, task, name)
-    return [table.column(column).to_pylist() for column in wanted]
+    columns, wanted = parse_parquet(content, name), (*TASKS[task].columns, "label")
+    _require_columns(list(columns), wanted, task, name)
+    _require_new_rows(list(columns), zip(*columns.values(), strict=True), f"{name}, row", first=1)
+    return [columns[column] for column in wanted]
 
 
 def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
@@ -168,17 +172,25 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     _require_columns(header, found.tsv, task, name)
     first = 0 if found.tsv_header else 1
     for number, row in enumerate(rows[first:], first + 1):
-        if len(row) < len(header):
+        if len(row) != len(header):
             raise RelmError(
-                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header)}), found {len(row)}; correct the "
-                f"line, or give another file of GLUE's {task}"
+                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header):.200}), found {len(row)}; correct "
+                f"the line, or give another file of GLUE's {task}"
             )
+    _require_new_rows(header, rows[first:], f"{name}, line", first + 1)
     places = [header.index(column) for column in found.tsv]
     return [[row[place] for row in rows[first:]] for place in places]
 
 
+def _require_new_rows(header: Sequence[str], rows: Iterable[Sequence[Any]], place: str, first: int) -> None:
+    """Raise RelmError if a row is the same as an earlier one, and has a number."""
+    seen: dict[bytes, str] = {}
+    for number, row in enumerate(rows, first):
+        require_new(dict(zip(header, row, strict=True)), f"{place} {number}", seen)
+
+
 def _require_columns(found: Sequence[str], wanted: Sequence[str], task: str, name: str) -> None:
-    """Raise if a file lacks a column.
+    """Raise if a file lacks a column, or has one twice.
 
     Raises:
         RelmError: it does; the message names both.
@@ -187,6 +199,8 @@ def _require_columns(found: Sequence[str], wanted: Sequence[str], task: str, nam
         raise RelmError(
             f"{name}: has no column {missing[0]!r}, found {', '.join(map(str, found))!r:.200}; give a file of GLUE's {task}"
         )
+    if (double := find_repeated(found)) is not None:
+        raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file of GLUE's {task}")
 
 
 def _class_reader(classes: Sequence[str]) -> Callable[[Any, str], int]:
@@ -207,7 +221,7 @@ def _class_reader(classes: Sequence[str]) -> Callable[[Any, str], int]:
 def _read_score(value: Any, place: str) -> float:
     """Return a score."""
     try:
-        score = float(value)
+        score = math.nan if isinstance(value, str) and not _WRITTEN_SCORE.fullmatch(value) else float(value)
     except (TypeError, ValueError):
         score = math.nan
     if isinstance(value, bool) or not LOWEST_SCORE <= score <= HIGHEST_SCORE:

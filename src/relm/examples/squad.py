@@ -1,10 +1,10 @@
 """SQuAD 1.1 files: paragraphs, with questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.json_shapes import COUNT, OBJECT, TEXT, find_misfit
 
@@ -53,11 +53,9 @@ def parse_squad(content: bytes, name: str) -> list[Paragraph]:
             answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
     """
     try:
-        value = json.loads(content.decode())
+        value = parse_json(content.decode(), name, REMEDY)
     except UnicodeDecodeError as error:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise RelmError(f"{name}: not JSON ({error}); {REMEDY}") from None
     if fault := find_misfit(value, OBJECT) or find_misfit(value, _FILE) or next(_faults(value), None):
         raise RelmError(f"{name}: {fault}; {REMEDY}")
     paragraphs = [_paragraph(paragraph) for article in value["data"] for paragraph in article["paragraphs"]]

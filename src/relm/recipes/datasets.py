@@ -79,7 +79,7 @@ class TextArchives(Section):
     an inner archive."""
 
 
-_RECORD_KEYS = ("text_key", "id_key", "title_key")
+_RECORD_KEYS = ("text_key", "id_key", "title_key", "skip_damaged_records")
 FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
     FormatDeclaration(
@@ -216,6 +216,9 @@ class Dataset(Section):
     skip_damaged_blocks: bool = False
     """Blocks of a bz2 file that cannot be decompressed are skipped and counted, with the pages that are partly in them;
     otherwise they are an error. For mediawiki_xml."""
+    skip_damaged_records: bool = False
+    """Records whose text, id or title has half of a surrogate pair or a NUL, which are not text, are skipped and counted;
+    otherwise they are an error. For json_lines, json_arrays, parquet and hugging_face."""
     text_key: str = "text"
     """Key or column with a document's text; for json_lines, json_arrays, parquet and hugging_face."""
     id_key: str | None = None
