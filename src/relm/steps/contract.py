@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,16 @@ def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     return argument(name, type=given_path, required=True, nargs="+", metavar="PATH", help=words)
 
 
+class Once(argparse.Action):
+    """Stores the values of an option whose order means something, and refuses the option a second time."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
+        """Store the values."""
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "is given twice; give all its values once, in order")
+        setattr(namespace, self.dest, values)
+
+
 def positive(text: str) -> int:
     """Return a text as a positive integer.
 
@@ -137,13 +147,27 @@ EXPECTED = argument(
 )
 
 
+def unite_values(option: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return the pairs of a name and its value as a dictionary.
+
+    Raises:
+        RelmError: a name has two values.
+    """
+    united: dict[Any, Any] = {}
+    for name, value in pairs:
+        if united.setdefault(name, value) != value:
+            shown = ".".join(name) if isinstance(name, tuple) else name
+            raise RelmError(f"{option}: {shown} has two values, {united[name]} and {value}; give one of them")
+    return united
+
+
 def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, str]:
     """Return those of the files that `--sha256` names, with the sha256 that each must have.
 
     Raises:
         RelmError: it names a file that the step does not read.
     """
-    given = dict(getattr(arguments, "sha256", ()))
+    given = unite_values("--sha256", getattr(arguments, "sha256", ()))
     if unknown := sorted(given.keys() - {file.name for file in files}):
         raise RelmError(f"--sha256: {unknown[0]} is none of the files read: {', '.join(map(str, files))}; correct it")
     return {file: given[file.name] for file in files if file.name in given}

@@ -31,7 +31,7 @@ from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
-from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
+from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive, unite_values
 from relm.steps.job_spec import JOB, document_of, validate_options
 
 TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters")
@@ -247,7 +247,9 @@ def import_tokenizer_job(a: Arguments) -> Job:
     if a.job is None and a.kind is None:
         raise RelmError("import-tokenizer: expected --kind, or --job as the graph passes it, found neither")
     revision = REVISIONS["tokenizer"]
-    document = document_of(a, ("kind",), lambda: {"revision": revision, "kind": a.kind, "files": dict(a.sha256)})
+    document = document_of(
+        a, ("kind",), lambda: {"revision": revision, "kind": a.kind, "files": unite_values("--sha256", a.sha256)}
+    )
     require_revision(document, "tokenizer")
     kind, expected = document.get("kind"), document.get("files")
     if a.job is not None and (unknown := sorted(document.keys() - {"revision", "kind", "files"})):

@@ -15,6 +15,7 @@ from relm.steps.contract import (
     EXPECTED,
     Arguments,
     Job,
+    Once,
     Step,
     argument,
     expected_sha256,
@@ -51,9 +52,10 @@ _OPTIONS_OF_BATCHES = (
         choices=("float32", "bfloat16", "float16"),
         help="of matrix products; default: float32; float16: with --device ipu",
     ),
-    argument("--layers-per-ipu", type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
+    argument("--layers-per-ipu", action=Once, type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
     argument(
         "--available-memory-proportion",
+        action=Once,
         type=float,
         nargs="+",
         metavar="X",
@@ -308,6 +310,7 @@ STEPS: dict[str, Step] = {
             argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
             argument(
                 "--trained-on",
+                action=Once,
                 nargs="+",
                 default=[],
                 metavar="DEVICE",

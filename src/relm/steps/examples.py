@@ -14,7 +14,19 @@ from relm.recipes.job_documents import (
     require_path_of,
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths, plain_yaml, positive
+from relm.steps.contract import (
+    WORKERS,
+    Arguments,
+    Job,
+    Step,
+    argument,
+    given_path,
+    path,
+    paths,
+    plain_yaml,
+    positive,
+    unite_values,
+)
 from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
@@ -57,7 +69,7 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
     stores_length = options["objective"] in OBJECTIVES and OBJECTIVES[options["objective"]].stores_length
     if a.sequence_length is not None or not stores_length:  # other examples are cut to a length when they are read
         options["sequence_length"] = a.sequence_length or Objective.LONGEST
-    for section, key, value in a.option or ():
+    for (section, key), value in unite_values("--option", a.option or ()).items():
         options[section] = {**options.get(section, {}), key: value}
     objective = validate_options(Objective, options, Path("pregenerate"), {})
     if a.sequence_length is None and objective.form.stores_length:  # by an option
@@ -66,11 +78,11 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
     return stored_identity(objective, a.language or DEFAULT_LANGUAGE)
 
 
-def objective_option(text: str) -> tuple[str, str, Any]:
-    """Return section, key and value of `SECTION.KEY=VALUE`; the value is read as in a recipe.
+def objective_option(text: str) -> tuple[tuple[str, str], Any]:
+    """Return section and key, and the value of `SECTION.KEY=VALUE`, which is read as in a recipe.
 
     >>> objective_option("masked.duplication_factor=10")
-    ('masked', 'duplication_factor', 10)
+    (('masked', 'duplication_factor'), 10)
 
     Raises:
         ValueError: the text is something else.
@@ -79,7 +91,7 @@ def objective_option(text: str) -> tuple[str, str, Any]:
     section, _, key = name.partition(".")
     if not (section and key and value):
         raise ValueError(text)
-    return section, key, plain_yaml(value)
+    return (section, key), plain_yaml(value)
 
 
 def inspect_job(a: Arguments) -> Job:

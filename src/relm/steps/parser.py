@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             description = f"{step.help[:1].upper()}{step.help[1:]}."
             command = commands.add_parser(name, description=description, epilog=step.epilog)
             for names, options in step.arguments:
-                command.add_argument(*names, **_list_choices(options))
+                command.add_argument(*names, **_complete(names, options))
             if any(name_of(argument) == "recipe" for argument in step.arguments):
                 command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
             command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
@@ -117,10 +117,16 @@ def shorten_help(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" ...")
 
 
-def _list_choices(options: dict[str, Any]) -> dict[str, Any]:
-    """Return an argument's options with its choices; where they are a function, extensions may have added to them."""
-    choices = options.get("choices")
-    return {**options, "choices": choices()} if callable(choices) else options
+def _complete(names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return an argument's options with its choices, and with `extend` if several values may follow its name.
+
+    Choices may be a function, because extensions add to them. A list repeated on the command line adds up.
+    """
+    adds_up = names[0].startswith("-") and options.get("nargs") in ("+", "*")
+    completed = {"action": "extend", **options} if adds_up else dict(options)
+    if callable(choices := options.get("choices")):
+        completed["choices"] = choices()
+    return completed
 
 
 def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.published_tests import ITEM_FORMATS
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths
+from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths, unite_values
 
 
 def list_removed_job(a: Arguments) -> Job:
     from relm.evaluation.removed_documents import ComparedTest, list_removed
 
-    text_keys: dict[str, str] = dict(a.text_key)
+    text_keys: dict[str, str] = unite_values("--text-key", map(tuple, a.text_key))
     tests = [ComparedTest(name, form, given_path(file), text_keys.pop(name, "text")) for name, form, file in a.test]
     if text_keys:
         raise RelmError(f"--text-key: {min(text_keys)} is the name of no --test; give the name of a test, and the key")
