@@ -76,7 +76,7 @@ class Tuned:
     @property
     def runs(self) -> Path:
         """The folder of the training runs, of which there must be one."""
-        (found,) = (path for path in (self.folder / "result").iterdir())
+        (found,) = (self.folder / "result").glob("*/")
         return found
 
     def run(self, **changes: Any) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path
     assert sorted(counts) == [2, 5]
     tuned.limit = 3
     assert tuned.run()["examples"] == 3
-    assert len(list((tmp_path / "result").iterdir())) == 3
+    assert len(list((tmp_path / "result").glob("*/"))) == 3
 
 
 def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForQuestionAnswering
 
-from question_files import SAMPLE, made_file
+from question_files import SAMPLE, made_file, misplaced_file
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
@@ -25,6 +25,7 @@ from relm.examples.contract import numbers_at
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
 from relm.recipes.objectives import Objective
+from relm.training.interruption import Preempted, run_lock
 from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, write_model
@@ -116,7 +117,7 @@ def test_the_figures_are_means_over_seeds_that_differ(whole: Tuned) -> None:
     found = whole.figures()
     assert found["f1"] == pytest.approx((found["f1_0"] + found["f1_1"]) / 2)
     assert found["f1_std"] == pytest.approx(abs(found["f1_0"] - found["f1_1"]) / 2**0.5)
-    (runs,) = (path for path in (whole.folder / "squad11").iterdir())
+    (runs,) = (whole.folder / "squad11").glob("*/")
     weights = [sha256_of(runs / f"seed-{seed}" / "squad" / "model" / "model.safetensors") for seed in (5, 6)]
     assert weights[0] != weights[1]
     assert not (runs / "seed-5" / "squad" / "checkpoints").exists()
@@ -136,12 +137,52 @@ def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whol
     assert tuned.content() == whole.content()
 
 
+# Between the answers of a seed and their record, outside the training loop.
+def test_it_is_stopped_while_it_scores_and_resumed_to_the_same_bytes(whole: Tuned, tmp_path: Path) -> None:
+    tuned = Tuned(whole.model, tmp_path)
+    ends = {"SIGTERM": Preempted.exit_code, "SIGINT": Preempted.exit_code, "SIGKILL": -signal.SIGKILL}
+    for name, expected in ends.items():
+        assert tuned.attempt(f"answers-written:1:{name}") == expected, name
+        assert not list(tmp_path.rglob("figures.json")), "figures are written last"
+    assert tuned.attempt("answers-written:2:SIGTERM") == Preempted.exit_code
+    assert tuned.attempt("") == 0
+    assert tuned.content() == whole.content()
+
+
+def test_another_process_with_the_same_output_is_named(whole: Tuned, tmp_path: Path) -> None:
+    tuned = Tuned(whole.model, tmp_path, SHORT.model_copy(update={"seeds": 1}))
+    with run_lock(tmp_path / "squad11" / "lock"), pytest.raises(RelmError, match=r"another process .* \(pid \d+\)"):
+        tuned.run()
+    assert not list(tmp_path.glob("squad11/*/"))
+
+
+def test_faults_of_the_development_file_are_found_before_training(model: Path, tmp_path: Path) -> None:
+    for context in (" \n", "\u0000\u0001 "):  # white space; characters that BERT's tokenizer removes
+        content = json.loads(SAMPLE.read_text())
+        paragraph = content["data"][0]["paragraphs"][0]
+        paragraph["context"] = context * 400
+        (tmp_path / "dev.json").write_text(json.dumps(content))
+        with pytest.raises(RelmError, match="context"):
+            Tuned(model, tmp_path).run(file=tmp_path / "dev.json", training_file=SAMPLE)
+    assert not (tmp_path / "squad11").exists()
+
+
+def test_training_questions_that_are_left_out_are_counted(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "train.json").write_text(json.dumps(misplaced_file()))
+    options = SHORT.model_copy(update={"seeds": 1, "epochs": 1.0})
+    found = Tuned(model, tmp_path, options).run(file=SAMPLE, training_file=tmp_path / "train.json")
+    assert (found["training_questions"], found["skipped_training_questions"]) == (12, 1)
+    assert "1 of 13 training questions left out, whose answer is not at its offset; check" in caplog.text
+
+
 def test_other_options_begin_another_run(whole: Tuned, model: Path, tmp_path: Path) -> None:
     more = SHORT.model_copy(update={"seeds": 1, "longest_answer": 3})
     again = Tuned(model, tmp_path, more)
     again.run()
-    assert {path.name for path in (tmp_path / "squad11").iterdir()}.isdisjoint(
-        path.name for path in (whole.folder / "squad11").iterdir()
+    assert {path.name for path in (tmp_path / "squad11").glob("*/")}.isdisjoint(
+        path.name for path in (whole.folder / "squad11").glob("*/")
     )
 
 
@@ -190,7 +231,7 @@ def test_it_takes_the_steps_of_transformers_own_model_from_identical_weights(tmp
     write_model(learner, replace(TINY, initializer_range=0.2, hidden_dropout=0.0, attention_dropout=0.0))
     options = Squad(**SMALL, batch_size=4, epochs=10, seeds=1, learning_rate=1e-3, bias_correction=True)
     Tuned(learner, tmp_path, options, checkpoint_interval=500).run()
-    (runs,) = (tmp_path / "squad11").iterdir()
+    (runs,) = (tmp_path / "squad11").glob("*/")
     start = BertForSpans.on_encoder(learner, torch.Generator().manual_seed(derived_seed(0, "head of answers")))
     (tmp_path / "start").mkdir()
     start.save_folder(tmp_path / "start", {})

@@ -22,7 +22,7 @@ from relm.examples.answer_windows import (
     window_questions,
     window_with_most_context,
 )
-from relm.examples.squad import Paragraph, parse_squad
+from relm.examples.squad import MarkedAnswer, Paragraph, SpanQuestion, parse_squad
 from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -134,6 +134,25 @@ def test_with_another_tokenizer_a_label_covers_the_answer_and_little_else(robert
         covered.append(text == asked.question.answers[0].text)
     assert covered.count(False) == 1, "a part of a word alone"
     assert "ohn Smit" in windowed.questions[3].question.answers[0].text
+
+
+@pytest.mark.parametrize("end", ["", " ", "  ", "\n", " \u00a0", "\t \n"])
+def test_white_space_at_the_end_of_a_paragraph_moves_no_label(roberta: LoadedTokenizer, end: str) -> None:
+    question = SpanQuestion("1", "Who sat?", (MarkedAnswer("cat", 4),))
+    paragraph = Paragraph(f"The cat sat on the mat. {end}", (question,))
+    windows = window_questions([paragraph], roberta, WindowLengths(90, 30, 20), labelled=True).windows
+    alone = window_questions([Paragraph(paragraph.context.rstrip(), (question,))], roberta, WindowLengths(90, 30, 20), True)
+    assert (windows.starts.tolist(), windows.ends.tolist()) == (alone.windows.starts.tolist(), alone.windows.ends.tolist())
+    assert windows.starts[0] > 0
+
+
+def test_roberta_labels_the_word_before_a_last_space(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "tokenizers" / "roberta-fairseq"
+    files = {name: source / name for name in ("vocab.json", "merges.txt")}
+    import_tokenizer("roberta_bpe", files, tmp_path / "tokenizer.json")
+    paragraph = Paragraph("The cat sat on the mat. ", (SpanQuestion("1", "Who sat?", (MarkedAnswer("cat", 4),)),))
+    windows = window_questions([paragraph], load_tokenizer(tmp_path / "tokenizer.json"), WindowLengths(), True).windows
+    assert (windows.starts.tolist(), windows.ends.tolist()) == ([7], [7])
 
 
 def test_a_window_is_the_tokenizers_pair_of_texts(roberta: LoadedTokenizer, small: LoadedTokenizer) -> None:

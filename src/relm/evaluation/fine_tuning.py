@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 
-from relm.artifact import canonical_json, read_json, sidecar_of, write_json
+from relm.artifact import canonical_json, checked_sidecar, read_sealed, read_sidecar, seal, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_folder import readable, weights_sha256
@@ -38,10 +38,12 @@ from relm.recipes.fine_tuning import FineTuning
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import COMPILED
 from relm.recipes.section import validate
+from relm.training.interruption import run_lock
+from relm.training.kill_points import kill_point
 from relm.training.loop import pretrain
 from relm.training.phase_run import derived_seed
 
-FIGURES, ANSWERS = "figures.json", "predictions.json"
+FIGURES, ANSWERS, TABLE = "figures.json", "predictions.json", "train.arrow"
 KINDS = "BERT or RoBERTa"
 
 
@@ -90,6 +92,15 @@ class TunedTask(Protocol):
         """Return the answers of a trained model as JSON values, and its figures."""
 
 
+class TunedSeeds(NamedTuple):
+    """What fine-tuning with several seeds gave."""
+
+    figures: list[Mapping[str, float]]
+    """Those of each seed."""
+    examples: Mapping[str, Any]
+    """The sidecar of the training examples."""
+
+
 @dataclass(frozen=True)
 class TunedEncoder:
     """The model that is fine-tuned."""
@@ -120,7 +131,7 @@ def tune_and_score(
     execution: Execution,
     how: TuningRun | None,
     facts: Mapping[str, str | int],
-) -> list[Mapping[str, float]]:
+) -> TunedSeeds:
     """Return the figures of each seed; those that are there already are not computed again.
 
     Args:
@@ -135,7 +146,7 @@ def tune_and_score(
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved.
         RelmError: the training file has a fault; the model lacks weights; the device is absent, or its accelerators cannot
-            share the batch; the loss is not finite.
+            share the batch; the loss is not finite; another process fine-tunes for the same output; figures were changed.
     """
     options = task.options
     if options.sequence_length > (positions := encoder.config.positions):
@@ -152,10 +163,11 @@ def tune_and_score(
         how = _divide_batches(options, encoder, execution, how, programs)
     tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how or TuningRun(), fingerprint)
     tuning.require_fitting()
-    manifest = tuning.write_examples(training_file, folder / "examples")
-    figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
-    shutil.rmtree(programs, ignore_errors=True)
-    return figures
+    with run_lock(output.with_suffix("") / "lock"):
+        manifest = tuning.write_examples(training_file, folder / "examples")
+        figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
+        shutil.rmtree(programs, ignore_errors=True)
+        return TunedSeeds(figures, read_sidecar(manifest.parent / TABLE))
 
 
 def _divide_batches(
@@ -185,6 +197,22 @@ def _divide_batches(
     how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, tokens_at_once(execution, devices), devices))
     require_even_batches(options, how.micro_batch_size, devices, execution.device)
     return how
+
+
+def read_figures(folder: Path) -> Mapping[str, float]:
+    """Return the figures of a seed that has been scored.
+
+    Raises:
+        RelmError: they or the answers were changed, or an earlier version wrote them, which recorded no hash.
+    """
+    remedy = f"restore it, or delete {folder} to fine-tune this seed again"
+    found = read_sealed(folder / FIGURES, remedy)
+    if not isinstance(found, dict) or found.keys() != {"figures", "answers_sha256"}:
+        raise RelmError(f"{folder / FIGURES}: has no hash of its answers, since an earlier version wrote it; {remedy}")
+    if not (answers := folder / ANSWERS).is_file() or sha256_of(answers) != found["answers_sha256"]:
+        raise RelmError(f"{answers}: changed since it was made, or absent: {FIGURES} records another sha256; {remedy}")
+    figures: Mapping[str, float] = found["figures"]
+    return figures
 
 
 def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
@@ -256,12 +284,14 @@ class _Tuning:
         self._recipe(self.task.options.seed, 1)
 
     def write_examples(self, file: Path, folder: Path) -> Path:
-        """Write the examples of the training file, unless all their files are there, and return their manifest."""
-        manifest, table = folder / "manifest.json", folder / "train.arrow"
-        if not all(file.exists() for file in (manifest, table, sidecar_of(table))):
+        """Write the examples of the training file, unless they are there undamaged, and return their manifest."""
+        manifest, table = folder / "manifest.json", folder / TABLE
+        try:
+            checked_sidecar(table)
+        except RelmError:
             folder.mkdir(parents=True, exist_ok=True)
             self.task.write_table(file, self.encoder.tokenizer, table, self._recipe(0, 1).pretrain[self.task.name])
-            write_manifest({"train": [table]}, manifest)
+        write_manifest({"train": [table]}, manifest)
         return manifest
 
     def score_seed(self, seed: int, manifest: Path, folder: Path) -> Mapping[str, float]:
@@ -269,12 +299,12 @@ class _Tuning:
         if not (folder / FIGURES).exists():
             answers, figures = self.task.score(self._train(seed, manifest, folder), self.execution)
             write_json(folder / ANSWERS, answers)
-            write_json(folder / FIGURES, figures)
+            kill_point("answers-written")
+            write_json(folder / FIGURES, seal({"figures": figures, "answers_sha256": sha256_of(folder / ANSWERS)}))
         phase = self.task.name
         for finished in ("start", f"{phase}/checkpoints", *(() if self.how.keep_models else (f"{phase}/model",))):
             shutil.rmtree(folder / finished, ignore_errors=True)
-        found: Mapping[str, float] = read_json(folder / FIGURES)
-        return found
+        return read_figures(folder)
 
     def _train(self, seed: int, manifest: Path, folder: Path) -> Path:
         """Return the folder of the model that was fine-tuned with a seed."""
@@ -300,7 +330,7 @@ class _Tuning:
     def _count_steps(self, manifest: Path) -> int:
         """Return the optimizer steps, rounded down as in the originals, at least one."""
         options = self.task.options
-        examples = self.task.count_examples(read_json(manifest.parent / "train.arrow.json"))
+        examples = self.task.count_examples(read_sidecar(manifest.parent / TABLE))
         return max(1, int(examples / options.batch_size * options.epochs))
 
     def _recipe(self, seed: int, steps: int) -> Recipe:

@@ -28,12 +28,14 @@ from relm.models.bert_classification import BertForClassification
 from relm.models.bert_model import EncoderModel
 from relm.recipes.fine_tuning import Glue
 from relm.recipes.recipe import Phase
+from relm.training.interruption import ends_when_asked
 
 # Count of a model's outputs -> the objective that trains it.
 OBJECTIVES = {1: "score", 2: "two_classes", 3: "three_classes"}
 MISMATCHED = "_mismatched"
 
 
+@ends_when_asked()
 def evaluate_glue(
     model_folder: Path,
     tokenizer: Path,
@@ -99,7 +101,7 @@ def evaluate_glue(
         **({} if limit is None else {"limit": limit}),
     }
     tuned = GlueTuning(options, loaded, texts, limit)
-    figures = tune_and_score(tuned, encoder, training_file, output, execution, how, {**facts, **hashes})
+    figures = tune_and_score(tuned, encoder, training_file, output, execution, how, {**facts, **hashes}).figures
     protocol = {
         "in_words": _describe(options),
         "file": file.name,

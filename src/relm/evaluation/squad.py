@@ -4,6 +4,7 @@ The protocol is that of the original BERT's `run_squad.py`, except that the lear
 warm-up, as in transformers, and that windows are read in a seeded permutation.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from relm.errors import RelmError
 from relm.evaluation.answer_choice import SearchLimits, rank_answers
 from relm.evaluation.evaluated_text import read_content
 from relm.evaluation.execution import Execution
@@ -26,6 +28,12 @@ from relm.models.bert_model import EncoderModel
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
 from relm.recipes.recipe import Phase
+from relm.training.interruption import ends_when_asked
+
+log = logging.getLogger(__name__)
+
+# Share of training questions above which leaving them out is a warning.
+MOST_SKIPPED = 0.01
 
 DESCRIPTION = (
     "Fine-tuned on SQuAD 1.1, once for each seed; exact match and F1 of the answers to the development file are those of "
@@ -33,6 +41,7 @@ DESCRIPTION = (
 )
 
 
+@ends_when_asked()
 def evaluate_squad(
     model_folder: Path,
     tokenizer: Path,
@@ -77,6 +86,7 @@ def evaluate_squad(
     encoder, loaded = read_encoder(model_folder, tokenizer), load_tokenizer(tokenizer)
     paragraphs = first_questions(parse_squad(content, str(file)), limit)
     questions = window_questions(paragraphs, loaded, window_lengths(options), labelled=False)
+    _require_windows(questions, file)
     facts: dict[str, str | int] = {
         "training_sha256": trained_sha256,
         "tokenizer_sha256": loaded.sha256,
@@ -86,7 +96,8 @@ def evaluate_squad(
     # Figures that are there already are those of this development file.
     identity = {**facts, "file_sha256": found_sha256}
     tuned = SquadTask(options, loaded, questions, limit)
-    figures = tune_and_score(tuned, encoder, training_file, output, execution, how, identity)
+    figures, examples = tune_and_score(tuned, encoder, training_file, output, execution, how, identity)
+    skipped, trained_on = int(examples["skipped"]), int(examples["questions"])
     protocol = {
         "in_words": DESCRIPTION,
         "file": file.name,
@@ -96,12 +107,24 @@ def evaluate_squad(
         **options.model_dump(),
     }
     counts = {"questions": len(questions.questions), "windows": len(questions.windows.lengths)}
+    counts |= {"training_questions": trained_on, "skipped_training_questions": skipped}
     found = {**summarise(figures), **counts}
     Result(task=task, protocol=protocol, figures=found, model_sha256=encoder.sha256).write(output)
+    left_out = f"{skipped:,} of {trained_on + skipped:,} training questions left out, whose answer is not at its offset"
+    if skipped > MOST_SKIPPED * (trained_on + skipped):
+        log.warning("%s: %s; check the file's text and offsets", training_file, left_out)
     return (
         f"fine-tuned {format_times(options)} and answered {found['questions']:,} questions: exact match "
         f"{found['exact_match']:.4f} +- {found['exact_match_std']:.4f}, F1 {found['f1']:.4f} +- {found['f1_std']:.4f}"
+        f"{f'; {left_out}' if skipped else ''}"
     )
+
+
+def _require_windows(questions: Windowed, file: Path) -> None:
+    """Raise RelmError if the tokenizer leaves no token of a question's paragraph."""
+    windowed = set(questions.windows.questions.tolist())
+    if empty := [asked.question.id for number, asked in enumerate(questions.questions) if number not in windowed]:
+        raise RelmError(f"{file}: question {empty[0]!r:.80}: its context has no token; give a file of SQuAD 1.1")
 
 
 def window_lengths(options: Squad) -> WindowLengths:

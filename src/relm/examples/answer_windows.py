@@ -165,7 +165,9 @@ def tokenized_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParag
     begins = within & ~np.concatenate([[False], within[:-1]])
     word_of_character = np.cumsum(begins, dtype=np.int64) - 1
     words = [word for word in WORDS.split(text) if word]
-    return TokenizedParagraph(text, tokens, words, word_of_character, word_of_character[tokens.starts])
+    # A byte-level token of a space at the end of the text begins after its last character.
+    word_of_token = word_of_character[np.minimum(tokens.starts, len(text) - 1)]
+    return TokenizedParagraph(text, tokens, words, word_of_character, word_of_token)
 
 
 # --- labels ------------------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def _faults(value: Mapping[str, Any]) -> Iterator[str]:
     seen: dict[str, str] = {}
     for number, article in enumerate(value["data"]):
         for index, paragraph in enumerate(article["paragraphs"]):
+            if paragraph["qas"] and not paragraph["context"].strip():
+                yield f"data[{number}].paragraphs[{index}].context: expected text, found {paragraph['context']!r:.80}"
             for position, asked in enumerate(paragraph["qas"]):
                 where = f"data[{number}].paragraphs[{index}].qas[{position}]"
                 if first := seen.get(asked["id"]):

@@ -21,6 +21,7 @@ from relm.steps.evaluation import (
 from relm.steps.job_spec import validate_options
 from relm.steps.pipeline_option import PIPELINE, read_pipeline
 from relm.steps.short_forms import name_task, option_argument
+from relm.training.interruption import ends_when_asked
 
 Options = TypeVar("Options", bound=FineTuning)
 
@@ -114,7 +115,7 @@ def _job(a: Arguments, run: Callable[[], str], files: list[Path]) -> Job:
     weights = folder / "model.safetensors"
     expected = expected_sha256(a, [weights, folder / "config.json", *files])
     read = list(dict.fromkeys([*([weights] if weights.exists() else []), find_tokenizer(a), *files, *expected]))
-    return Job(run, read, [a.output], expected)
+    return Job(ends_when_asked()(run), read, [a.output], expected)
 
 
 def _arguments(files: list[ArgumentOfStep], section: type[FineTuning], own: dict[str, ArgumentOfStep]) -> list[ArgumentOfStep]:

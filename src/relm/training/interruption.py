@@ -62,6 +62,28 @@ def stop_requests() -> Iterator[StopRequest]:
             signal.signal(number, signal.SIG_IGN if request.ends_process and number == signal.SIGTERM else handler)
 
 
+@contextlib.contextmanager
+def ends_when_asked() -> Iterator[None]:
+    """End at once on TERM, INT or HUP, where no step is under way and every file is written whole or not at all.
+
+    Raises:
+        Preempted: one was received.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Preempted(f"stopped by {signal.Signals(number).name}; the same command resumes, and nothing made is lost")
+
+    numbers = [
+        number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def stop_with_parent() -> None:
     """Have Linux send TERM to this process when its parent dies, if RELM_STOP_WITH_PARENT is 1 or torchrun started it.
 
