@@ -93,7 +93,7 @@ class TunedTask(Protocol):
 
 
 class TunedSeeds(NamedTuple):
-    """What fine-tuning with several seeds gave."""
+    """The results of fine-tuning with several seeds."""
 
     figures: list[Mapping[str, float]]
     """Those of each seed."""
