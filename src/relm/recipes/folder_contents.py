@@ -50,7 +50,7 @@ def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> st
         files: the files that it reads.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
-    for path, kind in _find_left_out(folder, pattern, set(files)):
+    for path, kind in _find_left_out(folder, pattern, files):
         kinds[kind].append(path.relative_to(folder).as_posix())
     phrases = (
         f"{kind} {len(names):,} ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''})"
@@ -69,11 +69,11 @@ def list_linked_folders(folder: Path, files: Collection[Path]) -> list[Path]:
 def _find_left_out(folder: Path, pattern: str, files: Collection[Path]) -> Iterator[tuple[Path, str]]:
     near = set(_glob(folder, ignore_case(pattern)))
     linked = set(list_linked_folders(folder, files))
-    for path in sorted({*near, *folder.rglob("*")}):
+    for path in sorted({folder, *near, *folder.rglob("*")} - set(files)):
         if path in linked:
             yield path, "linked folders"
-        elif path in files or path.is_dir():
-            continue
+        elif path.is_dir():
+            yield from [(path, "unreadable folders")] * (not os.access(path, os.R_OK | os.X_OK))
         elif _is_hidden(path.relative_to(folder).as_posix()):
             yield from [(path, "hidden files")] * (path in near)
         elif path.is_symlink() and not path.exists():

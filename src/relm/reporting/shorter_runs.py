@@ -13,7 +13,7 @@ from relm.reporting.stored_runs import StoredRun, find_stored_runs
 
 
 def describe_shorter_run(plan: Plan) -> str | None:
-    """Return a notice on the longest finished run that differs from a plan's by fewer steps; None if there is none.
+    """Return a notice on the longest finished run that differs from a plan's by fewer steps or phases; None without one.
 
     None too if the plan's own run has begun, since it resumes. A `decay_end` may differ as well, which moves with the steps.
     """
@@ -24,24 +24,27 @@ def describe_shorter_run(plan: Plan) -> str | None:
     shorter = [(run, phases) for run in stored if (phases := _find_fewer_steps(plan, run)) is not None]
     if not shorter:
         return None
-    run, phases = max(shorter, key=lambda found: sum(phase.steps for phase in found[1].values()))
-    wanted = plan.recipe.pretrain
-    steps = [f"{each.steps} of {wanted[name].steps}" for name, each in phases.items() if each.steps != wanted[name].steps]
+    run, phases = max(shorter, key=lambda found: _count_steps(found[1]))
+    model = run.folder / list(phases)[-1] / "model"
     return (
         f"{plan.run_name}: trains from step 0, because a finished run is not extended: {run.folder} is the same run with "
-        f"{' and '.join(steps)} steps. To go on from its weights instead, describe {run.folder / plan.phases[-1] / 'model'} in "
-        "recipes/models/, and name it by init_from in a recipe with the further steps (docs/training.md#more-steps)"
+        f"{_count_steps(phases)} of {_count_steps(plan.recipe.pretrain)} steps. To go on from its weights instead, describe "
+        f"{model} in recipes/models/, and name it by init_from in a recipe with the further steps (docs/training.md#more-steps)"
     )
 
 
+def _count_steps(phases: Mapping[str, Phase]) -> int:
+    return sum(phase.steps for phase in phases.values())
+
+
 def _find_fewer_steps(plan: Plan, run: StoredRun) -> dict[str, Phase] | None:
-    """Return the phases of a finished run with fewer steps, which is the plan's run in all else; None for another run."""
+    """Return the phases of a finished run with fewer steps or phases, which is the plan's run in all else; None for another."""
     recorded = (run.resolved or {}).get("recipe", {}).get("pretrain")
-    if not isinstance(recorded, Mapping) or list(recorded) != plan.phases:
+    if not isinstance(recorded, Mapping) or not recorded or list(recorded) != plan.phases[: len(recorded)]:
         return None
     if not all(sidecar_of(run.folder / name / "model" / WEIGHTS).is_file() for name in recorded):
         return None
-    phases = {name: _shorten(phase, recorded[name]) for name, phase in plan.recipe.pretrain.items()}
+    phases = {name: _shorten(plan.recipe.pretrain[name], recorded[name]) for name in recorded}
     found = {name: phase for name, phase in phases.items() if phase is not None}
     if len(found) < len(phases) or found == plan.recipe.pretrain:
         return None
