@@ -320,9 +320,17 @@ def test_a_finished_run_goes_on_from_its_weights_or_with_its_optimizer_as_the_pa
     (model,) = finished.folder.glob("work/runs/tiny/*/main/model")
     page = (CHECKOUT / "docs" / "training.md").read_text().partition("## More steps\n")[2].partition("\n## ")[0]
     described, further, kept = re.findall("```yaml\n(.*?)```", page, re.DOTALL)
-    described = described.replace("work/runs/NAME/FINGERPRINT/main/model", str(model.relative_to(finished.folder)))
+    described = described.replace("work/runs/quickstart/FINGERPRINT/main/model", str(model.relative_to(finished.folder)))
+    small = {
+        "extends: quickstart": "extends: tiny",
+        "length: 64": "length: 32",
+        "size: 16": "size: 4",
+        "steps: 500": "steps: 20",
+    }
     for name, text in (("models/finished", described), ("further", further), ("kept", kept)):
-        (finished.folder / "recipes" / f"{name}.yaml").write_text(text.replace("extends: NAME", "extends: tiny"))
+        for old, new in small.items():
+            text = text.replace(old, new)
+        (finished.folder / "recipes" / f"{name}.yaml").write_text(text)
     train(finished, "further")
     losses = [lines(finished, name)[number]["loss"] for name, number in (("tiny", 0), ("tiny", -1), ("further", 0))]
     assert abs(losses[2] - losses[1]) < (losses[0] - losses[1]) / 2, "it goes on where the other ended"
