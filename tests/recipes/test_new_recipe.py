@@ -185,6 +185,7 @@ UNUSABLE = {
     b"a.tar": "for .tar, copy a file in recipes/data/ with format: text_archives",
     b".hidden.txt": "it has hidden files 1 (.hidden.txt); give a folder of text files",
     b"gone.txt ->": "it has broken links 1 (gone.txt); give a folder of text files",
+    b"\xe9\n.TXT ->": r"it has broken links 1 (\udce9\n.TXT); give a folder of text files",
     b"system.txt -> /etc/hosts": "in /etc, a folder of the system, from which no data are read",
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.formatting import escape_controls
 
 NAMED = 3
 """Names that are shown of each kind of file that is left out."""
@@ -51,7 +52,7 @@ def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> st
     """
     kinds: dict[str, list[str]] = defaultdict(list)
     for path, kind in _find_left_out(folder, pattern, files):
-        kinds[kind].append(path.relative_to(folder).as_posix())
+        kinds[kind].append(escape_controls(path.relative_to(folder).as_posix()))
     phrases = (
         f"{kind} {len(names):,} ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''})"
         for kind, names in kinds.items()
