@@ -1,0 +1,88 @@
+"""The tokenizer of the harness's process: the ids of `tokenizer.json`, which training and all other evaluations read.
+
+`transformers` builds the tokenizers of some classes from the vocabulary and merges in `tokenizer.json`, without its normaliser
+and split. Nothing of relm is imported here, because the harness's environment has none of it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Texts on which normalisers, splits and merges differ.
+TEXTS = (
+    "  two spaces,\ttab \n line\r\n\n\n  \u00a0 no-break \u2003 em \u3000 wide  ",
+    "It's 3.14 or 1,234,567 in 2026; x2 = 10^6 (½ of 5⁷), ١٢٣, 98765432101234567890123456789, 1919",
+    "DON'T we'LL snake_case camelCase HTTPServer https://a.b/c?d=e#f @user #tag ... --- !!! \"a\" «b» “c”",
+    "👩‍👩‍👧‍👦 🇪🇺 👍🏽 ☃ ✈️",
+    "東京は日本の首都。서울 北京，ﾊﾝｶｸ Ｆｕｌｌ",
+    "Zoë, naïve, Ångström, café and cafe\u0301, Straße, İstanbul, ﬁne, Việt",
+    "Москва ѐ Αθήνα ά हिन्दी ไทย שָׁלוֹם العَرَبِيَّة",
+    "def f(x):\n    return x  # ok\n\tif a != b:\n\t\t{'k': [1, 2]}\n",
+)
+# Of a larger vocabulary an even share is compared.
+MOST_TOKENS = 4096
+ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
+    """Return the tokenizer that the harness is given, and what the protocol records of it.
+
+    It is the folder itself, which `transformers` opens; or if the ids would then be others than those of its tokenizer.json,
+    the tokenizer in that file, with the same special tokens.
+
+    Raises:
+        ValueError: that one has no end of text.
+    """
+    from transformers import AutoTokenizer
+
+    opened = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    read = read_unchanged(Path(folder) / "tokenizer.json", opened)
+    if read is None:
+        return folder, read_beginnings(opened)
+    tokenizer, why = read
+    recorded = read_beginnings(tokenizer)
+    if recorded["prefix_token"] is None:
+        raise ValueError(f"{why}, and its settings name no end of text; name its eos_token in tokenizer_config.json")
+    return tokenizer, {**recorded, "tokenizer": why}
+
+
+def read_unchanged(file: Path, opened: Any) -> tuple[Any, str] | None:
+    """Return the tokenizer in a tokenizer.json, and a phrase on why it is read; None: the opened one has the same ids."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast, __version__
+
+    if not file.exists():
+        return None
+    own = Tokenizer.from_file(str(file))
+    own.no_truncation()
+    own.no_padding()
+    text = next(find_differences(opened, own), None)
+    if text is None:
+        return None
+    roles = {
+        role: token for role, token in opened.special_tokens_map.items() if role in ROLES and own.token_to_id(token) is not None
+    }
+    settings = {name: getattr(opened, name) for name in ("model_max_length", "clean_up_tokenization_spaces")}
+    why = (
+        f"{type(opened).__name__} of transformers {__version__} has other ids for {text[:40]!r}: tokenizer.json is read instead"
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=own, **settings, **roles), why
+
+
+def find_differences(opened: Any, own: Any) -> Iterator[str]:
+    """Yield the compared texts for which a tokenizer of `transformers` gives other ids than one of `tokenizers`."""
+    numbers = range(0, own.get_vocab_size(), -(-own.get_vocab_size() // MOST_TOKENS))
+    texts = [*TEXTS, *filter(None, own.decode_batch([[number] for number in numbers]))]
+    found = opened(texts, add_special_tokens=False)["input_ids"]
+    expected = own.encode_batch(texts, add_special_tokens=False)
+    yield from (text for text, ids, other in zip(texts, found, expected, strict=True) if list(ids) != other.ids)
+
+
+def read_beginnings(loaded: Any) -> dict[str, Any]:
+    """Return the tokens that a tokenizer puts before every text, and the one before a text whose first token is scored."""
+    encoded = loaded("a", return_special_tokens_mask=True)
+    added = encoded["input_ids"][: [*encoded["special_tokens_mask"], 0].index(0)]
+    prefix = loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id
+    described = [{"id": number, "token": loaded.convert_ids_to_tokens(number)} for number in added]
+    before_all = None if prefix is None else {"id": prefix, "token": loaded.convert_ids_to_tokens(prefix)}
+    return {"begin": "tokenizer", "begin_tokens": described, "prefix_token": before_all}
