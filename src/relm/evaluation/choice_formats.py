@@ -20,7 +20,7 @@ from typing import Any
 
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.errors import RelmError
-from relm.evaluation.evaluated_text import read_content
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
@@ -102,7 +102,7 @@ def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _decode(name: str, content: bytes) -> str:
     try:
-        return content.decode()
+        return content.decode().removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 

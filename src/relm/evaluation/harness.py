@@ -127,8 +127,6 @@ def evaluate_harness(
             batch_size=batch_size(config, execution.batch_tokens),
         )
         found = run_harness(run, harness_python)
-        if differs := found.get("beginnings", {}).get("tokenizer"):
-            log.warning("%s: %s", tokenizer or model_folder, differs)
         used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     result = build_result(found, harness_task, task, limit, model_sha256, used, run.batch_size)
     result.write(output)
@@ -252,6 +250,8 @@ def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str
         found: dict[str, Any] = read_json(answer, finite=False)  # a figure may be NaN
     if "refused" in found:
         raise RelmError(f"the harness: {found['refused']}")
+    if differs := found["found"]["beginnings"].get("tokenizer"):
+        log.warning("%s: %s", run.model, differs)
     return dict(found["found"])
 
 
