@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from choice_files import write_lines
+from choice_files import hellaswag, write_lines
 from masked_cases import bert
 from safetensors.torch import load_file, save_file
 from test_masked_choices import save_tokenizer
 
-from harness_tasks import small_model, small_tokenizer
+from harness_tasks import PROSE, passages, small_model, small_tokenizer
 from relm.artifact import read_json
 from relm.evaluation.execution import Execution
 from relm.evaluation.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.result import describe_ties, tied_share
-from relm.evaluation.ties import UNIT_ROUNDOFF, split_ties
+from relm.evaluation.ties import ROUNDING, split_ties
 from relm.recipes.expectations import Expectation
 from relm.recipes.protocol_options import MultipleChoice
 from relm.reporting.figures import measured_task
@@ -81,6 +81,18 @@ def test_a_model_of_zeros_has_the_protocol_s_figure_and_a_half_where_ties_are_sp
     assert ("The same, ties split", "0.5000") in [(figure.name, figure.value) for figure in task.figures]
 
 
+def test_choices_with_the_same_tokens_are_equal_wherever_they_are_in_a_batch(tmp_path: Path) -> None:
+    words = PROSE.read_text(encoding="utf-8").split()
+    texts = [" ".join(words[start : start + 3 + start % 4]) for start in range(0, 288, 3)]
+    endings = [[one, other, one, last] for one, other, last in zip(texts[::3], texts[1::3], texts[2::3], strict=True)]
+    rows = [hellaswag("Doing", "They did it.", "", each, 2) for each in endings]
+    model = small_model(tmp_path / "model", small_tokenizer(tmp_path), lines=passages()[:20], positions=60)
+    figures = evaluate(model, write_lines(tmp_path / "f.jsonl", rows), form="hellaswag")[0]["figures"]
+    for name in ("lm_eval_accuracy", "llm_c_accuracy", "lm_eval_accuracy_per_byte"):
+        assert figures[name] == 0, "the right choice is never the first of its equals"
+        assert 0 < figures[f"{name}_tie_split"] <= figures[f"{name}_tied"] / 2
+
+
 def test_choices_that_bfloat16_cannot_tell_apart_are_near_ties_in_it_alone(tmp_path: Path) -> None:
     model, file = scaled(causal(tmp_path), 0.05), write_lines(tmp_path / "f.jsonl", ROWS)
     figures = {precision: evaluate(model, file, precision)[0]["figures"] for precision in ("float32", "bfloat16")}
@@ -102,8 +114,8 @@ def test_choices_that_bfloat16_cannot_tell_apart_are_near_ties_in_it_alone(tmp_p
         ([-8.0, -8.8], [8, 8], [8, 8], 1, 0.1, (0, False)),
         ([-1.0, -9.0], [0, 3], [1, 1], 0, 0.1, (0, False)),  # an empty choice is never taken
         ([-1.0, -9.0], [0, 0], [1, 1], 0, 0.1, (0.5, True)),
-        ([-1.0, -1.0 - 2.0**-8], [1, 1], [1, 1], 1, UNIT_ROUNDOFF["bfloat16"], (0.5, True)),
-        ([-1.0, -1.0 - 2.0**-8], [1, 1], [1, 1], 1, UNIT_ROUNDOFF["float32"], (0, False)),
+        ([-1.0, -1.0 - 2.0**-8], [1, 1], [1, 1], 1, ROUNDING["bfloat16"], (0.5, True)),
+        ([-1.0, -1.0 - 2.0**-8], [1, 1], [1, 1], 1, ROUNDING["float32"], (0, False)),
     ],
 )
 def test_a_tie_counts_as_a_guess_among_the_likeliest(

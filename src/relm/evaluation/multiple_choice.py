@@ -35,7 +35,7 @@ from relm.evaluation.result import Result, describe_ties
 from relm.evaluation.scoring import ScoredSequences
 from relm.evaluation.shared_prefixes import score_groups
 from relm.evaluation.ties import DESCRIPTION as NEAR_TIES
-from relm.evaluation.ties import SPLIT, UNIT_ROUNDOFF, divide, split_ties
+from relm.evaluation.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.examples.tokenizers import LoadedTokenizer
 from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
 
@@ -91,7 +91,7 @@ def evaluate_multiple_choice(
     loaded = load_tokenizer_of(model_folder, tokenizer)
     score = _score_masked if is_masked(model_folder) else _score_causal
     scored = score(model_folder, loaded, questions, options, execution)
-    unit = UNIT_ROUNDOFF[execution.precision]
+    unit = ROUNDING[execution.precision]
     found = figures(scored.questions, scored.scores, unit)
     protocol = {
         "in_words": scored.description,
@@ -219,8 +219,23 @@ def choice_scores(
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
     groups = _choice_counts(questions) * len(encoded)
     sums = -np.add.reduceat(score_groups(model, sequences, groups, batch_tokens).nats, sequences.offsets[:-1])
+    sums = sums[_first_alike(rows, scored, groups)]  # rounding depends on where in a batch a choice is
     parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
+
+
+def _first_alike(rows: Sequence[Integers], scored: Integers, sizes: Sequence[int]) -> list[int]:
+    """Return the number of the first sequence of its group that has the same tokens, (sequences,): equal choices tie exactly.
+
+    Args:
+        rows: the tokens of each sequence.
+        scored: (sequences,) count of its scored tokens.
+        sizes: (groups,) sequences of each, which follow one another.
+    """
+    groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    firsts: dict[tuple[int, int, bytes], int] = {}
+    keys = zip(groups, scored.tolist(), (np.asarray(row, dtype=np.int64).tobytes() for row in rows), strict=True)
+    return [firsts.setdefault(key, number) for number, key in enumerate(keys)]
 
 
 def _question_of_each_choice(questions: Sequence[Question]) -> Integers:
@@ -264,7 +279,7 @@ def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> t
 
 
 def figures(
-    questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = UNIT_ROUNDOFF["float32"]
+    questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
     """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
 

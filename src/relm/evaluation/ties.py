@@ -13,9 +13,9 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# Half the distance from 1 to the next number of a precision, in nats of a token. Rounding moved a trained Llama's by ten times
-# that, so that no near-tie is told apart, whatever the model.
-UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+# Nats by which rounding moves the log-likelihood of a token, independently of that of other tokens: in float32 more than was
+# found, in others half the distance from 1 to the next number, a tenth of what was found, so that no choice is near by chance.
+ROUNDING = {"float32": 2.0**-16, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 DESCRIPTION = (
     "questions without a tie, of which a choice's score is nearer to the best one's than rounding to {precision} moves their "
     "difference: by {unit:.3g} nats times the square root of the count of tokens scored in the two, divided as the scores are"
