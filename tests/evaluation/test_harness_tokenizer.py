@@ -13,6 +13,8 @@ from harness_tasks import PROSE, harness_python, own_tasks, passages, small_mode
 from relm.artifact import read_json
 from relm.evaluation.execution import Execution
 from relm.evaluation.harness import evaluate_harness
+from relm.evaluation.harness_process import Refused
+from relm.evaluation.harness_process import choose_tokenizer as call
 from relm.evaluation.harness_tokenizer import TEXTS, choose_tokenizer
 from relm.evaluation.lambada import evaluate_lambada
 from relm.recipes.protocol_options import Lambada
@@ -76,10 +78,18 @@ def test_a_folder_of_the_same_ids_is_read_by_transformers(pattern: str, settings
     assert choose_tokenizer(folder) == (folder, {"begin": "tokenizer", "begin_tokens": [], "prefix_token": prefix})
 
 
-def test_a_tokenizer_json_without_the_end_of_text_of_its_class_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, legacy_sentencepiece, {"tokenizer_class": "GPT2Tokenizer"})
-    with pytest.raises(ValueError, match=r"read instead, and .* no end of text; name its eos_token in tokenizer_config.json"):
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "LlamaTokenizer"])
+def test_a_tokenizer_without_an_end_of_text_is_refused_whatever_its_class(name: str, tmp_path: Path) -> None:
+    write = legacy_sentencepiece if name == "GPT2Tokenizer" else OTHERS["digits"]
+    folder = folder_of(tmp_path, write, {"tokenizer_class": name})
+    with pytest.raises(ValueError, match=r"has no end of text; name its eos_token in tokenizer_config.json"):
         choose_tokenizer(folder)
+
+
+def test_a_class_that_cannot_be_built_of_the_file_is_refused_with_one_that_can(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, OTHERS["digits"], {"tokenizer_class": "T5Tokenizer"})
+    with pytest.raises(Refused, match=r"the tokenizer cannot be opened by transformers \(TypeError: .*; tokenizer_class: Pre"):
+        call(folder)
 
 
 @pytest.mark.full

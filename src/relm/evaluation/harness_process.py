@@ -324,8 +324,8 @@ def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
     loader.exec_module(beside := ModuleType(loader.name))
     try:
         return beside.choose_tokenizer(folder)  # type: ignore[no-any-return]
-    except Exception as error:
-        raise Refused(f"{folder}: transformers cannot open the tokenizer: {first_line(error)}") from error
+    except ValueError as error:
+        raise Refused(f"{folder}: the tokenizer {error}") from error
 
 
 def evaluate(request: dict[str, Any]) -> dict[str, Any]:

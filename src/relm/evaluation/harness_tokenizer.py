@@ -31,19 +31,21 @@ def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
     the tokenizer in that file, with the same special tokens.
 
     Raises:
-        ValueError: that one has no end of text.
+        ValueError: `transformers` cannot open it, or it has no end of text, which the harness puts before every text.
     """
     from transformers import AutoTokenizer
 
-    opened = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    read = read_unchanged(Path(folder) / "tokenizer.json", opened)
-    if read is None:
-        return folder, read_beginnings(opened)
-    tokenizer, why = read
+    try:
+        opened = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        first, *_ = str(error).strip().splitlines() or [""]
+        advice = "tokenizer_class: PreTrainedTokenizerFast reads tokenizer.json as it is"
+        raise ValueError(f"cannot be opened by transformers ({type(error).__name__}: {first}); {advice}") from error
+    tokenizer, why = read_unchanged(Path(folder) / "tokenizer.json", opened) or (opened, None)
     recorded = read_beginnings(tokenizer)
     if recorded["prefix_token"] is None:
-        raise ValueError(f"{why}, and its settings name no end of text; name its eos_token in tokenizer_config.json")
-    return tokenizer, {**recorded, "tokenizer": why}
+        raise ValueError("has no end of text; name its eos_token in tokenizer_config.json")
+    return (folder, recorded) if why is None else (tokenizer, {**recorded, "tokenizer": why})
 
 
 def read_unchanged(file: Path, opened: Any) -> tuple[Any, str] | None:
