@@ -68,7 +68,7 @@ def read_unchanged(file: Path, opened: Any) -> tuple[Any, str] | None:
     why = (
         f"{type(opened).__name__} of transformers {__version__} has other ids for {text[:40]!r}: tokenizer.json is read instead"
     )
-    return PreTrainedTokenizerFast(tokenizer_object=own, **settings, **roles), why
+    return PreTrainedTokenizerFast(tokenizer_object=own, **settings, **roles), why  # type: ignore[no-untyped-call]
 
 
 def find_differences(opened: Any, own: Any) -> Iterator[str]:

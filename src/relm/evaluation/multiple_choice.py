@@ -224,7 +224,7 @@ def choice_scores(
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
 
 
-def _first_alike(rows: Sequence[Integers], scored: Integers, sizes: Sequence[int]) -> list[int]:
+def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
     """Return the number of the first sequence of its group that has the same tokens, (sequences,): equal choices tie exactly.
 
     Args:
@@ -234,7 +234,7 @@ def _first_alike(rows: Sequence[Integers], scored: Integers, sizes: Sequence[int
     """
     groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
     firsts: dict[tuple[int, int, bytes], int] = {}
-    keys = zip(groups, scored.tolist(), (np.asarray(row, dtype=np.int64).tobytes() for row in rows), strict=True)
+    keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
     return [firsts.setdefault(key, number) for number, key in enumerate(keys)]
 
 

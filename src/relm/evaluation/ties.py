@@ -25,7 +25,8 @@ SPLIT = "accuracy with 1/k where the right choice is one of k that are as likely
 
 def divide(log_likelihoods: Floats, lengths: Floats) -> Floats:
     """Return the scores of choices, (choices,): log-likelihoods over lengths, minus infinity where the length is 0."""
-    return np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=lengths > 0)
+    found: Floats = np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=lengths > 0)
+    return found
 
 
 def split_ties(
