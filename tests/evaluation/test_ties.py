@@ -53,9 +53,10 @@ def evaluate(model: Path, file: Path, precision: Any = "float32", form: str = "b
     return read_json(output), said
 
 
-def judged(metric: str, figures: dict[str, Any]) -> dict[str, Any]:
+def judged(metric: str, *figures: dict[str, Any]) -> dict[str, Any]:
     expected = {"metric": metric, "value": 1.0, "tolerance": 0.1, "basis": "b", "place": "p"}
-    return judge_row(Expectation.model_validate(expected), {1: {"e": {"figures": figures}}})
+    runs = {seed: {"e": {"figures": each}} for seed, each in enumerate(figures, 1)}
+    return judge_row(Expectation.model_validate(expected), runs)
 
 
 @pytest.mark.parametrize(("build", "way"), [(causal, "babylm_accuracy"), (masked, "pseudo_log_likelihood_accuracy")])
@@ -69,10 +70,10 @@ def test_a_model_of_zeros_has_the_protocol_s_figure_and_a_half_where_ties_are_sp
     assert (figures["ties"], figures["near_ties"]) == (4, 0)
     assert f"{way} 1.0000 (0.5000 with ties split)" in said
     assert "; 4 ties, 0 near-ties; " in said
-    assert "f.jsonl: 100.0% of the questions of " in caplog.text
+    assert "f.jsonl: 100.00% of the questions of " in caplog.text
     row = judged(f"e.{way}", figures)
     assert (row["verdict"], row["ours"]) == ("not comparable", 1)
-    assert row["sentence"] == f"e.{way}: not comparable: 100.0% of its questions are ties, more than 1%."
+    assert row["sentence"] == f"e.{way}: not comparable: 100.00% of its questions are ties or near-ties, above 1%."
     paradigm = f"e.p0_{way.removesuffix('_accuracy')}_correct"
     assert judged(paradigm, figures)["verdict"] == "not comparable"
     assert judged(f"e.{way}_tie_split", figures)["verdict"] != "not comparable"
@@ -152,4 +153,6 @@ def test_one_tie_in_a_hundred_is_compared_and_no_more() -> None:
         figures = {"lm_eval_accuracy": 0.95, "lm_eval_accuracy_tied": ties, "near_ties": 0}
         assert judged("e.lm_eval_accuracy", figures)["verdict"] == word
         assert bool(describe_ties(figures)) == (word == "not comparable")
-    assert json.dumps(judged("e.lm_eval_accuracy", figures))  # as verify.json
+    row = judged("e.lm_eval_accuracy", {**figures, "lm_eval_accuracy_tied": 0.0}, figures)
+    assert row["sentence"].endswith("not comparable: 1.01% of its questions are ties or near-ties, above 1% with seed 2.")
+    assert json.dumps(row)  # as verify.json

@@ -37,7 +37,7 @@ def describe_ties(figures: Mapping[str, Any]) -> str:
     name = max((name for name in figures if "_accuracy" in name), key=lambda name: tied_share(name, figures), default="")
     share = tied_share(name, figures)
     return (
-        f"{share:.1%} of the questions of {name} have several likeliest choices, of which the first counts: above "
+        f"{share:.2%} of the questions of {name} have several likeliest choices, of which the first counts: above "
         f"{MOST_TIED:.0%} it is compared with no published figure."
         if share > MOST_TIED
         else ""
