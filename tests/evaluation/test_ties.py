@@ -139,6 +139,8 @@ OLDER = {"lm_eval_accuracy": 0.5, "p_lm_eval_correct": 50, "examples": 100, "tie
         ("lm_eval_accuracy", OLDER, 0.02),
         ("p_lm_eval_correct", OLDER, 0.02),
         ("examples", OLDER, 0),
+        ("lm_eval_accuracy", {"ties": 0, "examples": 0}, 0),
+        ("lm_eval_accuracy", {"ties": 1}, 1),
         ("masked_accuracy", {"masked_accuracy": 0.5}, 0),
     ],
 )

@@ -29,7 +29,7 @@ def tied_share(name: str, figures: Mapping[str, Any]) -> float:
     """
     plain = name.removesuffix("_stderr").removesuffix("_correct")
     older = "ties" in figures and "near_ties" not in figures and ("_accuracy" in name or name.endswith("_correct"))
-    return float(figures["ties"] / figures["examples"] if older else figures.get(f"{plain}_tied", 0.0))
+    return float(figures["ties"] / max(1, figures.get("examples", 1)) if older else figures.get(f"{plain}_tied", 0.0))
 
 
 def describe_ties(figures: Mapping[str, Any]) -> str:
