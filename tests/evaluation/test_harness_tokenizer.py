@@ -17,6 +17,7 @@ from relm.evaluation.harness_process import Refused
 from relm.evaluation.harness_process import choose_tokenizer as call
 from relm.evaluation.harness_tokenizer import TEXTS, choose_tokenizer
 from relm.evaluation.lambada import evaluate_lambada
+from relm.examples.tokenizer_models import characters
 from relm.recipes.protocol_options import Lambada
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -83,6 +84,18 @@ def test_a_tokenizer_without_an_end_of_text_is_refused_whatever_its_class(name: 
     write = legacy_sentencepiece if name == "GPT2Tokenizer" else OTHERS["digits"]
     folder = folder_of(tmp_path, write, {"tokenizer_class": name})
     with pytest.raises(ValueError, match=r"has no end of text; name its eos_token in tokenizer_config.json"):
+        choose_tokenizer(folder)
+
+
+def test_characters_without_a_token_are_left_out_of_the_comparison(tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "a"}
+    folder = folder_of(tmp_path, lambda path: characters(["a", "b"], special=False).save(str(path)), settings)
+    assert choose_tokenizer(folder)[0] == folder
+
+
+def test_a_letter_that_the_settings_name_as_special_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, OTHERS["digits"], {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "e"})
+    with pytest.raises(ValueError, match=r"has a special token of its settings, e, inside words: .*; name another"):
         choose_tokenizer(folder)
 
 
