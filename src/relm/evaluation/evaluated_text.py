@@ -41,7 +41,7 @@ def find_editor_marks(path: Path, text: str) -> dict[str, int]:
     """Return the counts of a byte order mark and of CR LF in a file's text, those above 0, with a warning if there are any."""
     counts = {"byte_order_mark": int(text.startswith(BYTE_ORDER_MARK)), "cr_lf": text.count("\r\n")}
     if found := {name: count for name, count in counts.items() if count}:
-        advice = "relm extract removes these from the text files that models are trained on; remove them to score the text alone"
+        advice = "relm extract removes these from the text files that models are trained on; remove them to score text alone"
         log.warning("%s: is scored%s; %s", path, describe_editor_marks(found), advice)
     return found
 
