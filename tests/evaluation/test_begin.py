@@ -22,7 +22,7 @@ from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
 from relm.evaluation.harness import tokenizer_folder
-from relm.evaluation.harness_process import read_beginnings
+from relm.evaluation.harness_tokenizer import choose_tokenizer
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.samples import write_samples
@@ -338,8 +338,8 @@ def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, 
 
 def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path]) -> None:
     bos = {"id": BOS, "token": "<s>"}
-    assert read_beginnings(str(folders[True])) == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
-    assert read_beginnings(str(folders[False])) == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
+    assert choose_tokenizer(str(folders[True]))[1] == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
+    assert choose_tokenizer(str(folders[False]))[1] == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
 
 
 def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_one_that_its_settings_name(

@@ -142,6 +142,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         Causal(end_of_text="before")
     with pytest.raises(ValidationError, match="stride: packing: best_fit has no windows that could overlap"):
         Causal(packing="best_fit", end_of_text="before", stride=4)
+    with pytest.raises(ValidationError, match="cropped_share_limit: goes with packing: best_fit, found stream"):
+        Causal(cropped_share_limit=1)
     with pytest.raises(ValidationError, match=r"causal\.packing: graphcore_gpt2 reads a stream"):
         Objective(
             objective="causal",

@@ -167,6 +167,44 @@ def test_a_manifest_of_other_examples_has_no_key_for_it(tmp_path, tokenizer, pro
     assert "packing" not in read_json(tmp_path / "manifest.json")["splits"]["train"]
 
 
+@pytest.mark.parametrize(
+    ("words", "options", "warned", "refused"),
+    [
+        (10, {}, False, False),
+        (60, {}, True, False),
+        (3000, {}, True, True),
+        (60, {"cropped_share_limit": 0.5}, True, True),
+        (3000, {"cropped_share_limit": 1.0}, True, False),
+    ],
+)
+def test_much_cropping_is_warned_of_and_nearly_all_is_refused_unless_it_is_allowed(
+    words: int, options: dict[str, float], warned: bool, refused: bool, tmp_path, tokenizer, write_documents
+) -> None:
+    documents = write_documents("a.train.jsonl", ["word " * words] * 40)
+    said = [pack(documents, tokenizer, tmp_path / "a.train.arrow", **options)]
+    shards, output = {"train": [tmp_path / "a.train.arrow"]}, tmp_path / "manifest.json"
+    if refused:
+        with pytest.raises(
+            RelmError, match=r"manifest\.json: packing: best_fit crops [0-9.]+% of the training tokens, more than"
+        ):
+            write_manifest(shards, output)
+        assert not output.exists()
+    else:
+        said.append(write_manifest(shards, output))
+    assert all((" (warning: over half are lost; longer sequences" in words) == warned for words in said)
+
+
+def test_held_out_documents_are_warned_of_and_no_reason_to_refuse(tmp_path, tokenizer, write_documents) -> None:
+    paths = {}
+    for split, words in {"train": 10, "held_out": 3000}.items():
+        documents = write_documents(f"a.{split}.jsonl", ["word " * words] * 40)
+        paths[split] = [tmp_path / f"a.{split}.arrow"]
+        pack(documents, tokenizer, *paths[split])
+    trained, held_out = write_manifest(paths, tmp_path / "manifest.json").split("; held_out: ")
+    assert "warning" not in trained
+    assert "warning" in held_out
+
+
 def test_a_batch_has_inputs_labels_and_the_document_of_each_token(tmp_path, manifest) -> None:
     examples = open_examples(manifest, "train", rows_objective(document_attention=True), seed=0)
     first, second = (stored_rows(tmp_path / f"{name}.train.arrow").astype(np.int64) for name in "ab")

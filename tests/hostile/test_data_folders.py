@@ -206,7 +206,7 @@ def test_a_link_in_a_folder_leads_to_another_folder_only_with_consent(
 def test_folders_of_the_project_are_read_without_consent(folder: str, home: Path, tmp_path: Path) -> None:
     assert [inside for inside, _ in folder_content(dataset(folder), tmp_path / "known")] == ["a.txt"]  # type: ignore[misc]
     assert read("dataset", folder, tmp_path) == read("dataset", "texts", tmp_path)
-    assert "format: text_files" in new_dataset("mine", folder, None)
+    assert "format: text_files" in new_dataset("mine", folder, None)[0]
 
 
 @pytest.mark.parametrize(("folder", "allowed"), WITH_CONSENT.values(), ids=WITH_CONSENT)
@@ -228,7 +228,7 @@ def test_who_types_a_folder_in_a_command_allows_it(home: Path, tmp_path: Path) -
     (home / "texts/a.txt").write_text("A line.\n" * 20)
     arguments = ["extract", "--dataset", "a.yaml", "--source", str(home / "texts"), "--train", "t", "--held-out", "h"]
     assert main(arguments) == 0
-    assert "format: text_files" in new_dataset("mine", "~/texts", None)
+    assert "format: text_files" in new_dataset("mine", "~/texts", None)[0]
 
 
 def test_without_a_home_folder_a_tilde_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

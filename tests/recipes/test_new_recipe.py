@@ -1,5 +1,6 @@
 """`relm new`: files that load, that mean the recipe they extend, and that never replace another."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 
 from relm.cli import main
 from relm.errors import RelmError
+from relm.recipes.datasets import Dataset
+from relm.recipes.folder_contents import describe_left_out
+from relm.recipes.identity import folder_files
 from relm.recipes.new_recipe import write_new
 from relm.recipes.project import Project
 from small_project import CHECKOUT
@@ -101,6 +105,104 @@ def test_many_files_are_held_out_whole(folder: Path) -> None:
     assert (dataset.held_out_end, dataset.one_in, dataset.file_pattern) == (None, 10, "*.md")
 
 
+def test_what_is_not_read_is_counted_and_named_by_the_command_and_by_the_reader(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (".hidden.txt", ".git/a.txt", "A.TXT", "b.Txt", "c.tXt", "d.TxT", "notes.md"):
+        (folder / "texts" / name).parent.mkdir(exist_ok=True)
+        (folder / "texts" / name).write_text("A text.\n" * 20)
+    os.mkfifo(folder / "texts" / "pipe.txt")
+    for link, target in {"linked": "../recipes", "gone.txt": "nothing", "three.txt": "one.txt"}.items():
+        (folder / "texts" / link).symlink_to(target)
+    not_read = (
+        "not read: hidden files 2 (.git/a.txt, .hidden.txt), names in another case 4 (A.TXT, b.Txt, c.tXt, ...), "
+        "broken links 1 (gone.txt), linked folders 1 (linked), pipes or devices 1 (pipe.txt)"
+    )
+    assert main(["new", "mine", "--data", "texts"]) == 0
+    assert f"wrote recipes/mine.yaml\n{not_read}\nnext:" in capsys.readouterr().out
+    assert [path.name for path in folder_files(Project().dataset("mine"))] == ["one.txt", "three.txt", "two.txt"]
+    extract = ["extract", "--dataset", "recipes/data/mine.yaml", "--source", "texts", "--train", "t", "--held-out", "h"]
+    assert main(extract) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"; {not_read}")
+    hidden = Project().dataset("mine").model_copy(update={"pattern": ".git/*.txt"})
+    assert [path.name for path in folder_files(hidden)] == ["a.txt"]
+
+
+READ = {"json_lines": "jsonl", "json_arrays": "json", "parquet": "parquet", "text_archives": "tar", "mediawiki_xml": "xml"}
+
+
+@pytest.mark.parametrize(("format_", "suffix"), READ.items())
+def test_folders_of_every_format_are_read_alike(format_: str, suffix: str, folder: Path) -> None:
+    for name in (f"a.{suffix}", f".b.{suffix}", f"C.{suffix.upper()}"):
+        (folder / "texts" / name).write_text("")
+    content = {"title": "t", "licence": "l", "language": "en", "format": format_, "folder": "texts"}
+    dataset = Dataset.model_validate(content)
+    files = folder_files(dataset)
+    assert [path.name for path in files] == [f"a.{suffix}"]
+    found = describe_left_out(folder / "texts", dataset.file_pattern, [folder / path for path in files])
+    assert found == f"hidden files 1 (.b.{suffix}), names in another case 1 (C.{suffix.upper()})"
+    whole = folder_files(Dataset.model_validate({**content, "format": "hugging_face"}))
+    assert f".b.{suffix}" in [path.name for path in whole], "the library chooses"
+
+
+def test_folders_that_cannot_be_read_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "texts" / "closed").mkdir()
+    monkeypatch.setattr("relm.recipes.folder_contents.os.access", lambda path, mode: path.name != "closed")
+    assert main(["new", "mine", "--data", "texts"]) == 0
+    assert "not read: unreadable folders 1 (closed)\n" in capsys.readouterr().out
+
+
+# Files of a folder without texts -> the option that the message advises.
+ADVISED = {
+    ("A.TXT", "b.md", "c.md"): ["--pattern", "**/*.[tT][xX][tT]"],
+    ("link ->",): ["--pattern", "link/**/*.txt"],
+    ("a/b/link ->", "a/.hidden.md"): ["--pattern", "a/b/link/**/*.txt"],
+    ("A.md",): ["--pattern", "**/*.md"],
+}
+
+
+@pytest.mark.parametrize(("names", "advised"), ADVISED.items(), ids=map(" ".join, ADVISED))
+def test_advice_for_a_folder_without_texts_helps(
+    folder: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...], advised: list[str]
+) -> None:
+    for name in names:
+        path = folder / "own" / name.removesuffix(" ->")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(folder / "texts") if name.endswith("->") else path.write_text("A text.")
+    assert main(["new", "mine", "--data", "own"]) == 1
+    assert f"give --pattern '{advised[1]}'" in capsys.readouterr().err
+    assert main(["new", "mine", "--data", "own", *advised]) == 0
+    assert folder_files(Project().dataset("mine"))
+
+
+# What a folder has -> the message about it.
+UNUSABLE = {
+    b"caf\xe9.txt": r"b'own/caf\xe9.txt': the file's name is not valid UTF-8; rename it",
+    b"a.jsonl": "it has 1 .jsonl; for .jsonl, copy a file in recipes/data/ with format: json_lines",
+    b"a.parquet": "for .parquet, copy a file in recipes/data/ with format: parquet",
+    b"a.tar": "for .tar, copy a file in recipes/data/ with format: text_archives",
+    b".hidden.txt": "it has hidden files 1 (.hidden.txt); give a folder of text files",
+    b"gone.txt ->": "it has broken links 1 (gone.txt); give a folder of text files",
+    b"\xe9\n.TXT ->": r"it has broken links 1 (\udce9\n.TXT); give a folder of text files",
+    b"system.txt -> /etc/hosts": "in /etc, a folder of the system, from which no data are read",
+}
+
+
+@pytest.mark.parametrize(("name", "message"), UNUSABLE.items(), ids=map(str, UNUSABLE))
+def test_a_folder_without_usable_texts_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: bytes, message: str
+) -> None:
+    file, _, target = os.fsdecode(name).partition(" ->")
+    (folder / "own").mkdir()
+    path = folder / "own" / file
+    path.symlink_to(target.strip() or "nothing") if "->" in os.fsdecode(name) else path.write_text("A text.")
+    assert main(["new", "mine", "--data", "own"]) == 1
+    assert message in capsys.readouterr().err
+    assert not (folder / "recipes/data/mine.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -114,6 +216,11 @@ def test_many_files_are_held_out_whole(folder: Path) -> None:
         (["mine", "--from", "quickstart+seed=2"], "give --from quickstart"),
         (["mine", "--data", "text"], "--data text: no such folder"),
         (["mine", "--data", "texts", "--pattern", "*.md"], "it has 2 .txt; give --pattern '**/*.txt'"),
+        (["mine", "--data", "texts", "--pattern", "**.txt"], "pattern '**.txt': no glob of files"),
+        (["mine", "--data", "texts", "--pattern", "."], "pattern '.': no glob of files"),
+        (["mine", "--data", "texts", "--pattern", ""], "pattern: String should match"),
+        (["mine", "--data", "te\nxts"], "folder: expected one line of text, found the character U+000A"),
+        (["mine", "--data", "z\udce9"], r"--data b'z\xe9': the folder's name is not valid UTF-8"),
         (["enwik8", "--data", "texts"], "recipes/data/enwik8.yaml: exists already and stays as it is"),
     ],
 )

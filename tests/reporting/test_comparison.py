@@ -131,7 +131,12 @@ def test_other_protocols_are_not_comparable_and_nothing_is_subtracted(two_runs: 
     text = describe_comparison(Project(), *two_runs)
     assert text.count("not comparable: other protocols: context") == 1, "once for the evaluation"
     same = {"protocol": {"in_words": "Scored.", "context": 64}}
-    assert find_other_protocol(same, {"protocol": {"in_words": "All were scored.", "context": 64}}) is None
+    for noted in (
+        {},
+        {"near_ties": "questions", "tie_split": "accuracy"},
+        {"scored_as_text": {"cr_lf": 3}},
+    ):  # as older ones lack
+        assert find_other_protocol(same, {"protocol": {"in_words": "All were scored.", "context": 64, **noted}}) is None
 
 
 def test_the_noise_of_seeds_stands_beside_the_difference(two_runs: tuple[str, str]) -> None:

@@ -1,13 +1,15 @@
 """Learning rates compared with the originals' own formulas at every step."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 
-from relm.recipes.optimization import Schedule
+from relm.recipes.optimization import SCHEDULES, Schedule
 from relm.training.schedules import learning_rate_scale
 
 
@@ -153,6 +155,52 @@ def test_a_decay_can_end_before_the_phase_does() -> None:
     assert Schedule(name="linear", warmup_share=0.5, decay_end=10).warmup(100) == 5
 
 
+SWEPT: dict[str, list[Any]] = {
+    "first_step": [0, 1],
+    "updates_per_step": [1, 3],
+    "warmup_steps": [0, 1, 3],
+    "warmup_share": [None, 0.1, 0.5],
+    "warmup_rounding": ["down", "nearest"],
+    "warmup_power": [0.5, 3.0],
+    "floor": [0.0, 0.3, 1.0],
+    "floor_cuts_off": [False, True],
+    "decay_ahead": [-1, 0, 1],
+    "decay_end": [None, 2, 30],
+    "power": [0.1, 5.0],
+    "decay_rate": [1e-300, 0.5, 1e308],
+    "decay_period": [1, 4],
+    "by_step": [{0: 1.0, 3: 0.0}, {-4: 0.3, 2: 1.0}],
+}
+
+
+def swept_schedules(name: str) -> Iterator[Schedule]:
+    """Yield a schedule for every combination of a shape's keys."""
+    keys = ("first_step", "updates_per_step", *SCHEDULES[name].keys)
+    for values in itertools.product(*(SWEPT[key] for key in keys)):
+        given = dict(zip(keys, values, strict=True))
+        is_warmed_twice = given.get("warmup_steps") and given.get("warmup_share")
+        if not is_warmed_twice and (given.get("warmup_share") or given.get("warmup_rounding") != "nearest"):
+            yield Schedule.model_validate({"name": name, **given})
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names)
+def test_the_rate_stays_between_0_and_the_peak_and_never_rises_after_the_warm_up(name: str) -> None:
+    for schedule, steps in itertools.product(swept_schedules(name), (1, 7)):
+        warmup, end = schedule.warmup(steps), schedule.decay_end or schedule.length(steps)
+        if warmup >= min(end, schedule.length(steps)):  # refused by the phase
+            continue
+        rates = [learning_rate_scale(schedule, step, steps) for step in range(1, steps + 1)]
+        assert all(0 <= rate <= 1 for rate in rates), (schedule, steps, rates)  # which NaN is not either
+        after = rates[(warmup + 1 - schedule.first_step) * schedule.updates_per_step if warmup else 0 :]
+        falls = all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(after))
+        assert falls or name == "by_step", (schedule, steps, rates)
+
+
+def test_a_decay_that_lags_begins_at_the_peak() -> None:
+    for name in ("linear", "cosine", "polynomial"):
+        assert scales(3, name=name, decay_ahead=-1, first_step=0)[:2] == [1.0, 1.0]
+
+
 def refusal(**schedule: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         Schedule.model_validate(schedule)
@@ -169,6 +217,7 @@ def refusal(**schedule: Any) -> str:
         ({"name": "natural_exponential"}, "natural_exponential needs decay_rate"),
         ({"name": "by_step"}, "by_step needs a share from step 1 on; found steps none"),
         ({"name": "by_step", "by_step": {5: 1.0}}, "by_step needs a share from step 1 on; found steps [5]"),
+        ({"name": "by_step", "by_step": {1: 1.5}}, "less than or equal to 1"),
         ({"name": "by_step", "by_step": {1: 1.0}, "warmup_steps": 3}, "warmup_steps: read with name: constant or"),
         ({"name": "linear", "warmup_steps": 3, "warmup_share": 0.1}, "warmup_steps (3) and warmup_share (0.1)"),
         ({"name": "linear", "warmup_rounding": "nearest"}, "warmup_rounding: nearest goes with warmup_share"),

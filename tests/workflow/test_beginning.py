@@ -23,7 +23,7 @@ from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.section import validate
 from relm.steps.training import refuse_another_start
-from small_project import FRAMES, TINY_RECIPE, Commands
+from small_project import CHECKOUT, FRAMES, TINY_RECIPE, Commands
 
 OWN_MODEL = "title: Mine\nlicence: my own\nweights: true\nfolder: mine\n"
 AFTER = {"verify": 1, "report": 1, "publish": 1}
@@ -302,6 +302,42 @@ def test_a_kept_optimizer_that_is_lost_is_made_again(finished: Commands) -> None
     shutil.rmtree(run / "second")
     train(finished, "kept")
     assert (run / "second" / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_more_steps_than_a_finished_run_has_are_announced_as_a_run_from_step_0(finished: Commands) -> None:
+    (run,) = finished.folder.glob("work/runs/tiny/*")
+    notice = f": trains from step 0, because a finished run is not extended: {run.relative_to(finished.folder)} is the same run"
+    name = "tiny+pretrain.main.steps=42"
+    assert f"{name}{notice} with 40 of 42 steps" in finished.snakemake(f"results/{name}", "-n").stdout
+    plan = Project().plan(name)
+    options = ["--phase", "main", "--manifest", str(plan.manifest("main")), "--tokenizer", str(plan.tokenizer)]
+    by_hand = finished.relm("pretrain", name, *options, "--output", str(plan.model_folder("main") / "model.safetensors"))
+    assert f"relm pretrain: {name}{notice} with 40 of 42 steps" in by_hand.stderr
+
+
+@pytest.mark.full
+def test_a_finished_run_goes_on_from_its_weights_or_with_its_optimizer_as_the_page_says(finished: Commands) -> None:
+    (model,) = finished.folder.glob("work/runs/tiny/*/main/model")
+    page = (CHECKOUT / "docs" / "training.md").read_text().partition("## More steps\n")[2].partition("\n## ")[0]
+    described, further, kept = re.findall("```yaml\n(.*?)```", page, re.DOTALL)
+    described = described.replace("work/runs/quickstart/FINGERPRINT/main/model", str(model.relative_to(finished.folder)))
+    small = {
+        "extends: quickstart": "extends: tiny",
+        "length: 64": "length: 32",
+        "size: 16": "size: 4",
+        "steps: 500": "steps: 20",
+    }
+    for name, text in (("models/finished", described), ("further", further), ("kept", kept)):
+        for old, new in small.items():
+            text = text.replace(old, new)
+        (finished.folder / "recipes" / f"{name}.yaml").write_text(text)
+    train(finished, "further")
+    losses = [lines(finished, name)[number]["loss"] for name, number in (("tiny", 0), ("tiny", -1), ("further", 0))]
+    assert abs(losses[2] - losses[1]) < (losses[0] - losses[1]) / 2, "it goes on where the other ended"
+    train(finished, "kept")
+    (again,) = finished.folder.glob("work/runs/kept/*/main/model/model.safetensors")
+    assert again.read_bytes() == (model / "model.safetensors").read_bytes(), "the first phase gives the same weights"
+    assert lines(finished, "kept", "more")[-1]["step"] == 20
 
 
 @pytest.mark.full

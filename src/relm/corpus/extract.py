@@ -30,6 +30,7 @@ from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.declaration import load
+from relm.recipes.folder_contents import describe_left_out
 from relm.recipes.identity import folder_files
 
 # Bytes of the source for each further worker: with fewer, starting one takes longer than it saves.
@@ -137,7 +138,11 @@ def extract(
             of_range = {RANGE: describe_range(part, split, source), WITHOUT_TEXT: without_text}
         write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped, **of_range)
     name = _name_source(dataset, source) + (f", {part}" if part else "")
-    return _format_summary(dataset, name, tally, time.perf_counter() - started)
+    summary = _format_summary(dataset, name, tally, time.perf_counter() - started)
+    if source is None or not source.is_dir() or FORMATS[dataset.format].reads_folders_whole:
+        return summary
+    left_out = describe_left_out(source, dataset.file_pattern, [file.path for file in files])
+    return f"{summary}; not read: {left_out}" if left_out else summary
 
 
 # --- which files, and which split ------------------------------------------------------------------------------------------
@@ -152,20 +157,11 @@ def _list_source_files(dataset: Dataset, source: Path | None) -> list[SourceFile
     if not source.is_dir():
         return [SourceFile(source.name, source)]
     paths = folder_files(dataset.model_copy(update={"folder": str(source)}))
-    files = [SourceFile(_name_inside(source, path), path) for path in paths]
+    files = [SourceFile(path.relative_to(source).as_posix(), path) for path in paths]
     if absent := set(dataset.held_out_files) - {file.name for file in files}:
         raise RelmError(f"{source}: held_out_files: {min(absent)} is not there; it has {', '.join(f.name for f in files)}")
     # Held-out files first, so that a run with few documents has some of both; within each split the order stays.
     return sorted(files, key=lambda file: file.name not in dataset.held_out_files)
-
-
-def _name_inside(folder: Path, path: Path) -> str:
-    name = path.relative_to(folder).as_posix()
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise RelmError(f"{str(path)!r}: the file's name is not valid UTF-8; rename it") from None
-    return name
 
 
 def _make_splitter(

@@ -22,7 +22,7 @@ from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
 from relm.corpus.source_faults import clip
 from relm.errors import RelmError
-from relm.evaluation.evaluated_text import read_content
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
 from relm.formatting import escape_controls, find_control_character
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
@@ -136,7 +136,7 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
 
 def _decode(name: str, content: bytes) -> str:
     try:
-        return content.decode()
+        return content.decode().removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 

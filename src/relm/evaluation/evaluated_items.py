@@ -7,7 +7,7 @@ from relm.corpus.parquet_content import parse_parquet
 from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.evaluation.choice_formats import READERS, Question, read_questions
-from relm.evaluation.evaluated_text import read_content, read_text
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_text
 from relm.evaluation.passages import read_passages
 
 
@@ -42,7 +42,7 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
         rows, found = read_content(file, sha256)
         return _read_glue(rows, file), found
     content, found = read_text(file, sha256)
-    return (_read_lines if form == "text" else _read_squad)(content, file), found
+    return (_read_lines if form == "text" else _read_squad)(content.removeprefix(BYTE_ORDER_MARK), file), found
 
 
 def _question_item(question: Question, file: Path) -> Item:

@@ -1,7 +1,8 @@
 """The input of an evaluation: a file, compared with the sha256 of its recipe, as text and as tokens."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,9 +13,14 @@ from relm.errors import RelmError
 from relm.examples.encoder import Disagreement, EncodedTexts, TextEncoder
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 
+log = logging.getLogger(__name__)
+
+BYTE_ORDER_MARK = "\ufeff"
+"""The character with which some editors begin a file; it belongs to no JSON."""
+
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
-    """Return the unchanged text of a UTF-8 file, line ends included, and the file's sha256.
+    """Return the unchanged text of a UTF-8 file, line ends and a byte order mark included, and the file's sha256.
 
     Args:
         sha256: the expected sha256; None: any.
@@ -29,6 +35,25 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
         return content.decode(), found
     except UnicodeDecodeError as error:
         raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+def find_editor_marks(path: Path, text: str) -> dict[str, int]:
+    """Return the counts of a byte order mark and of CR LF in a file's text, those above 0, with a warning if there are any."""
+    counts = {"byte_order_mark": int(text.startswith(BYTE_ORDER_MARK)), "cr_lf": text.count("\r\n")}
+    if found := {name: count for name, count in counts.items() if count}:
+        advice = "relm extract removes these from the text files that models are trained on; remove them to score text alone"
+        log.warning("%s: is scored%s; %s", path, describe_editor_marks(found), advice)
+    return found
+
+
+def describe_editor_marks(counts: Mapping[str, int]) -> str:
+    """Return the end of a phrase on a text with these counts; empty for a text that has neither.
+
+    >>> describe_editor_marks({"byte_order_mark": 1, "cr_lf": 3})
+    ' with its byte order mark and 3 ends of lines of CR LF'
+    """
+    names = {"byte_order_mark": "its byte order mark", "cr_lf": f"{counts.get('cr_lf', 0):,} ends of lines of CR LF"}
+    return f" with {' and '.join(names[name] for name in counts)}" if counts else ""
 
 
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:

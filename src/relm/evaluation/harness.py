@@ -1,10 +1,11 @@
 """Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), run by the harness itself.
 
 The harness has an environment of its own (`make harness`), with a pinned version, and runs as a process of its own. It reads
-the model's folder as its users do, through `transformers`.
+the model's folder as its users do, through `transformers`, with the ids of tokenizer.json (`harness_tokenizer`).
 """
 
 import json
+import logging
 import math
 import os
 import re
@@ -32,6 +33,8 @@ from relm.json_shapes import OBJECT, read_shaped
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config
+
+log = logging.getLogger(__name__)
 
 PROCESS = Path(__file__).with_name("harness_process.py")
 # Ends of the names of architectures that write text, as the harness's tasks need it.
@@ -247,6 +250,8 @@ def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str
         found: dict[str, Any] = read_json(answer, finite=False)  # a figure may be NaN
     if "refused" in found:
         raise RelmError(f"the harness: {found['refused']}")
+    if differs := found["found"]["beginnings"].get("tokenizer"):
+        log.warning("%s: %s", run.model, differs)
     return dict(found["found"])
 
 

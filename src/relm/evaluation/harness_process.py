@@ -18,7 +18,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -283,19 +285,6 @@ class Truncations(logging.Filter):
         return self.count == 1
 
 
-def read_beginnings(tokenizer: str) -> dict[str, Any]:
-    """Return the tokens that the harness puts before every text, and the one before a text whose first token is scored."""
-    from transformers import AutoTokenizer
-
-    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
-    encoded = loaded("a", return_special_tokens_mask=True)
-    added = encoded["input_ids"][: [*encoded["special_tokens_mask"], 0].index(0)]
-    prefix = loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id
-    described = [{"id": number, "token": loaded.convert_ids_to_tokens(number)} for number in added]
-    before_all = None if prefix is None else {"id": prefix, "token": loaded.convert_ids_to_tokens(prefix)}
-    return {"begin": "tokenizer", "begin_tokens": described, "prefix_token": before_all}
-
-
 # --- evaluation --------------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +318,16 @@ def choose_attention(config: Any) -> str:
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
+def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
+    """Call the function of this name in harness_tokenizer.py beside this file, where an isolated interpreter does not look."""
+    loader = SourceFileLoader("harness_tokenizer", str(Path(__file__).with_name("harness_tokenizer.py")))
+    loader.exec_module(beside := ModuleType(loader.name))
+    try:
+        return beside.choose_tokenizer(folder)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise Refused(f"{folder}: the tokenizer {error}") from error
+
+
 def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     """Evaluate the tasks; return figures, the data that they were computed on, and the log of examples if requested.
 
@@ -342,6 +341,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     if request["device"] == "cuda" and not torch.cuda.is_available():
         raise Refused("no CUDA device, or a harness without CUDA; `make DEVICE=cuda harness` makes one with it")
     torch.set_num_threads(request["threads"])
+    tokenizer, beginnings = choose_tokenizer(request["tokenizer"])
     folder = Path(request["task_folder"]) if request["task_folder"] else None
     truncations = Truncations()
     logging.getLogger("lm_eval.models.huggingface").addFilter(truncations)
@@ -352,7 +352,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
         try:
             found = simple_evaluate(
                 model="hf",
-                model_args=arguments,
+                model_args={**arguments, "tokenizer": tokenizer},
                 tasks=tasks,
                 batch_size=request["batch_size"],
                 device=request["device"],
@@ -374,7 +374,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
             for name, config in found["configs"].items()
         },
         "context": found.get("max_length"),
-        "beginnings": read_beginnings(request["tokenizer"]),
+        "beginnings": beginnings,
         "truncated": truncations.count,
         "data": data.names,
         "task_files": own_task_files(manager, found["results"], folder),

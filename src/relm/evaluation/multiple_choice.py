@@ -7,8 +7,11 @@ divisor of a choice's log-likelihood; all of a format's published ways are score
 - `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag;
 - `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there;
 - `pseudo_log_likelihood_accuracy`: masked models on BLiMP, as BabyLM's pipelines score them, with the same mean.
+
+Beside each figure F stand `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +31,15 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.masked_choices import WAY, only_pseudo_log_likelihood, require_mask, sentence_scores
 from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.models import CausalModel, load_causal
-from relm.evaluation.result import Result
+from relm.evaluation.result import Result, describe_ties
 from relm.evaluation.scoring import ScoredSequences
 from relm.evaluation.shared_prefixes import score_groups
+from relm.evaluation.ties import DESCRIPTION as NEAR_TIES
+from relm.evaluation.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.examples.tokenizers import LoadedTokenizer
 from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
+
+log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -84,7 +91,8 @@ def evaluate_multiple_choice(
     loaded = load_tokenizer_of(model_folder, tokenizer)
     score = _score_masked if is_masked(model_folder) else _score_causal
     scored = score(model_folder, loaded, questions, options, execution)
-    found = figures(scored.questions, scored.scores)
+    unit = ROUNDING[execution.precision]
+    found = figures(scored.questions, scored.scores, unit)
     protocol = {
         "in_words": scored.description,
         "tokenizer_sha256": loaded.sha256,
@@ -93,16 +101,25 @@ def evaluate_multiple_choice(
         **options.model_dump(),
         **scored.protocol,
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
+        "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
+        "tie_split": SPLIT,
         "precision": execution.precision,
         **({} if limit is None else {"limit": limit}),
     }
     Result(task=task, protocol=protocol, figures=found, model_sha256=scored.model_sha256).write(output)
-    accuracies = [
-        f"{name} {value:.4f}" for name, value in found.items() if name.startswith(tuple(scored.scores)) and "stderr" not in name
-    ]
+    if warning := describe_ties(found):
+        log.warning("%s: %s", file, warning)
+    return f"{_describe(found)}; {found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
+
+
+def _describe(found: Mapping[str, float | int]) -> str:
+    """Return the accuracies in a sentence, with the counts of ties, and what the accuracies are where these are split."""
+    names = [name.removesuffix("_tie_split") for name in found if name.endswith("_tie_split")]
+    split = {name: f" ({found[f'{name}_tie_split']:.4f} with ties split)" if found[f"{name}_tied"] else "" for name in names}
     return (
-        f"chose among {found['choices']:,} texts of {found['examples']:,} questions: {', '.join(accuracies)}; "
-        f"{found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
+        f"chose among {found['choices']:,} texts of {found['examples']:,} questions: "
+        f"{', '.join(f'{name} {found[name]:.4f}{split[name]}' for name in names)}; {found['ties']:,} ties, "
+        f"{found['near_ties']:,} near-ties"
     )
 
 
@@ -202,8 +219,23 @@ def choice_scores(
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
     groups = _choice_counts(questions) * len(encoded)
     sums = -np.add.reduceat(score_groups(model, sequences, groups, batch_tokens).nats, sequences.offsets[:-1])
+    sums = sums[_first_alike(rows, scored, groups)]  # rounding depends on where in a batch a choice is
     parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
+
+
+def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
+    """Return the number of the first sequence of its group that has the same tokens, (sequences,): equal choices tie exactly.
+
+    Args:
+        rows: the tokens of each sequence.
+        scored: (sequences,) count of its scored tokens.
+        sizes: (groups,) sequences of each, which follow one another.
+    """
+    groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    firsts: dict[tuple[int, int, bytes], int] = {}
+    keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
+    return [firsts.setdefault(key, number) for number, key in enumerate(keys)]
 
 
 def _question_of_each_choice(questions: Sequence[Question]) -> Integers:
@@ -239,40 +271,48 @@ def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> t
     >>> choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.array([6.0, 2.0, 1.0, 1.0]), [2, 2])
     (array([0, 0]), array([False,  True]))
     """
-    values = np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=lengths > 0)
-    parts = np.split(values, np.cumsum(counts)[:-1])
+    parts = np.split(divide(log_likelihoods, lengths), np.cumsum(counts)[:-1])
     return np.array([part.argmax() for part in parts]), np.array([np.sum(part == part.max()) > 1 for part in parts])
 
 
 # --- figures -----------------------------------------------------------------------------------------------------------------
 
 
-def figures(questions: Sequence[Question], scores: Mapping[str, ChoiceScores]) -> dict[str, float | int]:
-    """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right."""
+def figures(
+    questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
+) -> dict[str, float | int]:
+    """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
+
+    Args:
+        unit: the rounding of a token's log-likelihood, in nats.
+    """
     answers = np.array([question.answer for question in questions])
     counts, paradigms = _choice_counts(questions), np.array([question.paradigm for question in questions])
-    names = sorted(set(paradigms))
-    tied = np.zeros(len(questions), dtype=np.bool_)
+    groups = {str(name): paradigms == name for name in sorted(set(paradigms))}
+    tied, near = np.zeros((2, len(questions)), dtype=np.bool_)
     found: dict[str, float | int] = {}
-    by_paradigm: dict[str, float | int] = {f"{name}_examples": int((paradigms == name).sum()) for name in names if name}
+    by_paradigm: dict[str, float | int] = {f"{name}_examples": int(each.sum()) for name, each in groups.items() if name}
     for way, each in scores.items():
         for ending, lengths in divisors(way, questions, each).items():
             chosen, equal = choose(each.log_likelihoods, lengths, counts)
-            tied |= equal
-            found |= accuracy(
-                f"{way}_accuracy{ending}", [chosen[paradigms == name] == answers[paradigms == name] for name in names]
-            )
-            by_paradigm |= {
-                f"{name}_{way}_correct": int((chosen == answers)[paradigms == name].sum()) for name in names if name
-            }
+            shares, several = split_ties(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
+            tied, near = tied | equal, near | several
+            name = f"{way}_accuracy{ending}"
+            found |= accuracy(name, [(chosen == answers)[group] for group in groups.values()])
+            found[f"{name}_tie_split"] = float(np.mean([shares[group].mean() for group in groups.values()]))
+            found[f"{name}_tied"] = float(np.mean([several[group].mean() for group in groups.values()]))
+            for paradigm, group in groups.items() if by_paradigm else ():
+                by_paradigm[f"{paradigm}_{way}_correct"] = int((chosen == answers)[group].sum())
+                by_paradigm |= {f"{paradigm}_{way}_tied": float(several[group].mean())} if several[group].any() else {}
     return {
         **found,
         "examples": len(questions),
         "choices": sum(counts),
         "ties": int(tied.sum()),
+        "near_ties": int((near & ~tied).sum()),
         "tokens": int(sum(each.tokens.sum() for each in scores.values())),
         "truncated": int(np.any([each.truncated for each in scores.values()], axis=0).sum()),
-        **({"paradigms": len(names)} if by_paradigm else {}),
+        **({"paradigms": len(groups)} if by_paradigm else {}),
         **by_paradigm,
     }
 

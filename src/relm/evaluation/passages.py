@@ -4,7 +4,7 @@ from pathlib import Path
 
 from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
-from relm.evaluation.evaluated_text import read_text
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_text
 from relm.formatting import escape_controls
 
 
@@ -15,7 +15,7 @@ def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | No
         RelmError: the file has another sha256, or a line has no passage of two words.
     """
     content, found = read_text(file, sha256)
-    lines = content.removesuffix("\n").split("\n")[:limit]
+    lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
     return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
 
 

@@ -1,6 +1,7 @@
 """The result of an evaluation, `eval/TASK.json`, in the same form for every task."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,35 @@ from relm.recipes.section import Section
 # The exponential of more than this overflows.
 LARGEST_EXPONENT = 700.0
 
+# The largest share of questions with several likeliest choices at which an accuracy is compared with a published one.
+MOST_TIED = 0.01
+
 
 def perplexity(name: str, nats: float) -> dict[str, float]:
     """Return the figure e^nats under its name; nothing if that overflows."""
     return {name: math.exp(nats)} if nats < LARGEST_EXPONENT else {}
+
+
+def tied_share(name: str, figures: Mapping[str, Any]) -> float:
+    """Return the share of questions with several likeliest choices on which a figure of multiple choice rests, else 0.
+
+    Results of older versions have only the count of all ties, which counts for each of their accuracies.
+    """
+    plain = name.removesuffix("_stderr").removesuffix("_correct")
+    older = "ties" in figures and "near_ties" not in figures and ("_accuracy" in name or name.endswith("_correct"))
+    return float(figures["ties"] / max(1, figures.get("examples", 1)) if older else figures.get(f"{plain}_tied", 0.0))
+
+
+def describe_ties(figures: Mapping[str, Any]) -> str:
+    """Return a warning about the accuracy of multiple choice that rests on the most ties; nothing if no share is too large."""
+    name = max((name for name in figures if "_accuracy" in name), key=lambda name: tied_share(name, figures), default="")
+    share = tied_share(name, figures)
+    return (
+        f"{share:.2%} of the questions of {name} have several likeliest choices, of which the first counts: above "
+        f"{MOST_TIED:.0%} it is compared with no published figure."
+        if share > MOST_TIED
+        else ""
+    )
 
 
 class Sample(Section):

@@ -18,7 +18,13 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of, read_text
+from relm.evaluation.evaluated_text import (
+    describe_editor_marks,
+    encode_texts,
+    find_editor_marks,
+    load_tokenizer_of,
+    read_text,
+)
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
@@ -61,6 +67,7 @@ def evaluate_text(
     started = perf_counter()
     execution = execution or Execution()
     text, sha256 = read_text(file, file_sha256)
+    marks = find_editor_marks(file, text)
     loaded = load_tokenizer_of(model_folder, tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
     prepared = prepare_text(text, loaded, options, limit, beginning)
@@ -79,12 +86,13 @@ def evaluate_text(
         found["documents"] = len(prepared.sizes)
     names = {"tokenizer_sha256": loaded.sha256, "file": file.name, "file_sha256": sha256}
     described = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
-    described |= {} if limit is None else {"limit": limit}
+    described |= ({} if limit is None else {"limit": limit}) | ({"scored_as_text": marks} if marks else {})
     Result(task=task, protocol=described, figures=found, model_sha256=model.sha256).write(output)
     seconds = perf_counter() - started
     return (
-        f"scored {found['tokens_scored']:,} tokens of {file.name}: {found['nats_per_token']:.4f} nats per token, "
-        f"{found['bits_per_byte']:.4f} bits per byte; {found['tokens_scored'] / seconds:,.0f} tokens/s"
+        f"scored {found['tokens_scored']:,} tokens of {file.name}{describe_editor_marks(marks)}: "
+        f"{found['nats_per_token']:.4f} nats per token, {found['bits_per_byte']:.4f} bits per byte; "
+        f"{found['tokens_scored'] / seconds:,.0f} tokens/s"
     )
 
 

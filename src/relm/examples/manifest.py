@@ -14,10 +14,12 @@ from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_
 from relm.errors import RelmError
 from relm.examples.best_fit import PackingCounts
 from relm.formatting import escape_controls
-from relm.json_shapes import COUNT, LINE, OBJECT, Kind, Nullable, is_count, require_shape
-from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
+from relm.json_shapes import COUNT, LINE, NUMBER, Kind, Nullable, is_count, require_shape
+from relm.recipes.objectives import CROPPED_SHARE_LIMIT, OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
+WARNED_SHARE = 0.5
+"""Share of cropped tokens above which a warning is shown."""
 AGAIN = "make the manifest again"
 AGAIN_SHARD = "delete it with its sidecar and give the same command again"
 # Facts that all shards share. Sidecars of older versions lack those with a default.
@@ -123,7 +125,8 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
         output: the manifest.
 
     Raises:
-        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
+        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, a split is empty, or
+            packing cropped more of the training documents than their settings allow.
     """
     sidecars: dict[Path, Mapping[str, Any]] = {shard: read_sidecar(shard) for paths in shards.values() for shard in paths}
     for shard, facts in sidecars.items():
@@ -132,6 +135,8 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     for shard, facts in sidecars.items():
         require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)
     splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
+    if "train" in splits:
+        _require_uncropped(splits["train"], agreed["settings"], output)
     special = agreed["special"]
     end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
     tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
@@ -155,7 +160,7 @@ _SIDECAR = {
     **{f"{key}?": _OPTIONAL_COUNT for key in ("examples", "vocabulary_size", "end_of_text_id")},
     **{f"{key}?": _OPTIONAL_LINE for key in ("idx_sha256", "source", "objective", "layout", "tokenizer_sha256")},
     "special?": Nullable({"*": _OPTIONAL_COUNT}),
-    "settings?": OBJECT,
+    "settings?": {"causal?": {"cropped_share_limit?": NUMBER}},
     "length_histogram?": _HISTOGRAM,
     "packing?": {key.name: COUNT for key in fields(PackingCounts)},
 }
@@ -287,6 +292,17 @@ def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mappin
     )
 
 
+def _require_uncropped(split: Split, settings: Mapping[str, Any], output: Path) -> None:
+    """Raise RelmError if packing cropped a larger share of the training tokens than the settings of the examples allow."""
+    limit = settings.get("causal", {}).get("cropped_share_limit", CROPPED_SHARE_LIMIT)
+    if split.packing is not None and (share := split.packing.cropped_share(split.tokens)) > limit:
+        raise RelmError(
+            f"{output}: packing: best_fit crops {share:.2%} of the training tokens, more than causal.cropped_share_limit: "
+            f"{limit:g}, since documents are far longer than sequence_length: {settings.get('sequence_length')}. Use packing: "
+            "stream or longer sequences, or set causal.cropped_share_limit: 1 in the phase"
+        )
+
+
 def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
     """Return [longest, count] of lengths, with powers of two as bounds; empty ones count as one token.
 
@@ -320,7 +336,9 @@ def _format_split(split: Split) -> str:
 def format_packing(packing: PackingCounts, tokens: int) -> str:
     """Return a phrase on the documents that lost tokens; the rows have `tokens`."""
     rest = f", {packing.left_out_tokens:,} tokens at the end left out" if packing.left_out_tokens else ""
-    return f"{packing.cropped_share(tokens):.1%} of tokens cropped from {packing.cropped_documents:,} documents{rest}"
+    share = packing.cropped_share(tokens)
+    warning = " (warning: over half are lost; longer sequences crop fewer)" if share > WARNED_SHARE else ""
+    return f"{share:.1%} of tokens cropped from {packing.cropped_documents:,} documents{rest}{warning}"
 
 
 Facts = TypeVar("Facts")

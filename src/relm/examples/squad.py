@@ -1,5 +1,6 @@
 """SQuAD 1.1 files: paragraphs, with questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ def parse_squad(content: bytes, name: str) -> list[Paragraph]:
             answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
     """
     try:
-        value = parse_json(content.decode(), name, REMEDY)
+        value = parse_json(content.decode().removeprefix(codecs.BOM_UTF8.decode()), name, REMEDY)
     except UnicodeDecodeError as error:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     if fault := find_misfit(value, OBJECT) or find_misfit(value, _FILE) or next(_faults(value), None):

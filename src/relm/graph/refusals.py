@@ -22,6 +22,7 @@ from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.task_trust import TRUST, find_trust_fault
+from relm.reporting.shorter_runs import describe_shorter_run
 
 RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/]+)/?")
 
@@ -98,11 +99,15 @@ class Refusals:
         Raises:
             SystemExit: there are faults, and this is no dry-run.
         """
-        faults = list(dict.fromkeys(self._find_faults(list(self.workflow.dag.needrun_jobs()))))
+        jobs = list(self.workflow.dag.needrun_jobs())
+        faults = list(dict.fromkeys(self._find_faults(jobs)))
         if faults and not self.workflow.dryrun:
             raise RelmError("\n".join(faults))
         for fault in faults:
             logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
+        for name in _phases_to_train(jobs):
+            if notice := next(filter(None, map(describe_shorter_run, PROJECT.plan(name).runs)), None):
+                logger.warning(notice)
 
     def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
         """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""

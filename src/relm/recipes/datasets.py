@@ -209,7 +209,8 @@ class Dataset(Section):
     hub: Hub | None = None
     """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
     pattern: str | None = Field(default=None, pattern=r"^[^/]")
-    """Glob of the files of `folder` that are read, in sorted order; null: the format's default, `**/*.txt` for plain text."""
+    """Glob of the files of `folder` that are read, in sorted order; null: the format's default, `**/*.txt` for plain text.
+    Hidden files are not read, and `**` follows no links to folders."""
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
     error."""

@@ -17,6 +17,7 @@ from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
+from relm.recipes.folder_contents import match_files
 from relm.recipes.home_folder import expand_home
 from relm.recipes.objectives import Causal, Objective
 from relm.recipes.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
@@ -55,16 +56,14 @@ def folder_files(dataset: Dataset) -> list[Path]:
     """Return the files of a dataset that is a folder, sorted by their path inside it.
 
     Raises:
-        RelmError: the folder is absent or has no file that matches the pattern.
+        RelmError: the folder is absent or has no file that matches the pattern, or a file's name is not UTF-8.
     """
     assert dataset.folder is not None
     folder = resolve_own_folder(dataset.folder, "folder")
     if not folder.is_dir():
         raise RelmError(f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder`")
-    files = sorted(
-        (path for path in folder.glob(dataset.file_pattern) if path.is_file()),
-        key=lambda p: p.relative_to(folder).as_posix(),
-    )
+    # The library that reads a folder whole chooses its files by itself.
+    files = match_files(folder, dataset.file_pattern, reads_hidden=FORMATS[dataset.format].reads_folders_whole)
     if not files:
         raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`; correct `folder` or it")
     require_own_files(files, folder, "folder")

@@ -16,12 +16,12 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.file_names import NOT_RECIPES
-from relm.recipes.identity import folder_files
-from relm.recipes.own_folders import format_consent, needs_consent, resolve_own_folder
+from relm.recipes.folder_contents import describe_left_out, ignore_case, list_linked_folders, match_files
+from relm.recipes.own_folders import format_consent, needs_consent, require_own_files, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import RunName
-from relm.recipes.section import NAME
+from relm.recipes.section import NAME, validate
 from relm.recipes.variation import format_value
 
 SCHEMA = "# yaml-language-server: $schema={}envs/{}.schema.json"
@@ -59,9 +59,9 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
     _require_plain_recipe(parent)
     parent_path = project.recipe_path(parent)
     recipe = load_recipe(parent_path)
-    files = {}
+    files, left_out = {}, ""
     if folder is not None:
-        files[data_path] = new_dataset(name, folder, pattern)
+        files[data_path], left_out = new_dataset(name, folder, pattern)
     files[path] = "\n".join(_recipe_lines(recipe, name, parent, has_data=folder is not None)) + "\n"
     if taken := next((file for file in files if os.path.lexists(file)), None):
         raise RelmError(f"{taken}: exists already and stays as it is; choose another name")
@@ -80,6 +80,7 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
     return "\n".join(
         [
             *(f"wrote {file}" for file in files),
+            *([f"not read: {left_out}"] if left_out else []),
             "next:",
             *(f"  {command:<{width}}   {words}" for command, words in commands.items()),
         ]
@@ -204,21 +205,26 @@ def _lines_of(section: BaseModel, keys: Sequence[str], depth: int) -> Iterator[s
             yield f"{'  ' * depth}{key}: {value}" + (f"   # {first}" if first else "")
 
 
-def new_dataset(name: str, folder: str, pattern: str | None) -> str:
-    """Return the file of a dataset that is a folder of texts, with a count of what was found.
+def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
+    """Return the file of a dataset that is a folder of texts, with a count of what was found, and what was left out.
 
     Raises:
         RelmError: there is no such folder, or no file in it matches; names the kinds of files that are there.
     """
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        raise RelmError(f"--data {os.fsencode(folder)!r}: the folder's name is not valid UTF-8; rename it") from None
     content = {"title": name, "licence": "unknown", "language": "und", "format": "text_files", "folder": folder}
-    dataset = Dataset.model_validate(content | ({"pattern": pattern} if pattern else {}))
+    given = content | ({"pattern": pattern} if pattern is not None else {})
+    dataset = validate(Dataset, given, Path("--data" if pattern is None else "--data and --pattern"))
     resolved = resolve_own_folder(folder, "--data")
     if not resolved.is_dir():
         raise RelmError(f"--data {folder}: no such folder (looked in {resolved.resolve().parent}); give a folder of text files")
-    try:
-        files = folder_files(dataset)
-    except RelmError:
-        raise RelmError(f"--data {folder}: no file matches {dataset.file_pattern}; {_describe_kinds(resolved)}") from None
+    files = match_files(resolved, dataset.file_pattern)
+    if not files:
+        raise RelmError(f"--data {folder}: no file matches {dataset.file_pattern}; {_advise(resolved, dataset.file_pattern)}")
+    require_own_files(files, resolved, "--data")
     few = len(files) < FEW_FILES
     end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in so many: held_out_one_in"
     size = format_bytes(sum(path.stat().st_size for path in files))
@@ -234,14 +240,23 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> str:
         *([f"pattern: {format_value(pattern)}"] if pattern else [f"# pattern: {format_value(FORMATS['text_files'].pattern)}"]),
         end if few else "# held_out_one_in: 10   # one file in so many tests the model",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", describe_left_out(resolved, dataset.file_pattern, files)
 
 
-def _describe_kinds(folder: Path) -> str:
-    """Return a phrase on the files in a folder by their suffixes, with the option that reads the most frequent ones."""
-    kinds = Counter(path.suffix for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+def _advise(folder: Path, pattern: str) -> str:
+    """Return a phrase on what a folder has in which no file matches a pattern, and an option that reads it."""
+    if match_files(folder, ignore_case(pattern)):
+        return f"it has {describe_left_out(folder, pattern, ())}; give --pattern '{ignore_case(pattern)}'"
+    inside = (f"{link.relative_to(folder).as_posix()}/{pattern}" for link in list_linked_folders(folder, ()))
+    if entered := next((linked for linked in inside if match_files(folder, linked)), None):
+        return f"it has {describe_left_out(folder, pattern, ())}; give --pattern '{entered}', or the folder itself as --data"
+    kinds = Counter(path.suffix for path in match_files(folder, "**/*"))
     if not kinds:
-        return "it has no files"
+        left_out = describe_left_out(folder, pattern, ()) or "no files"
+        return f"it has {left_out}; give a folder of text files"
     shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
     most = next((suffix for suffix, _ in kinds.most_common() if suffix), "")
+    format_ = next((one.name for one in FORMATS if one.pattern.rstrip("*") == f"**/*{most}"), "text_files")
+    if format_ != "text_files":
+        return f"it has {shown}; for {most}, copy a file in recipes/data/ with format: {format_}"
     return f"it has {shown}; give --pattern '**/*{most}' for texts of another suffix"

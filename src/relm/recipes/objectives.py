@@ -15,6 +15,7 @@ from relm.recipes.section import Section
 
 # The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
 TOKEN_STREAM, TABLE = "tokens", "table"
+CROPPED_SHARE_LIMIT = 0.95
 
 
 def _no_keys(objective: "Objective") -> Collection[str]:
@@ -113,6 +114,8 @@ class Causal(Section):
     with_replacement: each window is drawn independently from all of them, as nanoGPT draws them with stride: 1."""
     document_attention: bool = False
     """Batches have the document of each token, so that attention can be restricted to the same document."""
+    cropped_share_limit: float = Field(default=CROPPED_SHARE_LIMIT, gt=0, le=1)
+    """Largest share of the training tokens that packing: best_fit may crop; examples with more cropped are refused."""
 
     @model_validator(mode="after")
     def documents_can_be_told_apart(self) -> Self:
@@ -124,6 +127,8 @@ class Causal(Section):
     def best_fit_has_its_options(self) -> Self:
         if self.packing == "best_fit" and self.stride is not None:
             raise ValueError("stride: packing: best_fit has no windows that could overlap; leave it out")
+        if self.packing != "best_fit" and self.cropped_share_limit != CROPPED_SHARE_LIMIT:
+            raise ValueError(f"cropped_share_limit: goes with packing: best_fit, found {self.packing}; leave it out")
         if (self.packing == "best_fit") != (self.end_of_text == "before"):
             raise ValueError(
                 "packing: best_fit begins each document with the end-of-text token, and needs end_of_text: before; "

@@ -234,7 +234,7 @@ class Schedule(Section):
     """Steps between two decreases; for natural_exponential."""
     decay_end: int | None = Field(default=None, gt=0)
     """Step at which floor is reached, which may be beyond the phase; null: the last step. warmup_share is a share of it."""
-    by_step: dict[int, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    by_step: dict[int, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Step -> share of the peak from that step on; for by_step."""
     first_step: Literal[0, 1] = 1
     """Index of the first update. 1: the last update has the final learning rate, and the first of a warm-up is above 0; 0: the

@@ -35,8 +35,9 @@ class TextPerplexity(Section):
     overlap. rolling has no stride."""
     begin: Begin = "tokenizer"
     """Tokens that are prepended. none: no tokens; tokenizer: those that the tokenizer adds before a text that it encodes, its
-    bos or nothing; every_window: every window begins with bos, which counts in its length, so a window of L tokens has bos and
-    L - 1 tokens of text. The first token prepended to a document is never scored."""
+    bos or nothing; every_window: every window begins with bos, which counts in its length: a window of L tokens sees bos and
+    L - 1 tokens of text. A strided one scores these, any other one also the token after them. The first token prepended to a
+    document is never scored."""
     first_token: Literal["given", "scored"] = "given"
     """Treatment of a document's first token, which is bos if that is prepended. given: it is not scored; scored: it is scored,
     conditioned on the tokenizer's bos or else its end-of-text token. So lm_eval scores a bos that the tokenizer adds."""

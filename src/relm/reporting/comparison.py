@@ -24,8 +24,9 @@ from relm.reporting.stored_runs import StoredRun, find_stored_runs, read_object
 NORMAL = 1.959964
 # Names under which evaluations state the standard error of a figure.
 STANDARD_ERRORS = ("{}_standard_error", "{}_stderr")
-# Parts of a protocol that are prose, or say where and on what it ran, which changes rounding alone.
-NOT_PROTOCOL = frozenset({"in_words", MACHINES})
+# Parts of a protocol that are prose, or notes that older results lack, or say where and on what it ran, which changes rounding
+# alone.
+NOT_PROTOCOL = frozenset({"in_words", "near_ties", "tie_split", "scored_as_text", MACHINES})
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relm.evaluation.result import describe_ties
+
 # Maps a figure to its name, its format and its explanation, in the order in which figures are shown.
 FIGURES = {
     "nats_per_token": ("Loss", ".4f", "nats per token"),
@@ -41,6 +43,24 @@ FIGURES = {
             ("ambiguous_word_accuracy", "Ambiguous words right", "of words that could be several"),
             ("character_accuracy", "Letters right", "share of letters"),
             ("diacritic_accuracy", "Diacritics right", "share of letters that have one"),
+        )
+    },
+    **{
+        f"{figure}{suffix}": (name if not suffix else shown, ".2%" if suffix == "_tied" else ".4f", meaning)
+        for figure, name in (
+            ("lm_eval_accuracy", "Accuracy, lm_eval"),
+            ("lm_eval_accuracy_per_character", "Accuracy by character, lm_eval"),
+            ("lm_eval_accuracy_per_byte", "Accuracy by byte, lm_eval"),
+            ("llm_c_accuracy", "Accuracy, llm.c"),
+            ("llm_c_accuracy_per_token", "Accuracy by token, llm.c"),
+            ("babylm_accuracy", "Accuracy, BabyLM"),
+            ("pseudo_log_likelihood_accuracy", "Accuracy by pseudo-log-likelihood"),
+        )
+        for suffix, shown, meaning in (
+            ("", "", "share of questions whose right choice is the likeliest, the first of equal ones"),
+            ("_stderr", "Its standard error", ""),
+            ("_tie_split", "The same, ties split", "1/k where the right choice is one of k likeliest"),
+            ("_tied", "Its ties", "questions with several likeliest choices, exactly or but for rounding"),
         )
     },
     "exact_match": ("Exact match", ".4f", "share of answers that are right, without case, articles and punctuation"),
@@ -144,6 +164,8 @@ def measured_task(
     description = str(protocol.pop("in_words", ""))
     if "limit" in protocol:
         description += f" Only the first {protocol['limit']:,} were evaluated."
+    if ties := describe_ties(values):
+        description += f" {ties}"
     figures = [_figure(name, key, values[key], earlier.get(key)) for key in order]
     return Task(name, description, protocol, figures, describe_contamination(contamination) if contamination else None)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
+from relm.evaluation.result import MOST_TIED, tied_share
 from relm.recipes.expectations import Expectation
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import MACHINES
@@ -146,18 +147,21 @@ def _format_machines(machines: Sequence[str | None]) -> str:
 
 
 def _figures(metric: str, runs: Mapping[int, Evaluations]) -> tuple[dict[int, float], str | None]:
-    """Return seed -> the measured figure that ``metric`` names; or none, and the reason why a seed has none."""
+    """Return seed -> the measured figure that ``metric`` names, and the reason why a seed has none or one of too many ties."""
     found: dict[int, float] = {}
+    reason = None
     for seed, evaluations in runs.items():
         value, absence = _figure(metric, evaluations)
+        if absence and len(runs) > 1:
+            absence = f"{absence} with seed {seed}"
         if value is None:
-            return {}, f"{absence} with seed {seed}" if len(runs) > 1 else absence
-        found[seed] = value
-    return found, None
+            return {}, absence
+        found[seed], reason = value, reason or absence
+    return found, reason
 
 
 def _figure(metric: str, evaluations: Evaluations) -> tuple[float | None, str | None]:
-    """Return the measured figure that ``metric`` names, or the reason why there is none."""
+    """Return the measured figure that ``metric`` names, and the reason why there is none or why it is not compared."""
     task, *keys = metric.split(".")
     if task not in evaluations:
         return None, f"task {task} was not evaluated; add it to `evaluate` in the recipe"
@@ -166,7 +170,10 @@ def _figure(metric: str, evaluations: Evaluations) -> tuple[float | None, str | 
         value = value.get(key) if isinstance(value, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None, f"task {task} gives no figure {'.'.join(keys)} (found {value!r})"
-    return float(value), None
+    share = tied_share(".".join(keys), evaluations[task]["figures"])
+    return float(
+        value
+    ), None if share <= MOST_TIED else f"{share:.2%} of its questions are ties or near-ties, above {MOST_TIED:.0%}"
 
 
 def _test_row(row: Row, expectation: Expectation, comparison: MeanDifference) -> Row:

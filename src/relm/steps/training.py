@@ -22,6 +22,7 @@ def pretrain_job(a: Arguments) -> Job:
     from relm.forecast.machine_figures import fill_in_peak
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.replay.lost_logs import replaced_logs
+    from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
 
     plan = plan_of(a)
@@ -35,6 +36,8 @@ def pretrain_job(a: Arguments) -> Job:
     def run() -> str:
         folder = a.output.parent.parent
         if not ranks.rank():
+            if (notice := describe_shorter_run(plan)) is not None:
+                logger.warning("%s", notice)
             write_json(folder.parent / RESOLVED, seal(record_run(plan)))
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):

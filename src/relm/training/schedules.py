@@ -79,7 +79,8 @@ def _decayed(schedule: Schedule, number: int, steps: int, shape: Callable[[float
     if warming is not None:
         return warming
     warmup, end = schedule.warmup(steps), schedule.decay_end or schedule.length(steps)
-    return _above_floor(schedule, shape(min(1.0, (number + schedule.decay_ahead - warmup) / (end - warmup))))
+    progress = (number + schedule.decay_ahead - warmup) / (end - warmup)  # below 0 at step 0 with decay_ahead: -1, no warm-up
+    return _above_floor(schedule, shape(min(1.0, max(0.0, progress))))
 
 
 def _above_floor(schedule: Schedule, share: float) -> float:

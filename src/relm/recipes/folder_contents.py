@@ -1,0 +1,95 @@
+"""The files of a folder of the user's own: those that a dataset reads, and those that it leaves out."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.formatting import escape_controls
+
+NAMED = 3
+"""Names that are shown of each kind of file that is left out."""
+
+
+def match_files(folder: Path, pattern: str, reads_hidden: bool = False) -> list[Path]:
+    """Return the files of a folder that match a pattern, sorted by their path inside it.
+
+    Args:
+        reads_hidden: return hidden files too, which otherwise only a pattern with a leading dot finds.
+
+    Raises:
+        RelmError: the pattern is malformed, or a file's name is not UTF-8.
+    """
+    reads_hidden |= any(part.startswith(".") for part in Path(pattern).parts)
+    inside = {path: path.relative_to(folder).as_posix() for path in _glob(folder, pattern) if path.is_file()}
+    found = sorted(
+        (path for path, name in inside.items() if reads_hidden or not _is_hidden(name)), key=lambda path: inside[path]
+    )
+    for path in found:
+        try:
+            inside[path].encode()
+        except UnicodeEncodeError:
+            raise RelmError(f"{os.fsencode(path)!r}: the file's name is not valid UTF-8; rename it") from None
+    return found
+
+
+def ignore_case(pattern: str) -> str:
+    """Return a pattern that matches the same names in upper and lower case.
+
+    >>> ignore_case("**/[ab]*.txt")
+    '**/[ab]*.[tT][xX][tT]'
+    """
+    return re.sub(r"(\[[^]]*\])|([a-zA-Z])", lambda found: found[1] or f"[{found[2].lower()}{found[2].upper()}]", pattern)
+
+
+def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> str:
+    """Return what a dataset does not read although one might expect it: the count of each kind, and names; '' for nothing.
+
+    Args:
+        files: the files that it reads.
+    """
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for path, kind in _find_left_out(folder, pattern, files):
+        kinds[kind].append(escape_controls(path.relative_to(folder).as_posix()))
+    phrases = (
+        f"{kind} {len(names):,} ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''})"
+        for kind, names in kinds.items()
+    )
+    return ", ".join(phrases).encode("utf-8", "backslashreplace").decode()
+
+
+def list_linked_folders(folder: Path, files: Collection[Path]) -> list[Path]:
+    """Return the links to folders in which no file is read, sorted; hidden ones do not count."""
+    entered = {parent for file in files for parent in file.parents}
+    links = (path for path in sorted(folder.rglob("*")) if path.is_symlink() and path.is_dir())
+    return [path for path in links if path not in entered and not _is_hidden(path.relative_to(folder).as_posix())]
+
+
+def _find_left_out(folder: Path, pattern: str, files: Collection[Path]) -> Iterator[tuple[Path, str]]:
+    near = set(_glob(folder, ignore_case(pattern)))
+    linked = set(list_linked_folders(folder, files))
+    for path in sorted({folder, *near, *folder.rglob("*")} - set(files)):
+        if path in linked:
+            yield path, "linked folders"
+        elif path.is_dir():
+            yield from [(path, "unreadable folders")] * (not os.access(path, os.R_OK | os.X_OK))
+        elif _is_hidden(path.relative_to(folder).as_posix()):
+            yield from [(path, "hidden files")] * (path in near)
+        elif path.is_symlink() and not path.exists():
+            yield path, "broken links"
+        elif path in near:
+            yield path, "names in another case" if path.is_file() else "pipes or devices"
+
+
+def _glob(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except (ValueError, IndexError, OSError):
+        raise RelmError(f"pattern {pattern!r:.99}: no glob of files; correct it, such as **/*.txt") from None
+
+
+def _is_hidden(inside: str) -> bool:
+    """Return whether a file, or a folder above it, is hidden; `inside` is its path in the dataset's folder."""
+    return "/." in f"/{inside}"

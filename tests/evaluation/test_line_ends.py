@@ -1,0 +1,87 @@
+"""Files of test texts with a byte order mark and CR LF: perplexity scores them as text and says so, JSON has neither."""
+
+import json
+import logging
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from choice_files import ROWS, write_lines
+
+from harness_tasks import small_model, small_tokenizer
+from question_files import made_file
+from relm.artifact import read_json
+from relm.evaluation.choice_formats import read_questions
+from relm.evaluation.evaluated_items import read_items
+from relm.evaluation.execution import Execution
+from relm.evaluation.passages import read_passages
+from relm.evaluation.text_perplexity import evaluate_text
+from relm.examples.squad import parse_squad
+from relm.recipes.protocol_options import TextPerplexity
+
+MARK = b"\xef\xbb\xbf"
+TEXT = b"The cat sat on the mat.\nIt was late.\nA dog looked at it.\n"
+
+
+def marked(content: bytes) -> bytes:
+    """Return a file's content as some editors save it."""
+    return MARK + content.replace(b"\n", b"\r\n")
+
+
+def zipped(file: Path) -> Path:
+    with zipfile.ZipFile(file.with_suffix(".zip"), "w") as archive:
+        archive.writestr("a.jsonl", file.read_bytes())
+    return file.with_suffix(".zip")
+
+
+READERS: dict[str, tuple[list[dict[str, Any]], Callable[[Path], Any]]] = {
+    "lambada": ([{"text": "a passage of words"}] * 2, lambda file: read_passages(file, None, "text", None)[0]),
+    **{
+        form: (ROWS[form], lambda file, form=form: [(q.prompts, q.answer) for q in read_questions(file, None, form, None)[0]])  # type: ignore[misc]
+        for form in ROWS
+    },
+    "zip": (ROWS["piqa"], lambda file: [(q.prompts, q.answer) for q in read_questions(zipped(file), None, "piqa", None)[0]]),
+    "squad": ([made_file()], lambda file: parse_squad(file.read_bytes(), "f")),
+    "squad's items": ([made_file()], lambda file: read_items(file, None, "squad", "")[0]),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_lines_of_json_are_the_same_with_a_byte_order_mark_and_cr_lf(kind: str, tmp_path: Path) -> None:
+    rows, read = READERS[kind]
+    file = write_lines(tmp_path / "f.jsonl", rows)
+    plain = read(file)
+    file.write_bytes(marked(file.read_bytes()))
+    assert read(file) == plain
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ends")
+    return small_model(folder / "model", small_tokenizer(folder), positions=60)
+
+
+@pytest.mark.parametrize(
+    ("content", "found", "said"),
+    [
+        (TEXT, None, " tokens of f.txt: "),
+        (MARK + TEXT, {"byte_order_mark": 1}, " of f.txt with its byte order mark: "),
+        (TEXT.replace(b"\n", b"\r\n"), {"cr_lf": 3}, " of f.txt with 3 ends of lines of CR LF: "),
+        (marked(TEXT), {"byte_order_mark": 1, "cr_lf": 3}, " of f.txt with its byte order mark and 3 ends of lines of CR LF: "),
+    ],
+)
+def test_perplexity_says_that_it_scores_them(
+    content: bytes, found: dict[str, int] | None, said: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "f.txt").write_bytes(content)
+    given = {"tokenizer": model / "tokenizer.json", "file": tmp_path / "f.txt", "output": tmp_path / "e.json", "task": "e"}
+    with caplog.at_level(logging.WARNING):
+        sentence = evaluate_text(model, **given, options=TextPerplexity(), execution=Execution(threads=1))  # type: ignore[arg-type]
+    assert said in sentence
+    result = read_json(tmp_path / "e.json")
+    assert result["protocol"].get("scored_as_text") == found
+    assert result["figures"]["bytes"] == len(content)
+    assert ("relm extract removes these" in caplog.text) == (found is not None)
+    assert json.dumps(result)
