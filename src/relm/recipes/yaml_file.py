@@ -26,8 +26,8 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
 _BOOLEAN = "tag:yaml.org,2002:bool"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-# Whole numbers that YAML 1.1 reads in base 8 or 60, to a reader's surprise.
-_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9_]+(:[0-5]?[0-9])+")
+# Numbers that YAML 1.1 reads in base 8, 2 or 60, to a reader's surprise.
+_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?0b[01_]+|[-+]?[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -185,9 +185,11 @@ def _scalar(loader: Any, node: yaml.Node) -> Any:
     except (ValueError, ArithmeticError) as error:
         kind = "number" if node.tag in _NUMBERS else "date"
         raise _Fault(line, f"{text!r} is not a {kind} ({error}); correct it, or quote it if it is text") from None
-    if isinstance(value, int) and node.tag in _NUMBERS and _OTHER_BASE.fullmatch(text):
-        base = 60 if ":" in text else 8
+    if node.tag in _NUMBERS and _OTHER_BASE.fullmatch(text):
+        base = 60 if ":" in text else 2 if "b" in text else 8
         raise _Fault(line, f"{text!r} is {value} in YAML, which reads it in base {base}; write that, or quote it if it is text")
+    if node.tag in _NUMBERS and "_" in text:
+        raise _Fault(line, f"{text!r} has an underscore, which YAML 1.2 takes for text; write {value}, or quote it if it is text")
     if isinstance(value, float) and not math.isfinite(value):
         raise _Fault(line, f"{text!r} is not a finite number; give one, or quote it if it is text")
     return value
