@@ -40,6 +40,16 @@ rule report:
         " --contamination {input.contamination:q} {params.set} --output {output.report:q} --log {log:q}"
 
 
+# The one input of a published folder with damaged files. It fails and says more; so nothing is published over the folder.
+rule check_damaged:
+    output:
+        temp(f"{WORK}/damaged/{{recipe}}"),
+    log:
+        f"{LOGS}/damaged/{{recipe}}.log",
+    shell:
+        "python -m relm check results/{wildcards.recipe:q} --log {log:q} && touch {output:q}"
+
+
 # The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.
 rule publish:
     input:

@@ -32,7 +32,10 @@ FAULTS = {
     "a fraction of 5,000 digits": (b"a: 0." + b"1" * 5000, "line 1: a number of 5,002 characters"),
     "a number in base 8": (b"a: 1\nseed: 010\n", "line 2: '010' is 8 in YAML, which reads it in base 8; write that, or quote"),
     "a time of day": (b"a: 12:30\n", "line 1: '12:30' is 750 in YAML, which reads it in base 60; write that, or quote it"),
-    "a time with seconds": (b"a: 1:30.5\n", "line 1: '1:30.5' is 90.5 in YAML, which reads it in base 60; write that, or quote"),
+    "a time with seconds": (
+        b"a: 1:30.5\n",
+        "line 1: '1:30.5' is 90.5 in YAML, which reads it in base 60; write that, or quote",
+    ),
     "bits": (b"a: 0b11\n", "line 1: '0b11' is 3 in YAML, which reads it in base 2; write that, or quote it"),
     "an underscore": (b"a: 1_0\n", "line 1: '1_0' has an underscore, which YAML 1.2 takes for text; write 10, or quote it"),
     "an underscore in a fraction": (b"a: 1_0.5\n", "line 1: '1_0.5' has an underscore, which YAML 1.2 takes for text"),

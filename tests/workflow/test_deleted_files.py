@@ -124,3 +124,21 @@ def test_a_damaged_result_is_named_and_one_of_another_fingerprint_says_what_it_r
     assert f"replaces fingerprint {run.name} by " in done.stdout
     assert "(pretrain.main.steps 40 → 12); the files of the old one stay in work/runs/tiny/" in done.stdout
     assert f'"fingerprint": "{run.name}"' in (finished_copy.folder / "results/tiny/provenance.json").read_text()
+
+
+def test_a_damaged_result_fails_and_leaves_the_other_targets(finished_copy: Commands) -> None:
+    published = finished_copy.folder / "results/tiny"
+    (run,) = (finished_copy.folder / "work/runs/tiny").iterdir()
+    with open(published / "model.safetensors", "ab") as file:
+        file.write(b"x")
+    before = {path: path.read_bytes() for path in published.rglob("*") if path.is_file()}
+    (run / "report/report.html").unlink()
+    done = finished_copy.snakemake("results/tiny", str((run / "report/report.html").relative_to(finished_copy.folder)))
+    assert done.returncode == 1
+    assert "results/tiny: DAMAGED: model.safetensors" in done.stdout
+    assert "up to date" not in done.stdout
+    assert "perplexity" not in done.stdout.lower()
+    assert (run / "report/report.html").exists(), "the other target is made"
+    assert {path: path.read_bytes() for path in published.rglob("*") if path.is_file()} == before
+    shutil.rmtree(finished_copy.folder / "work")
+    assert finished_copy.jobs("results/tiny").keys() == {"check_damaged", "publish"}, "nothing is trained again"

@@ -16,6 +16,7 @@ from relm.graph.asking import report_faults, stop_at_faults
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.graph.side_products import count_as_outputs
+from relm.recipes.identity import work_folder
 from relm.recipes.plan import REFERENCE, Plan
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import DAMAGED, MISSING
@@ -24,6 +25,8 @@ from relm.reporting.replaced_results import describe_replaced, find_replaced
 
 # Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
 LARGEST_HASHED = 2**24
+DAMAGED_RESULTS = "damaged"
+"""Folder in the work folder whose files the rule `check_damaged` never makes."""
 
 
 class Reruns:
@@ -46,14 +49,15 @@ class Reruns:
         plan = plan_of_run(wildcards)
         seeds = [run.recipe.seed for run in plan.runs]
         self._compare(plan.run_folder / "verify.json", seeds, "seeds")
-        if is_main_process(self.workflow) and plan.results.is_dir():
-            self._compare_result(plan)
+        if is_main_process(self.workflow) and plan.results.is_dir() and self._is_damaged(plan):
+            return {"damaged": str(work_folder() / DAMAGED_RESULTS / wildcards.recipe)}
         return published(wildcards)
 
-    def _compare_result(self, plan: Plan) -> None:
-        """Have a folder that lacks files, or has those of another fingerprint, made again, and warn of damaged files.
+    def _is_damaged(self, plan: Plan) -> bool:
+        """Return whether a folder has damaged files; have one of another fingerprint, or that lacks files, made again.
 
-        A file that differs is not replaced unasked, since somebody may have edited it.
+        A file that differs is not replaced unasked, since somebody may have edited it. The one input of a damaged folder is
+        made by `relm check`, which fails: the folder stays, and the command ends with 1 once its other targets are made.
         """
         recipe = plan.results / "recipe.json"
         if recipe.is_file() and _value(recipe, "fingerprint") != plan.fingerprint:
@@ -61,20 +65,21 @@ class Reruns:
             replaced = find_replaced(plan)
             if replaced is not None:
                 self._warn(describe_replaced(plan, replaced))
-            return
+            return False
         try:
             differences = find_differences(plan.results, largest=LARGEST_HASHED, keeps=False)[0]
         except RelmError:  # neither list of hashes is there
             self.workflow.dag.forcefiles.add(str(plan.results))
-            return
+            return False
         damaged = [found.name for found in differences if found.state == DAMAGED]
         if damaged:
             self._warn(
                 f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
                 "the same command publishes it again"
             )
-        elif any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
+        if damaged or any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
             self.workflow.dag.forcefiles.add(str(plan.results))
+        return bool(damaged)
 
     def _warn(self, line: str) -> None:
         """Show a line, once."""

@@ -189,7 +189,9 @@ def _scalar(loader: Any, node: yaml.Node) -> Any:
         base = 60 if ":" in text else 2 if "b" in text else 8
         raise _Fault(line, f"{text!r} is {value} in YAML, which reads it in base {base}; write that, or quote it if it is text")
     if node.tag in _NUMBERS and "_" in text:
-        raise _Fault(line, f"{text!r} has an underscore, which YAML 1.2 takes for text; write {value}, or quote it if it is text")
+        raise _Fault(
+            line, f"{text!r} has an underscore, which YAML 1.2 takes for text; write {value}, or quote it if it is text"
+        )
     if isinstance(value, float) and not math.isfinite(value):
         raise _Fault(line, f"{text!r} is not a finite number; give one, or quote it if it is text")
     return value
