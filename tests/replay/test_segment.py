@@ -629,6 +629,13 @@ def test_a_folder_from_before_there_were_segments_says_so(tiny: Plan) -> None:
         replay()
 
 
+def test_a_pipe_in_place_of_the_list_of_checkpoints_is_refused(tiny: Plan) -> None:
+    os.remove(TINY / "checkpoints.jsonl")
+    os.mkfifo(TINY / "checkpoints.jsonl")
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: is a named pipe"):
+        replay()
+
+
 def test_several_phases_want_a_choice(tiny: Plan) -> None:
     phase = read_json(TINY / "recipe.json")["recipe"]["pretrain"]["main"]
     plan = trained("two", f"pretrain: {{later: {json.dumps(phase)}}}")

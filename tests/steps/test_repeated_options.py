@@ -8,6 +8,7 @@ from relm.errors import RelmError
 from relm.steps import list_steps
 from relm.steps.contract import Once, unite_values
 from relm.steps.examples import document_of_examples
+from relm.steps.filled_in import leave_out_given
 from relm.steps.parser import parser
 
 PARSER = parser(list_steps())
@@ -51,6 +52,31 @@ def test_options_of_an_objective_are_united() -> None:
     options = ["--option", "masked.duplication_factor=3", "--option", "masked.short_sequence_probability=0.2"]
     document = document_of_examples(PARSER.read([*words, "--sequence-length", "8", *options]))
     assert (document["masked"]["duplication_factor"], document["masked"]["short_sequence_probability"]) == (3, 0.2)
+
+
+def test_an_option_of_the_user_takes_the_place_of_the_graphs() -> None:
+    command = ["relm", "pregenerate", "--documents", "a", "b", "--tokenizer", "t", "--output", "c", "d"]
+    assert leave_out_given(command, ["--documents", "e"]) == ["relm", "pregenerate", "--tokenizer", "t", "--output", "c", "d"]
+    assert leave_out_given(command, ["--doc=e", "--output", "f"]) == ["relm", "pregenerate", "--tokenizer", "t"]
+    assert leave_out_given(command, ["--tokenizer", "u"]) == command, "the last one of a single value counts"
+
+
+COUNTS = [
+    pytest.param(action, id=f"{name} {action.option_strings[0]}")
+    for name, command in PARSER.parsers.items()
+    for action in command._actions
+    if {"--threads", "--workers"} & set(action.option_strings)
+]
+
+
+@pytest.mark.parametrize("action", COUNTS)
+def test_more_threads_than_any_machine_has_are_refused(action: argparse.Action, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = argparse.ArgumentParser()
+    alone._add_action(action)
+    alone.parse_args([action.option_strings[0], "1024"])
+    with pytest.raises(SystemExit):
+        alone.parse_args([action.option_strings[0], "40000"])
+    assert "40,000 are too many; give at most 1,024" in capsys.readouterr().err
 
 
 def test_a_name_with_two_values_is_refused() -> None:

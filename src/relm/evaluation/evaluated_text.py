@@ -72,8 +72,8 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         raise RelmError(
-            f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; delete it and "
-            "download it again"
+            f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; give "
+            "the right file, or correct the hash"
         )
     return content, found
 

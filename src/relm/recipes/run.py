@@ -10,6 +10,9 @@ from relm.recipes.pipeline import Pipeline
 from relm.recipes.section import Section, Slug
 from relm.recipes.topologies import find_one_device
 
+MOST_THREADS = 1024
+"""Threads or processes that a user can ask for; with many thousands, C libraries crash."""
+
 
 class Run(Section):
     """Machine, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
@@ -25,7 +28,7 @@ class Run(Section):
     """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
     topology: str | None = None
     """Slice of TPUs by Google Cloud's name, such as v3-8; null: the slice that the machine has."""
-    threads: int | None = Field(default=None, gt=0)
+    threads: int | None = Field(default=None, gt=0, le=MOST_THREADS)
     """CPU threads of each process; null: all available cores. Another count rounds differently."""
     compile: bool | None = None
     """Compile the forward and backward pass with torch.compile, which rounds differently; null: only on cuda."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import read_json, sha256_of
+from relm.artifact import read_json, require_regular_file, sha256_of
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -311,6 +311,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         RelmError: the file is absent, or a line is not such an object.
     """
+    require_regular_file(path)
     if not path.exists():
         raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
     lines: list[dict[str, Any]] = []

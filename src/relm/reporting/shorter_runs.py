@@ -20,7 +20,8 @@ def describe_shorter_run(plan: Plan) -> str | None:
     if any(plan.run_folder.glob("*/checkpoints/step-*")) or any(plan.run_folder.glob(f"*/model/{WEIGHTS}")):
         return None
     own = RunName.parse(plan.run_name)
-    stored = [run for run in find_stored_runs(plan.work) if RunName.parse(run.name)[:2] == own[:2]]
+    others = (run for run in find_stored_runs(plan.work) if run.fingerprint != plan.fingerprint)
+    stored = [run for run in others if RunName.parse(run.name)[:2] == own[:2]]
     shorter = [(run, phases) for run in stored if (phases := _find_fewer_steps(plan, run)) is not None]
     if not shorter:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.recipes.run import MOST_THREADS
 from relm.recipes.run_name import RunName
 from relm.recipes.yaml_file import parse_yaml
 
@@ -115,6 +116,18 @@ def positive(text: str) -> int:
     return number
 
 
+def process_count(text: str) -> int:
+    """Return a text as a number of threads or processes, of which C libraries crash with many thousands.
+
+    Raises:
+        ArgumentTypeError: it is more than any machine has cores.
+        ValueError: the text is no positive integer.
+    """
+    if (number := positive(text)) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{number:,} are too many; give at most {MOST_THREADS:,}")
+    return number
+
+
 def plain_yaml(text: str) -> Any:
     """Return the value of a text, read as in a recipe.
 
@@ -194,7 +207,7 @@ RECIPE = argument(
 ANY_RECIPE = argument(
     "recipe", type=recipe_name, nargs="?", metavar="NAME", help="a recipe, a twin or a run on a machine; default: all"
 )
-WORKERS = argument("--workers", type=positive, metavar="N", help="number of processes; default: all available cores")
+WORKERS = argument("--workers", type=process_count, metavar="N", help="number of processes; default: all available cores")
 FINGERPRINT = argument("--fingerprint", metavar="F", help="choose the run among `seeds`; refuse a recipe without it")
 
 

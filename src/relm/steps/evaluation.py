@@ -22,6 +22,7 @@ from relm.steps.contract import (
     given_path,
     path,
     positive,
+    process_count,
 )
 from relm.steps.job_spec import JOB, read_job
 from relm.steps.pipeline_option import PIPELINE, read_pipeline
@@ -31,7 +32,7 @@ ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
-THREADS = argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores")
+THREADS = argument("--threads", type=process_count, metavar="N", help="threads of the CPU; default: all available cores")
 BATCH_TOKENS = argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device")
 
 

@@ -10,7 +10,9 @@ from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
+from relm.steps import list_steps
 from relm.steps.contract import recipe_name
+from relm.steps.parser import parser
 from relm.steps.step_commands import StepCommand, choose_command, planned
 
 
@@ -37,7 +39,7 @@ def fill_in(project: Project, step: str, words: Sequence[str]) -> list[str]:
             )
         step = "evaluate"
     found = choose_command(recipe, commands, step, which)
-    return [*map(_in_work_folder, found.argv), *rest]
+    return [*map(_in_work_folder, leave_out_given(found.argv, rest)), *rest]
 
 
 def fill_in_result(project: Project, step: str, words: Sequence[str]) -> list[str]:
@@ -57,6 +59,27 @@ def fill_in_result(project: Project, step: str, words: Sequence[str]) -> list[st
             "takes any other"
         )
     return ["relm", step, "--model", str(plan.results), *rest]
+
+
+def leave_out_given(command: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return a step's command without the options of several values that the user's words have, which would add up.
+
+    >>> leave_out_given(["relm", "inspect", "--documents", "a", "b", "--output", "c"], ["--documents", "d"])
+    ['relm', 'inspect', '--documents', 'a', 'b', '--output', 'c']
+    >>> leave_out_given(["relm", "pregenerate", "--documents", "a", "b", "--output", "c"], ["--doc=d"])
+    ['relm', 'pregenerate', '--output', 'c']
+    """
+    step = next((word for word in command[command.index("relm") + 1 :] if not word.startswith("-")), "")
+    reader = parser(list_steps()).parsers.get(step)
+    several = [name for each in reader._actions if each.nargs in ("+", "*") for name in each.option_strings] if reader else []
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    kept, leaves = list[str](), False
+    for word in command:
+        if word.startswith("--"):
+            leaves = word in several and any(word.startswith(name) for name in given)
+        if not leaves:
+            kept.append(word)
+    return kept
 
 
 def _in_work_folder(word: str) -> str:

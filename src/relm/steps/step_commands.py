@@ -97,7 +97,7 @@ def planned(project: Project, name: str) -> list[StepCommand]:
         raise RelmError(f"snakemake cannot plan {target}: {' / '.join(done.stdout.strip().splitlines()[-3:])}")
     lines = [line.removeprefix(SAYS_COMMAND) for line in done.stdout.splitlines() if line.startswith(SAYS_COMMAND)]
     commands = [_planned(shlex.split(line)) for line in lines]
-    return [found for found in commands if found.step != "publish"]
+    return [found for found in commands if found.step not in ("publish", "check")]
 
 
 def _planned(words: Sequence[str]) -> StepCommand:

@@ -12,7 +12,19 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run
 from relm.recipes.run_folder import DEVICE_FIGURES, MODEL_PARTS, RECORDS, RESOLVED
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of, positive
+from relm.steps.contract import (
+    FINGERPRINT,
+    RECIPE,
+    Arguments,
+    Job,
+    Step,
+    argument,
+    given_path,
+    path,
+    plan_of,
+    positive,
+    process_count,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +232,7 @@ STEPS: dict[str, Step] = {
             argument("--phase", metavar="PHASE", help="which phase, where there are several"),
             path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
             argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
-            argument("--threads", type=positive, metavar="N", help="default: as it was trained"),
+            argument("--threads", type=process_count, metavar="N", help="default: as it was trained"),
             argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
         ],
         reproduce_job,
