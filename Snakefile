@@ -35,7 +35,7 @@ IMAGES.prepare()
 graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
     supervision.handle_interrupts()
-    terminal.attend(workflow, graph.find_seed)
+    terminal.attend(workflow, graph.find_seed, RERUNS.damaged)
 
 
 container: IMAGES.of_step

@@ -39,6 +39,8 @@ class Reruns:
         """
         self.workflow = workflow
         self.warned: set[str] = set()
+        self.damaged: set[str] = set()
+        """The requested results that have damaged files."""
         _compare_no_absent_parameters()
         _compare_no_inputs_of_published_folders()
         count_as_outputs()
@@ -57,7 +59,8 @@ class Reruns:
         """Return whether a folder has damaged files; have one of another fingerprint, or that lacks files, made again.
 
         A file that differs is not replaced unasked, since somebody may have edited it. The one input of a damaged folder is
-        made by `relm check`, which fails: the folder stays, and the command ends with 1 once its other targets are made.
+        made by `relm check`, which fails: the folder stays, and the command ends with 1 once its other targets are made. A
+        dry-run, which also lists all commands of a recipe, only warns.
         """
         recipe = plan.results / "recipe.json"
         if recipe.is_file() and _value(recipe, "fingerprint") != plan.fingerprint:
@@ -77,9 +80,12 @@ class Reruns:
                 f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
                 "the same command publishes it again"
             )
-        if damaged or any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
+        if damaged:
+            self.damaged.add(str(plan.results))
+        will_fail = bool(damaged) and not self.workflow.dryrun
+        if will_fail or any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
             self.workflow.dag.forcefiles.add(str(plan.results))
-        return bool(damaged)
+        return will_fail
 
     def _warn(self, line: str) -> None:
         """Show a line, once."""

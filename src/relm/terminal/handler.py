@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,18 @@ class _Attended:
 
     workflow: Any = None
     find_seed: Callable[[Mapping[str, str]], int | None] = staticmethod(lambda wildcards: None)
+    damaged: Collection[str] = ()
 
 
-def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None]) -> None:
+def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None], damaged: Collection[str]) -> None:
     """Remember the workflow, whose graph has the results that the last lines are about.
 
     Args:
         workflow: Snakemake's.
         find_seed: function of a job's wildcards that returns the seed by which its line is told from those of other seeds.
+        damaged: results with damaged files, filled while the graph is built; nothing good is said of them.
     """
-    _Attended.workflow, _Attended.find_seed = workflow, staticmethod(find_seed)
+    _Attended.workflow, _Attended.find_seed, _Attended.damaged = workflow, staticmethod(find_seed), damaged
 
 
 @dataclass
@@ -224,7 +226,8 @@ class LogHandler(LogHandlerBase):
         text = str(record.msg) if record.msg is not None else ""
         if text.startswith("Nothing to be done"):
             self.is_complete = True
-            self._write(NOTHING_TO_DO)
+            if not _Attended.damaged:
+                self._write(NOTHING_TO_DO)
         elif record.levelno >= logging.ERROR:
             self._note_error(record)
         elif record.levelno >= logging.WARNING or not (self.has_begun or BEFORE_PLANNING.match(text)):
@@ -283,7 +286,7 @@ class LogHandler(LogHandlerBase):
         if _Attended.workflow is None or not (self.is_complete or 0 < self.ended == self.total):
             return []
         jobs = [job for job in _Attended.workflow.dag.jobs if job.rule.name == "publish"]
-        outcomes = [describe_outcome(Path(job.output[0])) for job in jobs]
+        outcomes = [describe_outcome(Path(job.output[0])) for job in jobs if str(job.output[0]) not in _Attended.damaged]
         return [outcome for outcome in outcomes if outcome]
 
 
