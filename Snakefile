@@ -2,6 +2,11 @@
 
 import re
 
+from relm.cluster import supervision
+
+if supervision.is_main_process(workflow):
+    supervision.handle_interrupts()  # before the other imports, which take a moment
+
 from snakemake.utils import min_version
 
 from relm import graph
@@ -10,7 +15,6 @@ from relm.recipes.published_models import MODEL_FILES
 from relm.recipes.run_folder import MODEL_PARTS
 from relm.recipes.run_name import VARIED_NAME
 from relm.recipes.section import NAME
-from relm.cluster import supervision
 from relm.terminal import handler as terminal
 
 min_version("9.27")
@@ -34,7 +38,6 @@ supervision.run_steps_with_this_environment()
 IMAGES.prepare()
 graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
-    supervision.handle_interrupts()
     terminal.attend(workflow, graph.find_seed, RERUNS.damaged)
 
 

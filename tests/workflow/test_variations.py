@@ -38,6 +38,15 @@ def test_a_fault_ends_in_one_message(project: Commands, words: list[str], messag
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.parametrize("target", ["results/tiny", pytest.param("results/tiny+seed=3", marks=pytest.mark.full)])
+def test_a_target_that_config_swallows_is_one_sentence(project: Commands, target: str) -> None:
+    done = project.snakemake("-n", "--config", "set=seed=2", target)
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("--config: ")
+    assert line.endswith("put it first: snakemake TARGET -n --config set=seed=2")
+
+
 @pytest.mark.full
 def test_a_variation_ends_beside_its_recipe_and_the_same_command_has_nothing_left_to_do(project: Commands) -> None:
     settings = ("--config", "set=pretrain.main.steps=20,run.log_interval=4")

@@ -12,6 +12,8 @@ _FRAME = re.compile(
     re.VERBOSE,
 )
 _CLASS = re.compile(r"^([\w.]*(Error|Exception): *)+")
+# Snakemake's words for what stands behind --config, which takes all words up to the next option.
+_SWALLOWED = re.compile(r"Config entr(?:y must start with a valid identifier|ies have .* \(Unparsable value: (.*)\))")
 _LAST_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ", re.MULTILINE)
 """The time at the start of a step's last line in its log."""
 
@@ -30,6 +32,9 @@ def find_sentence(text: str) -> str:
     for noted in reversed(_NOTED):
         if noted in text:
             return noted
+    if found := _SWALLOWED.search(text):
+        value = f"expected KEY=VALUE, found {found[1]}" if found[1] else "a key is a word"
+        return f"--config: {value}. If that is a target, put it first: snakemake TARGET -n --config set=seed=2"
     lines = [line.strip() for line in text.splitlines() if not _FRAME.match(line)]
     return _CLASS.sub("", "\n".join(lines)) or text.strip()
 
