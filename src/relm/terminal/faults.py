@@ -4,6 +4,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from relm.limits import free_disk
+
+LEAST_FREE = 1 << 20
+"""Bytes that a disk has free unless it is full."""
 _NOTED: list[str] = []
 # Lines that Snakemake and Python put around a message.
 _FRAME = re.compile(
@@ -58,6 +62,13 @@ def explain_slurm_fault(message: str, logs: Sequence[str]) -> str | None:
         where = f"; Slurm's log of it is {logs[-1]}" if logs else ""
         return f"Slurm's job {found[1]} ended as {found[2]} before the step said why{where}"
     return None
+
+
+def explain_silence(log: Path | None) -> str:
+    """Return why a job may have ended without a last line in its log."""
+    if log is not None and free_disk(log.parent) < LEAST_FREE:
+        return f"the disk of {log.parent} is full, and the step could not write why it ended; make room and run it again"
+    return "it ended without a word; was it killed, for example because memory ran out?"
 
 
 def read_last_words(log: Path) -> str:

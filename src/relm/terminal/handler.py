@@ -20,7 +20,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from relm.cluster.supervision import Interrupts
 from relm.progress import JOB_LOGS
 from relm.terminal.dry_run import PlannedJob, format_plan
-from relm.terminal.faults import explain_slurm_fault, find_sentence
+from relm.terminal.faults import explain_silence, explain_slurm_fault, find_sentence
 from relm.terminal.job_lines import JobLine, name_job
 from relm.terminal.screen import Screen
 
@@ -30,7 +30,6 @@ STOPPING = "\nrelm: stopping; the running steps save what they have ..."
 STILL_STOPPING = "relm: still stopping; a third Ctrl-C kills the steps, and what was saved before stays"
 INTERRUPTED_BEFORE = "relm: interrupted; no step was running, and the same command resumes"
 NOTHING_TO_DO = "Nothing to be done: all that was requested is there and up to date."
-SILENT_END = "it ended without a word; was it killed, for example because memory ran out?"
 LOST_IN_GROUP = (
     "a job of its group failed, and Snakemake keeps the files of a group only if all succeed; they are made again with it"
 )
@@ -206,7 +205,7 @@ class LogHandler(LogHandlerBase):
         if Interrupts.count:  # the signal that the step received is that of this process
             words = STOPPED_BY_SIGNAL.sub(f"{STOPPED}Ctrl-C", words)
         message = str(record.rule_msg or "")  # type: ignore[attr-defined]
-        words = words or explain_slurm_fault(message, record.log) or message or SILENT_END  # type: ignore[attr-defined]
+        words = words or explain_slurm_fault(message, record.log) or message or explain_silence(line.log)  # type: ignore[attr-defined]
         self.sentences.append(f"{line.name}: {words}")
         self._write(line.describe_stop() if is_stopped else line.describe_failure())
 
