@@ -25,7 +25,7 @@ from relm.examples.contract import numbers_at
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
 from relm.recipes.objectives import Objective
-from relm.training.interruption import Preempted, run_lock
+from relm.training.interruption import Preempted, ends_when_asked, run_lock
 from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, write_model
@@ -149,6 +149,26 @@ def test_it_is_stopped_while_it_scores_and_resumed_to_the_same_bytes(whole: Tune
         assert len(list(tmp_path.rglob("figures.json"))) == int(stop[0]) - 1, "figures are written last"
     assert tuned.attempt("") == 0
     assert tuned.content() == whole.content()
+
+
+def test_a_signal_after_the_last_step_ends_before_the_next_seed(whole: Tuned, tmp_path: Path) -> None:
+    tuned = Tuned(whole.model, tmp_path)
+    assert tuned.attempt("model-written:1:SIGTERM") == Preempted.exit_code
+    assert not list(tmp_path.rglob("seed-6"))
+    assert not list(tmp_path.rglob("figures.json"))
+
+
+@ends_when_asked()
+def handle_errors() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except Exception:
+        pytest.fail("a handler of errors took the signal for one")
+
+
+def test_a_signal_is_not_taken_for_an_error() -> None:
+    with pytest.raises(Preempted, match="stopped by SIGTERM; the same command resumes"):
+        handle_errors()
 
 
 def test_another_process_with_the_same_output_is_named(whole: Tuned, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An option that takes several values keeps all of them when it is given twice, or refuses the second."""
 
 import argparse
+import os
 
 import pytest
 
@@ -9,6 +10,7 @@ from relm.steps import list_steps
 from relm.steps.contract import Once, unite_values
 from relm.steps.examples import document_of_examples
 from relm.steps.filled_in import leave_out_given
+from relm.steps.images import _build
 from relm.steps.parser import parser
 
 PARSER = parser(list_steps())
@@ -79,9 +81,18 @@ def test_more_threads_than_any_machine_has_are_refused(action: argparse.Action, 
     assert "40,000 are too many; give at most 1,024" in capsys.readouterr().err
 
 
+def test_a_path_that_no_record_can_hold_is_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        PARSER.read(["squad", "--dev", os.fsdecode(b"n\xff.json")])
+    assert r"b'n\xff.json' is not UTF-8; rename the file or folder" in capsys.readouterr().err
+
+
 def test_a_name_with_two_values_is_refused() -> None:
     assert unite_values("--sha256", [("train", "a"), ("dev", "b"), ("train", "a")]) == {"train": "a", "dev": "b"}
     with pytest.raises(RelmError, match="--sha256: train has two values, a and b; give one of them"):
         unite_values("--sha256", [("train", "a"), ("train", "b")])
+    bases = argparse.Namespace(role="cpu", base=["a/one", "a/two"], action="build", loggers=False, snapshot=None)
+    with pytest.raises(RelmError, match="--base: BASE has two values, a/one and a/two"):
+        _build(bases)
     with pytest.raises(RelmError, match=r"--option: masked\.probability has two values"):
         unite_values("--option", [(("masked", "probability"), 0.1), (("masked", "probability"), 0.2)])

@@ -259,7 +259,7 @@ def _one_line(name: str, where: str) -> str:
 def _texts(row: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     value = _value(row, key, where)
     if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
-        raise RelmError(f"{where}: expected a list of texts under {key!r}, none of them empty, found {str(value)[:80]}")
+        raise RelmError(f"{where}: expected a list of texts under {key!r}, none of them empty, found {clip(str(value), 80)}")
     return tuple(value)
 
 
@@ -268,7 +268,7 @@ def _label(row: Mapping[str, Any], key: str, where: str) -> int:
     value = _value(row, key, where)
     if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(value)):
         raise RelmError(
-            f"{where}: expected the number of the right choice, from 0 on, under {key!r}, found {str(value)[:80]!r}"
+            f"{where}: expected the number of the right choice, from 0 on, under {key!r}, found {clip(str(value), 80)!r}"
         )
     return int(value)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, require_new
+from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
@@ -174,7 +175,7 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     for number, row in enumerate(rows[first:], first + 1):
         if len(row) != len(header):
             raise RelmError(
-                f"{name}, line {number}: expected {len(header)} columns ({', '.join(header):.200}), found {len(row)}; correct "
+                f"{name}, line {number}: expected {len(header)} columns ({clip(', '.join(header))}), found {len(row)}; correct "
                 f"the line, or give another file of GLUE's {task}"
             )
     _require_new_rows(header, rows[first:], f"{name}, line", first + 1)

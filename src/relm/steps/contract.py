@@ -1,6 +1,7 @@
 """The parts of a step: a sub-command with its help and arguments, and the job that is built from these."""
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,8 +79,14 @@ def given_path(text: str) -> Path:
     """Return a path that is given on the command line.
 
     Raises:
-        ArgumentTypeError: the text is empty, as that of a shell's variable that is not set.
+        ArgumentTypeError: the text is empty, as that of a shell's variable that is not set, or not UTF-8, which no record can
+            hold.
     """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise argparse.ArgumentTypeError(f"{os.fsencode(text)!r} is not UTF-8; rename the file or folder") from None
     if not text:
         raise argparse.ArgumentTypeError("expected a path, found an empty text; is a variable of the shell not set?")
     return Path(text)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from relm.errors import RelmError
 from relm.recipes.devices import list_image_roles
 from relm.recipes.project import Project
-from relm.steps.contract import Arguments, Job, Step, argument
+from relm.steps.contract import Arguments, Job, Step, argument, unite_values
 
 # Option -> the action that it belongs to, and its name in messages.
 BELONGS = {
@@ -43,7 +43,7 @@ def _resolve(a: Arguments) -> Callable[[], str]:
 def _build(a: Arguments) -> Callable[[], str]:
     from relm.containers.build import build
 
-    role, bases = _require_role(a), dict(_parse_base(word) for word in a.base)
+    role, bases = _require_role(a), unite_values("--base", map(_parse_base, a.base))
     return lambda: build(role, bases or None, loggers=a.loggers, snapshot=a.snapshot)
 
 

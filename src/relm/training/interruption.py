@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from relm.artifact import require_regular_file
 from relm.errors import RelmError
 
 STOP_WITH_PARENT = "RELM_STOP_WITH_PARENT"
@@ -60,6 +61,16 @@ def stop_requests() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if request.ends_process and number == signal.SIGTERM else handler)
+    if request.signal is not None and before[request.signal] is _end:  # after the last step, where the loop reads no request
+        _end(request.signal, None)
+
+
+class _AskedToEnd(BaseException):
+    """A signal outside the training loop. It is no RelmError, so that no remedy for a fault takes it for one."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise _AskedToEnd(signal.Signals(number).name)
 
 
 @contextlib.contextmanager
@@ -69,16 +80,12 @@ def ends_when_asked() -> Iterator[None]:
     Raises:
         Preempted: one was received.
     """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Preempted(f"stopped by {signal.Signals(number).name}; the same command resumes, and nothing made is lost")
-
-    numbers = [
-        number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, end) for number in numbers}
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, _end) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
+    except _AskedToEnd as asked:
+        raise Preempted(f"stopped by {asked}; the same command resumes, and nothing made is lost") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -106,6 +113,7 @@ def run_lock(path: Path) -> Iterator[None]:
         file = None
         while file is None or not _is_still_at(path, file.fileno()):  # `relm gc` may have removed it in between
             path.parent.mkdir(parents=True, exist_ok=True)
+            require_regular_file(path)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
             if not _acquired(file.fileno()):
                 file.seek(0)
