@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from relm.artifact import write_sidecar
 from relm.cli import main
 from relm.cluster.supervision import clear_dead_locks
 from relm.corpus import transfer
@@ -222,6 +223,7 @@ def change_the_first_download(around: Surroundings) -> str:
 def read_another_file(around: Surroundings) -> str:
     around.write_dataset("file")
     (around.folder / "a.txt").write_bytes(BODY)
+    write_sidecar(around.folder / "a.txt")
     words = ["--dataset", "recipes/data/file.yaml", "--source", "a.txt", "--train", "t.jsonl", "--held-out", "h.jsonl"]
     return around.say("extract", *words)
 

@@ -212,7 +212,7 @@ def test_the_command_says_how_many_and_refuses_in_one_sentence(tmp_path: Path, c
     assert (tmp_path / "out" / "lambada.json.record.json").exists()
     assert main([*words[:-1], str(tmp_path / "again.json"), "--sha256", f"{file.name}={'1' * 64}"]) == 1
     assert "Traceback" not in (said := capsys.readouterr().err)
-    assert "the recipe expects 1111" in said
+    assert "expected 1111" in said
     assert not (tmp_path / "again.json").exists()
 
 

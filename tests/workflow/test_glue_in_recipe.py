@@ -143,7 +143,7 @@ def test_what_a_fine_tuning_goes_on_from_is_among_the_files_of_a_run(
 ) -> None:
     monkeypatch.chdir(classified.folder)
     plan = Project().plan("classifying")
-    (folder,) = (path for path in (plan.run_folder / "eval" / "small_mnli").iterdir())
+    (folder,) = (plan.run_folder / "eval" / "small_mnli").glob("*/")
     listed = {path for path in list_files(plan).values() if path.is_relative_to(folder)}
     assert {path.relative_to(folder).as_posix() for path in listed} >= {
         *("examples/train.arrow", "examples/manifest.json", "seed-0/glue/train.jsonl"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from relm.artifact import canonical_json, read_json, write_json
+from relm.artifact import canonical_json, read_json, read_sealed, seal, write_json
 from relm.devices.tpu_options import OPTIONS, training_options
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import (
@@ -176,9 +176,9 @@ def compile_program(traced: TracedProgram, stop: threading.Event | None = None) 
     key = compiled_key(traced.program, layout, installed_versions())
     kept = work_folder() / "compiled" / f"{key}.json"
     if not kept.exists():
-        write_json(kept, _compile(traced, layout, key, stop).model_dump(mode="json"))
+        write_json(kept, seal(_compile(traced, layout, key, stop).model_dump(mode="json")))
     try:
-        return Compiled.model_validate(read_json(kept))
+        return Compiled.model_validate(read_sealed(kept, "delete the file to compile it again"))
     except ValidationError as error:
         raise RelmError(f"{kept}: {format_mismatch(error)}; delete the file to compile it again") from None
 
