@@ -116,6 +116,16 @@ def test_a_count_that_is_none_is_refused(words: list[str]) -> None:
         split_processes(words)
 
 
+@pytest.mark.parametrize("cores", [2, 96])
+def test_more_processes_than_a_machine_bears_are_refused(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(rank_processes, "usable_cores", lambda: cores, raising=False)
+    most = max(cores, 64)
+    assert split_processes(["--processes", str(most), "pretrain"]) == (most, ["pretrain"])
+    for count in (most + 1, 40000, 10**30):
+        with pytest.raises(RelmError, match=f"--processes: {count:,} are too many; give at most {most} on this machine"):
+            split_processes(["--processes", str(count), "pretrain"])
+
+
 def test_the_option_stands_before_the_step() -> None:
     assert split_processes(["--processes=3", "pretrain", "x"]) == (3, ["pretrain", "x"])
     assert split_processes(["pretrain", "--processes", "3"]) is None

@@ -17,8 +17,11 @@ from typing import NamedTuple
 
 from relm.devices.ranks import PROCESSES
 from relm.errors import RelmError
+from relm.limits import usable_cores
 from relm.training.interruption import STOP_WITH_PARENT, Preempted
 
+# Ranks on a machine with fewer cores; each takes some hundred megabytes, so that thousands would exhaust its memory.
+MOST_RANKS = 64
 _SECONDS_BETWEEN_LOOKS = 0.05
 # A rank whose neighbour has died finds its connection closed, and ends with a message of its own.
 SECONDS_TO_NOTICE = 5.0
@@ -44,7 +47,7 @@ def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
     (2, ['pretrain', 'NAME'])
 
     Raises:
-        RelmError: it gives no count.
+        RelmError: it gives no count, or more than `MOST_RANKS` and than this machine has cores.
     """
     first, equals, value = words[0].partition("=") if words else ("", "", "")
     if first != PROCESSES:
@@ -52,6 +55,8 @@ def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
     count, *step = [value, *words[1:]] if equals else [*words[1:], ""]
     if not (count.isascii() and count.isdigit() and int(count) > 0):
         raise RelmError(f"{PROCESSES}: expected a count of processes of 1 or more, found {count!r}")
+    if int(count) > (most := max(MOST_RANKS, usable_cores())):
+        raise RelmError(f"{PROCESSES}: {int(count):,} are too many; give at most {most} on this machine")
     return int(count), step if equals else step[:-1]
 
 
