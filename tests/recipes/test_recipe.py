@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
+from relm.recipes.on_machine import OnMachine
 from relm.recipes.published_models import load_model
 from relm.recipes.recipe import Recipe, load_recipe
-from relm.recipes.run import Run
+from relm.recipes.run import MOST_THREADS, Run
 from relm.recipes.section import merge
 
 VALID = """
@@ -285,3 +287,10 @@ def test_the_objective_of_a_task_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path, text)
     assert "pretrain.main.objective: spans is that of an evaluation by fine-tuning" in message
     assert "a gpt2 is trained with causal, found spans" in refusal(tmp_path, VALID.replace("causal", "spans"))
+
+
+def test_threads_have_a_bound_on_every_machine() -> None:
+    for section in (Run, OnMachine):
+        section(threads=MOST_THREADS)
+        with pytest.raises(ValidationError, match="less than or equal to 1024"):
+            section(threads=MOST_THREADS + 1)

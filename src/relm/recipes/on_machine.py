@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.pipeline import Pipeline
+from relm.recipes.run import MOST_THREADS
 from relm.recipes.section import Section
 
 
@@ -13,7 +14,7 @@ class OnMachine(Section):
 
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Sequences per forward pass of one process; null: as many as fit into the machine's memory."""
-    threads: int | None = Field(default=None, gt=0)
+    threads: int | None = Field(default=None, gt=0, le=MOST_THREADS)
     """CPU threads of each process."""
     compile: bool | None = None
     """Compile the forward and backward pass with torch.compile; null: only on cuda."""
