@@ -159,6 +159,21 @@ def test_a_job_on_the_command_line_that_is_no_json_is_refused() -> None:
             read_job(text)
 
 
+@pytest.mark.parametrize(
+    ("folder", "advice"), [("work", "Delete it and model.json"), ("own", "give the right file, or correct")]
+)
+def test_only_a_file_of_the_work_folder_is_advised_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, advice: str
+) -> None:
+    monkeypatch.setenv("RELM_WORK", str(tmp_path / "work"))
+    path = tmp_path / folder / "model"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    write_sidecar(path)
+    with pytest.raises(RelmError, match=advice):
+        checked_sidecar(path, "0" * 64)
+
+
 def test_a_pipe_or_a_device_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -285,10 +285,16 @@ def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[s
     return sidecar
 
 
+def work_folder() -> Path:
+    """Return the folder of all intermediate products: ``RELM_WORK``, or ``work``."""
+    return Path(os.environ.get("RELM_WORK") or "work")
+
+
 def require_sha256(path: Path, found: str, expected: str) -> None:
     """Raise RelmError unless a file has the sha256 that the recipe gives for it."""
     if found != expected:
-        if not sidecar_of(path).exists():  # a file of the user's own
+        made = sidecar_of(path).exists() and Path(os.path.abspath(path)).is_relative_to(os.path.abspath(work_folder()))
+        if not made:  # a file of the user's own
             raise RelmError(f"{path}: sha256 is {found}, expected {expected}; give the right file, or correct the hash")
         raise RelmError(
             f"{path}: sha256 is {found}, the recipe expects {expected}. Delete it and {sidecar_of(path).name}, and give the "

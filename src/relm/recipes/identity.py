@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
+from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import FORMATS, Dataset
@@ -310,11 +311,6 @@ def harness_task_files() -> dict[str, str]:
     found = sorted(HARNESS_TASKS.rglob("*")) if HARNESS_TASKS.is_dir() else []
     files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     return {path.relative_to(HARNESS_TASKS).as_posix(): sha256_of(path) for path in files}
-
-
-def work_folder() -> Path:
-    """Return the folder of all intermediate products: ``RELM_WORK``, or ``work``."""
-    return Path(os.environ.get("RELM_WORK") or "work")
 
 
 def is_source(path: Path) -> bool:
