@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from dataclasses import dataclass, replace
@@ -197,6 +198,26 @@ def test_training_questions_that_are_left_out_are_counted(
     found = Tuned(model, tmp_path, options).run(file=SAMPLE, training_file=tmp_path / "train.json")
     assert (found["training_questions"], found["skipped_training_questions"]) == (12, 1)
     assert "1 of 13 training questions left out, whose answer is not at its offset; check" in caplog.text
+
+
+def test_seeds_of_another_configuration_are_not_averaged(
+    whole: Tuned, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(whole.folder, tmp_path / "eval")
+    edited = shutil.copytree(whole.model, tmp_path / "model")
+    config = json.loads((edited / "config.json").read_text())
+    (edited / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.5}))
+    tuned = Tuned(edited, tmp_path / "eval", SHORT.model_copy(update={"seeds": 1}))
+    tuned.run()
+    assert len(list((tmp_path / "eval" / "squad11").glob("*/"))) == 2
+    assert "has seeds of other options, files or weights" in caplog.text
+
+
+def test_an_output_that_is_a_folder_is_refused_before_training(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "squad11.json").mkdir()
+    with pytest.raises(RelmError, match=r"squad11\.json: is a folder, expected a file"):
+        Tuned(model, tmp_path).run()
+    assert not (tmp_path / "squad11").exists()
 
 
 def test_other_options_begin_another_run(whole: Tuned, model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ answers, its figures and its log.
 """
 
 import hashlib
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +43,8 @@ from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 from relm.training.loop import pretrain
 from relm.training.phase_run import derived_seed
+
+log = logging.getLogger(__name__)
 
 FIGURES, ANSWERS, TABLE = "figures.json", "predictions.json", "train.arrow"
 KINDS = "BERT or RoBERTa"
@@ -154,9 +157,10 @@ def tune_and_score(
             f"sequence_length is {options.sequence_length}, but {encoder.folder} has {positions} positions; give no more"
         )
     identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
-    identity["model_sha256"] = encoder.sha256
+    identity |= {"model_sha256": encoder.sha256, "config": asdict(encoder.config)}
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
     folder = output.with_suffix("") / fingerprint
+    _require_output(output, folder)
     seeds = {seed: folder / f"seed-{seed}" for seed in range(options.seed, options.seed + options.seeds)}
     programs = folder / COMPILED
     if not all((own / FIGURES).exists() for own in seeds.values()):
@@ -168,6 +172,17 @@ def tune_and_score(
         figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
         shutil.rmtree(programs, ignore_errors=True)
         return TunedSeeds(figures, read_sidecar(manifest.parent / TABLE))
+
+
+def _require_output(output: Path, folder: Path) -> None:
+    """Raise RelmError if the output is a folder; warn of seeds beside it that are not used."""
+    if output.is_dir():
+        raise RelmError(f"--output {output}: is a folder, expected a file; name one, such as {output / 'squad11.json'}")
+    if not folder.exists() and any(folder.parent.glob(f"*/seed-*/{FIGURES}")):
+        log.warning(
+            "%s: has seeds of other options, files or weights, or of an earlier version, which stay; these are fine-tuned now",
+            folder.parent,
+        )
 
 
 def _divide_batches(
@@ -203,12 +218,12 @@ def read_figures(folder: Path) -> Mapping[str, float]:
     """Return the figures of a seed that has been scored.
 
     Raises:
-        RelmError: they or the answers were changed, or an earlier version wrote them, which recorded no hash.
+        RelmError: they or the answers were changed, or have no hash.
     """
     remedy = f"restore it, or delete {folder} to fine-tune this seed again"
     found = read_sealed(folder / FIGURES, remedy)
     if not isinstance(found, dict) or found.keys() != {"figures", "answers_sha256"}:
-        raise RelmError(f"{folder / FIGURES}: has no hash of its answers, since an earlier version wrote it; {remedy}")
+        raise RelmError(f"{folder / FIGURES}: has no hash of its answers; {remedy}")
     if not (answers := folder / ANSWERS).is_file() or sha256_of(answers) != found["answers_sha256"]:
         raise RelmError(f"{answers}: changed since it was made, or absent: {FIGURES} records another sha256; {remedy}")
     figures: Mapping[str, float] = found["figures"]

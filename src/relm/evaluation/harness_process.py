@@ -319,11 +319,12 @@ def choose_attention(config: Any) -> str:
 
 
 def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
-    """Call the function of this name in harness_tokenizer.py beside this file, where an isolated interpreter does not look."""
+    """Let harness_tokenizer.py choose, which is loaded by path: an isolated interpreter does not search this folder."""
     loader = SourceFileLoader("harness_tokenizer", str(Path(__file__).with_name("harness_tokenizer.py")))
-    loader.exec_module(beside := ModuleType(loader.name))
+    loader.exec_module(module := ModuleType(loader.name))
     try:
-        return beside.choose_tokenizer(folder)  # type: ignore[no-any-return]
+        chosen: tuple[Any, dict[str, Any]] = module.choose_tokenizer(folder)
+        return chosen
     except ValueError as error:
         raise Refused(f"{folder}: the tokenizer {error}") from error
 

@@ -97,7 +97,6 @@ def evaluate_squad(
     identity = {**facts, "file_sha256": found_sha256}
     tuned = SquadTask(options, loaded, questions, limit)
     figures, examples = tune_and_score(tuned, encoder, training_file, output, execution, how, identity)
-    skipped, trained_on = int(examples["skipped"]), int(examples["questions"])
     protocol = {
         "in_words": DESCRIPTION,
         "file": file.name,
@@ -107,11 +106,18 @@ def evaluate_squad(
         **options.model_dump(),
     }
     counts = {"questions": len(questions.questions), "windows": len(questions.windows.lengths)}
-    counts |= {"training_questions": trained_on, "skipped_training_questions": skipped}
+    counts |= {"training_questions": int(examples["questions"]), "skipped_training_questions": int(examples["skipped"])}
     found = {**summarise(figures), **counts}
     Result(task=task, protocol=protocol, figures=found, model_sha256=encoder.sha256).write(output)
-    left_out = f"{skipped:,} of {trained_on + skipped:,} training questions left out, whose answer is not at its offset"
-    if skipped > MOST_SKIPPED * (trained_on + skipped):
+    return _describe(found, options, training_file)
+
+
+def _describe(found: Mapping[str, float | int], options: Squad, training_file: Path) -> str:
+    """Return a sentence on the figures, and warn if many training questions were left out."""
+    skipped = found["skipped_training_questions"]
+    all_questions = skipped + found["training_questions"]
+    left_out = f"{skipped:,} of {all_questions:,} training questions left out, whose answer is not at its offset"
+    if skipped > MOST_SKIPPED * all_questions:
         log.warning("%s: %s; check the file's text and offsets", training_file, left_out)
     return (
         f"fine-tuned {format_times(options)} and answered {found['questions']:,} questions: exact match "

@@ -171,9 +171,8 @@ def _figure(metric: str, evaluations: Evaluations) -> tuple[float | None, str | 
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None, f"task {task} gives no figure {'.'.join(keys)} (found {value!r})"
     share = tied_share(".".join(keys), evaluations[task]["figures"])
-    return float(
-        value
-    ), None if share <= MOST_TIED else f"{share:.2%} of its questions are ties or near-ties, above {MOST_TIED:.0%}"
+    many = f"{share:.2%} of its questions are ties or near-ties, above {MOST_TIED:.0%}"
+    return float(value), many if share > MOST_TIED else None
 
 
 def _test_row(row: Row, expectation: Expectation, comparison: MeanDifference) -> Row:

@@ -66,7 +66,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 class _AskedToEnd(BaseException):
-    """A signal outside the training loop. It is no RelmError, so that no remedy for a fault takes it for one."""
+    """A signal outside the training loop. Not a RelmError, so that no handler of faults catches it."""
 
 
 def _end(number: int, frame: FrameType | None) -> None:
