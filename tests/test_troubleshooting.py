@@ -222,9 +222,11 @@ def change_the_first_download(around: Surroundings) -> str:
 
 def read_another_file(around: Surroundings) -> str:
     around.write_dataset("file")
-    (around.folder / "a.txt").write_bytes(BODY)
-    write_sidecar(around.folder / "a.txt")
-    words = ["--dataset", "recipes/data/file.yaml", "--source", "a.txt", "--train", "t.jsonl", "--held-out", "h.jsonl"]
+    source = around.folder / "work" / "a.txt"
+    source.parent.mkdir(exist_ok=True)
+    source.write_bytes(BODY)
+    write_sidecar(source)
+    words = ["--dataset", "recipes/data/file.yaml", "--source", "work/a.txt", "--train", "t.jsonl", "--held-out", "h.jsonl"]
     return around.say("extract", *words)
 
 
