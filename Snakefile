@@ -10,9 +10,9 @@ if supervision.is_main_process(workflow):
 from snakemake.utils import min_version
 
 from relm import graph
-from relm.recipes.identity import KEY, REVISIONS
+from relm.recipes.identity import KEY
 from relm.recipes.published_models import MODEL_FILES
-from relm.recipes.run_folder import MODEL_PARTS
+from relm.recipes.run_folder import FINAL_LOGS, MODEL_PARTS, RECORDS
 from relm.recipes.run_name import VARIED_NAME
 from relm.recipes.section import NAME
 from relm.terminal import handler as terminal
@@ -94,7 +94,7 @@ for key, targets in graph.papers().items():
         name:
             f"paper_{key}"
         input:
-            targets,
+            unpack(RERUNS.paper(key, targets)),
         output:
             directory(f"results/papers/{key}"),
         log:
@@ -118,4 +118,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference|papers)/)?{VARIED_NAME}$).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!.*/{graph.AGAIN})(?!results/((smoke|reference|papers)/)?{VARIED_NAME}$).+",

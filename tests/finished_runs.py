@@ -154,6 +154,7 @@ class Workshop:
                 log.writelines(json.dumps(row) + "\n" for row in self.rows(phase))
             write_json(folder.parent / "order.json", {"phase": phase})
             (folder.parent / "checkpoints.jsonl").write_text('{"step": 50, "sha256": {}, "made_on": {}}\n')
+            shutil.copytree(folder.parent, folder.parent / "logs", ignore=shutil.ignore_patterns("model"))
             for part in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
                 (folder / part).write_text("{}\n")
             weights = folder / "model.safetensors"
@@ -182,9 +183,9 @@ class Workshop:
         return figures
 
     def verify(self, plan: Plan) -> FinishedRun:
-        verdict, run = plan.run_folder / "verify.json", FinishedRun(plan, plan.run_folder / "verify.json", plan.evaluations())
+        verdict, run = plan.verdict(), FinishedRun(plan, plan.verdict(), plan.evaluations())
         judged = run.judged()
-        verify(plan.recipe, judged, verdict)
+        verify(plan.recipe, judged, verdict, verdict.parent.name)
         inputs = [path for each in judged for path in (each.model, *each.evaluations.values())]
         self.step("verify", inputs, [verdict])
         return run
@@ -243,7 +244,7 @@ def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
     """`tiny` in a project of its own, which is the current folder; far quicker than `finished_run`."""
     shutil.copytree(run_made_once, in_project, dirs_exist_ok=True)
     plan = Project().plan("tiny")
-    return FinishedRun(plan, plan.run_folder / "verify.json", plan.evaluations())
+    return FinishedRun(plan, plan.verdict(), plan.evaluations())
 
 
 @pytest.fixture

@@ -247,8 +247,6 @@ rule manifest:
         croissant=f"{WORK}/examples/{{dataset}}-{{key}}/croissant.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
-    params:
-        described=graph.described,
     shell:
         "python -m relm manifest --dataset recipes/data/{wildcards.dataset}.yaml --sidecars {input:q}"
         " --output {output.manifest:q} --log {log:q}"

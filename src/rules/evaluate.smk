@@ -24,28 +24,29 @@ rule contamination:
     input:
         unpack(SOURCES.unless_used_up(graph.contamination_inputs, graph.contamination_outputs)),
     output:
-        f"{RUN}/contamination/{{test}}.json",
+        counts=f"{RUN}/contamination/{{key}}/{{test}}.json",
+        record=f"{RUN}/contamination/{{key}}/{{test}}.json.record.json",
     log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/contamination/{{test}}.log",
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/contamination/{{key}}/{{test}}.log",
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.workers_memory,
         runtime=graph.RUNTIME,
     params:
         test=graph.contamination_options,
-        revision=REVISIONS["evaluation"],
     shell:
         "python -m relm contamination {params.test} --file {input.file:q} --documents {input.documents:q} --workers {threads}"
-        " --output {output:q} --log {log:q}"
+        " --output {output.counts:q} --log {log:q}"
 
 
 rule evaluate:
     input:
-        unpack(RERUNS.evaluation_inputs),
+        unpack(graph.evaluation_inputs),
     output:
-        f"{RUN}/{{of}}/{{task}}.json",
+        figures=f"{RUN}/{{of}}/{{key}}/{{task}}.json",
+        record=f"{RUN}/{{of}}/{{key}}/{{task}}.json.record.json",
     log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.log",
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{key}}/{{task}}.log",
     container:
         IMAGES.of_evaluation
     threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_request("accelerator")(wildcards) else 1
@@ -60,4 +61,4 @@ rule evaluate:
         model=graph.evaluated_weights,
         options=graph.evaluation_options,
     shell:
-        "python -m relm evaluate --job {params.job:q} --model {params.model:q} {params.options} --output {output:q} --log {log:q}"
+        "python -m relm evaluate --job {params.job:q} --model {params.model:q} {params.options} --output {output.figures:q} --log {log:q}"

@@ -5,34 +5,28 @@ rule verify:
     input:
         unpack(graph.judged_inputs("eval")),
     output:
-        f"{RUN}/verify.json",
+        verdict=f"{RUN}/verify/{{key}}/verify.json",
+        record=f"{RUN}/verify/{{key}}/verify.json.record.json",
     log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify.log",
-    params:
-        expect=graph.judged,
-        revision=REVISIONS["report"],
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}.log",
     shell:
         "python -m relm verify {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
-        " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
+        " --evaluations {input.evaluations:q} --output {output.verdict:q} --log {log:q}"
 
 
 rule report:
     input:
-        unpack(graph.judged_inputs("eval")),
-        verify=f"{RUN}/verify.json",
-        before=graph.evaluations_before,
-        contamination=graph.counted_tests,
+        unpack(RERUNS.reported),
     output:
-        report=f"{RUN}/report/report.html",
-        card=f"{RUN}/report/README.md",
-        recipe=f"{RUN}/report/recipe.json",
-        provenance=f"{RUN}/report/provenance.json",
-        crate=f"{RUN}/report/ro-crate-metadata.json",
+        report=f"{RUN}/report/{{key}}/report.html",
+        card=f"{RUN}/report/{{key}}/README.md",
+        recipe=f"{RUN}/report/{{key}}/recipe.json",
+        provenance=f"{RUN}/report/{{key}}/provenance.json",
+        crate=f"{RUN}/report/{{key}}/ro-crate-metadata.json",
+        record=f"{RUN}/report/{{key}}/report.html.record.json",
     log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/report.log",
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/report/{{key}}.log",
     params:
-        described=graph.described,
-        revision=REVISIONS["report"],
         set=graph.set_options,
     shell:
         "python -m relm report {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
@@ -60,8 +54,9 @@ rule publish:
         f"{LOGS}/publish/{{recipe}}.log",
     params:
         fingerprint=graph.fingerprint,
+        set=graph.set_options,
     shell:
-        "python -m relm publish {wildcards.recipe:q} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"
+        "python -m relm publish {wildcards.recipe:q} --fingerprint {params.fingerprint} {params.set} --output {output:q} --log {log:q}"
 
 
 # Evaluate the authors' released weights with the same code, so that a wrong evaluation is found before an expensive run.
@@ -69,28 +64,27 @@ rule verify_reference:
     input:
         unpack(graph.judged_inputs("reference")),
     output:
-        f"{RUN}/verify_reference.json",
+        verdict=f"{RUN}/verify/{{key}}/verify_reference.json",
+        record=f"{RUN}/verify/{{key}}/verify_reference.json.record.json",
     log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify_reference.log",
-    params:
-        expect=graph.judged,
-        revision=REVISIONS["report"],
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}_reference.log",
     shell:
         "python -m relm verify {wildcards.recipe:q} --reference --fingerprint {wildcards.fingerprint} --model {input.model:q}"
-        " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
+        " --evaluations {input.evaluations:q} --output {output.verdict:q} --log {log:q}"
 
 
 rule publish_reference:
     input:
-        evaluations=graph.published_reference,
+        unpack(RERUNS.published_reference),
     output:
         directory("results/reference/{recipe}"),
     log:
         f"{LOGS}/publish/reference/{{recipe}}.log",
     params:
         fingerprint=graph.fingerprint,
+        set=graph.set_options,
     shell:
-        "python -m relm publish {wildcards.recipe:q} --reference --fingerprint {params.fingerprint}"
+        "python -m relm publish {wildcards.recipe:q} --reference --fingerprint {params.fingerprint} {params.set}"
         " --output {output:q} --log {log:q}"
 
 
@@ -99,11 +93,8 @@ rule compare_with_controls:
     input:
         graph.compared_figures,
     output:
-        f"{WORK}/papers/{{paper}}/differences.md",
+        f"{WORK}/papers/{{paper}}/{{key}}/differences.md",
     log:
-        f"{LOGS}/papers/{{paper}}/differences.log",
-    params:
-        compared=graph.compared,
-        revision=REVISIONS["report"],
+        f"{LOGS}/papers/{{paper}}/{{key}}/differences.log",
     shell:
         "python -m relm differences {wildcards.paper} --output {output:q} --log {log:q}"

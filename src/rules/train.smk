@@ -1,5 +1,6 @@
 # From examples to a model: pretrain {phase}.
-# Checkpoints are no rule's output: they are beside `model/`, and Snakemake keeps them when the trainer is stopped.
+# Checkpoints, and the logs that training appends to, are no rule's output: they are beside `model/`, and Snakemake keeps them when
+# the trainer is stopped. The outputs have copies of the final logs.
 
 
 # The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
@@ -12,6 +13,12 @@ rule pretrain:
         parts=expand(
             f"{RUN}/{{{{phase}}}}/model/{{part}}",
             part=MODEL_PARTS,
+            allow_missing=True,
+        ),
+        record=f"{RUN}/{{phase}}/model/model.safetensors.record.json",
+        logs=expand(
+            f"{RUN}/{{{{phase}}}}/{FINAL_LOGS}/{{log}}",
+            log=RECORDS,
             allow_missing=True,
         ),
     log:
@@ -39,6 +46,8 @@ rule pretrain:
 
 # No rule's input, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
 rule compile:
+    input:
+        unpack(RERUNS.compiled),
     output:
         f"{RUN}/compile.json",
     log:
@@ -46,7 +55,6 @@ rule compile:
     container:
         IMAGES.of_compiling
     params:
-        settings=graph.compiled_for,
         set=graph.set_options,
     shell:
         "python -m relm compile {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} {params.set}"

@@ -24,7 +24,7 @@ STAGES = {
     "manifest": r"work/examples/.+",
     "pretrain": r"work/runs/[^/]+/[^/]+/(main/.+|resolved\.json)",
     "evaluate": r"work/runs/[^/]+/[^/]+/eval/.+",
-    "verify": r"work/runs/[^/]+/[^/]+/verify\.json.*",
+    "verify": r"work/runs/[^/]+/[^/]+/verify/.+",
     "report": r"work/runs/[^/]+/[^/]+/report/.+",
     "publish": r"results/.+",
 }

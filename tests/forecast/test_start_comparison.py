@@ -169,7 +169,7 @@ def test_impossible_counts_of_shards_are_refused(tmp_path: Path, shards: list[li
 
 
 def write_examples(plan: Plan, shards: tuple[int, ...] = SHARDS) -> None:
-    folder = plan.examples_folder("main")
+    folder = plan.examples_jobs["main"].folder
     folder.mkdir(parents=True)
     tokens = np.random.default_rng(0).integers(0, 50_257, sum(shards)).tolist()
     paths = []

@@ -156,7 +156,7 @@ def test_the_card_of_a_hostile_recipe_has_the_headings_and_links_of_any_other(co
 
 def card(run: FinishedRun) -> str:
     """The model card of the recipe as it is now, without its front matter."""
-    folder = run.plan.run_folder / "report"
+    folder = run.plan.report_folder
     write_report(Project().plan("tiny"), run.verify, run.evaluations, folder)
     return (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
 

@@ -83,8 +83,8 @@ def test_deleted_sources_are_listed_with_their_sha256_by_check_status_and_report
     plan = run.plan
     deleted = delete(sources_of(run))
     assert find_deleted(collect([run.verify])) == deleted
-    write_report(plan, run.verify, run.evaluations, plan.run_folder / "report")
-    page = (plan.run_folder / "report" / "report.html").read_text()
+    write_report(plan, run.verify, run.evaluations, plan.report_folder)
+    page = (plan.report_folder / "report.html").read_text()
     marks = re.findall(r'title="sha256 (\w+), \d+ bytes">\w+</span> <span class="soft">deleted after use<', page)
     assert set(marks) == set(deleted.values())
     publish(published_files(plan) | {"verify.json": run.verify}, plan.results)

@@ -9,6 +9,7 @@ import pytest
 
 from relm.artifact import read_json
 from relm.containers.placement import evaluation_role
+from relm.recipes.evaluation_place import evaluation_device
 from relm.recipes.machines import Machine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
@@ -101,11 +102,11 @@ FINE_TUNING = {
 @pytest.mark.parametrize("name", FINE_TUNING)
 def test_a_model_is_fine_tuned_on_its_tpu_of_one_host_and_otherwise_evaluated_on_the_host(name: str) -> None:
     plan, test = PROJECT.plan(name), FINE_TUNING[name]
-    found = {task: (plan.evaluation_device(task), evaluation_role(plan, task)) for task in (test, "masked_lm", "training")}
+    found = {task: (evaluation_device(plan, task), evaluation_role(plan, task)) for task in (test, "masked_lm", "training")}
     assert found == {test: ("tpu", "tpu"), "masked_lm": ("cpu", "cpu"), "training": ("cpu", "cpu")}
     four_hosts = dataclasses.replace(plan, machine=Machine(title="four hosts", device="tpu", topology="v3-32"))
-    assert four_hosts.evaluation_device(test) == "cpu"
-    assert PROJECT.plan(f"{name}@h100").evaluation_device(test) == "cuda"
+    assert evaluation_device(four_hosts, test) == "cpu"
+    assert evaluation_device(PROJECT.plan(f"{name}@h100"), test) == "cuda"
 
 
 def test_berts_answers_stand_beside_those_of_its_paper_which_are_of_other_weights() -> None:

@@ -11,6 +11,7 @@ import yaml
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT
 from relm.graph.evaluations import evaluation_options
+from relm.recipes.evaluation_place import evaluation_device, tuning_pipeline
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
 from relm.recipes.tuning_pipeline import split_tuning_batch
@@ -22,22 +23,22 @@ TASK = "squad11_graphcore"
 @pytest.mark.parametrize(("name", "replicas", "accumulation"), [("bert_large_pod16", 4, 260), ("bert_large_pod64", 16, 65)])
 def test_a_pod_fine_tunes_in_graphcores_micro_batches(name: str, replicas: int, accumulation: int) -> None:
     plan = Project(CHECKOUT).plan(name)
-    pipeline = plan.tuning_pipeline(TASK)
+    pipeline = tuning_pipeline(plan, TASK)
     assert pipeline is not None
-    assert plan.evaluation_device(TASK) == "ipu"
+    assert evaluation_device(plan, TASK) == "ipu"
     assert (pipeline.replicas, pipeline.gradient_accumulation, pipeline.micro_batch_size) == (replicas, accumulation, 1)
     assert (pipeline.layers_per_ipu, pipeline.stages, pipeline.loss_scaling.scale) == ([3, 7, 7, 7], 5, 1024)
     assert pipeline.available_memory_proportion == [0.22] * 4
     assert not pipeline.replicated_tensor_sharding
     assert (pipeline.first_moment_precision, pipeline.vocabulary_serialisation) == ("float32", 1)
-    assert (plan.evaluation_device("masked_lm"), plan.tuning_pipeline("masked_lm")) == ("cpu", None)
+    assert (evaluation_device(plan, "masked_lm"), tuning_pipeline(plan, "masked_lm")) == ("cpu", None)
 
 
 def test_the_twin_fine_tunes_on_the_simulator_with_as_few_sequences_as_fill_it() -> None:
     plan = Project(CHECKOUT).plan("smoke/bert_large_pod16")
-    pipeline = plan.tuning_pipeline(TASK)
+    pipeline = tuning_pipeline(plan, TASK)
     assert pipeline is not None
-    assert plan.evaluation_device(TASK) == "ipu_simulator"
+    assert evaluation_device(plan, TASK) == "ipu_simulator"
     assert (pipeline.stages, pipeline.replicas, pipeline.gradient_accumulation) == (5, 2, 9)
     assert plan.evaluation_identity(TASK)["options"]["batch_size"] == 18
 
@@ -49,7 +50,7 @@ def test_the_graph_passes_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(evaluation_options(wildcards, {}, None))
     assert words[words.index("--device") + 1] == "ipu"
     given = Pipeline.model_validate(json.loads(words[words.index("--pipeline") + 1]))
-    assert given == plan.tuning_pipeline(TASK)
+    assert given == tuning_pipeline(plan, TASK)
 
 
 def test_as_many_replicas_share_a_batch_as_fill_their_stages() -> None:
@@ -85,4 +86,4 @@ def test_replicas_of_several_instances_leave_fine_tuning_to_the_cpu(copied: Path
     content = {"extends": "bert_large_pod16", "on": {"pod16": {"pipeline": {"instances": 2}}}}
     (copied / "recipes" / "mine.yaml").write_text(yaml.safe_dump(content))
     plan = Project(copied).plan("mine")
-    assert (plan.evaluation_device(TASK), plan.tuning_pipeline(TASK)) == ("cpu", None)
+    assert (evaluation_device(plan, TASK), tuning_pipeline(plan, TASK)) == ("cpu", None)

@@ -110,7 +110,7 @@ def trained(name: str, keys: str) -> Plan:
     plan = Project().plan(name)
     model = plan.model_folder("main")
     loop.pretrain(plan.recipe, "main", plan.manifest("main"), plan.tokenizer, None, model, plan.fingerprint)
-    described = plan.run_folder / "report" / "recipe.json"
+    described = plan.report_folder / "recipe.json"
     write_json(described, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
     records = {record: model.parent / record for record in RECORDS}
     crate, files = (

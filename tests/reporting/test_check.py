@@ -182,20 +182,14 @@ def test_status_reads_changed_files_alone_and_each_once(folder: Path, monkeypatc
 
 @pytest.mark.parametrize("deleted", [[SUMS], [CRATE], [SUMS, CRATE], ["README.md"], [*NAMES, SUMS, CRATE]])
 def test_a_folder_that_lacks_files_is_published_again(folder: Path, deleted: list[str]) -> None:
-    class Plan:
-        results = folder
-
-    plan: Any = Plan()
-    reruns: Any = Reruns.__new__(Reruns)
-    reruns.workflow = SimpleNamespace(dag=SimpleNamespace(forcefiles=set()), dryrun=False)
+    plan: Any = SimpleNamespace(results=folder, fingerprint="0", report_key="0")
+    reruns = Reruns(SimpleNamespace(dryrun=False))
     os.utime(folder / "README.md")
     describe_published(plan)  # hashes one file again, and keeps what it knows of the others
-    assert not reruns._is_damaged(plan)
-    assert reruns.workflow.dag.forcefiles == set()
+    assert reruns.find_reason(plan) is None
     for name in deleted:
         (folder / name).unlink()
-    assert not reruns._is_damaged(plan)
-    assert reruns.workflow.dag.forcefiles == {"results/tiny"}
+    assert reruns.find_reason(plan) in ("missing-files", "no-list-of-hashes")
 
 
 def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(
@@ -204,5 +198,5 @@ def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(
     run = finished_run()
     figures = run.evaluations["held_out"]
     figures.write_text(figures.read_text().replace("4.25", "4.15"))
-    with pytest.raises(RelmError, match=r"eval/held_out.json: sha256 is .*: changed since it was made, so no figure"):
-        write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+    with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made, so no figure"):
+        write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)

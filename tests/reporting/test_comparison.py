@@ -33,7 +33,7 @@ def two_runs(copied_run: FinishedRun) -> tuple[str, str]:
     second = Project().plan("tiny")
     shutil.copytree(plan.run_folder, second.run_folder)
     write_json(second.run_folder / "resolved.json", record_run(second))
-    change_figures(second.run_folder / "eval" / "held_out.json", nats_per_token=4.0)
+    change_figures(held_out(f"tiny/{second.fingerprint}"), nats_per_token=4.0)
     return f"tiny/{plan.fingerprint}", f"tiny/{second.fingerprint}"
 
 
@@ -47,14 +47,14 @@ def change_figures(path: Path, **figures: Any) -> None:
 def publish_first(runs: tuple[str, str]) -> Path:
     """Publish what `relm diff` reads of the first run, and return the folder."""
     run, folder = Path("work/runs", runs[0]), Path("results/tiny")
-    evaluations = {f"eval/{task}.json": run / "eval" / f"{task}.json" for task in ("held_out", "samples")}
+    evaluations = {f"eval/{path.name}": path for path in run.glob("eval/*/*.json") if ".record." not in path.name}
     publish({"recipe.json": run / "resolved.json", "train.jsonl": run / "main/train.jsonl", **evaluations}, folder)
     return folder
 
 
 def held_out(run: str) -> Path:
     """Return the file of a run's held-out figures."""
-    return Path("work/runs", run, "eval/held_out.json")
+    return next(Path("work/runs", run).glob("eval/*/held_out.json"))
 
 
 def compared(first: str, second: str) -> dict[str, Any]:

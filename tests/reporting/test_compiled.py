@@ -11,6 +11,7 @@ import pytest
 
 from made_compilation import compilation, program, refused
 from relm.artifact import read_json
+from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, write_compilation
 from relm.graph import runs
 from relm.recipes.project import Project
@@ -27,7 +28,7 @@ def compiled(run: Any, **changes: Any) -> Compilation:
 
 def reported(run: Any) -> str:
     """Return the page's text without tags."""
-    folder = run.plan.run_folder / "report"
+    folder = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder)
     page = (folder / "report.html").read_text(encoding="utf-8")
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
@@ -79,26 +80,29 @@ def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: C
     assert f'"name": "compile.json", "encodingFormat": "application/json", "contentSize": "{len(content)}"' in crate
 
 
-def test_the_published_file_is_the_one_that_the_page_shows(finished_run: Callable[..., Any]) -> None:
+def test_another_compilation_is_published_with_the_page_that_shows_it(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run))
     reported(run)
     write_compilation(run.plan.compilation, compiled(run, topology="v2-8"))
+    with pytest.raises(RelmError, match="cannot be published without .*report.html"):
+        publish(published_files(run.plan), run.plan.results)
+    reported(run)
     publish(published_files(run.plan), run.plan.results)
-    assert read_json(run.plan.results / "compile.json")["topology"] == "v3-8"
+    assert read_json(run.plan.results / "compile.json")["topology"] == "v2-8"
 
 
 def test_without_it_the_report_does_not_mention_it(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     before = reported(run)
-    files = {path.name: path.read_bytes() for path in (run.plan.run_folder / "report").iterdir()}
+    files = {path.name: path.read_bytes() for path in run.plan.report_folder.iterdir()}
     assert "ompile" not in before.partition("Where everything came from")[0]
-    assert "compiled" not in read_json(run.plan.run_folder / "report" / "provenance.json")
+    assert "compiled" not in read_json(run.plan.report_folder / "provenance.json")
     write_compilation(run.plan.compilation, compiled(run))
     assert "As compiled" in reported(run)
     run.plan.compilation.unlink()
     reported(run)
-    assert {path.name: path.read_bytes() for path in (run.plan.run_folder / "report").iterdir()} == files
+    assert {path.name: path.read_bytes() for path in run.plan.report_folder.iterdir()} == files
     assert "compile.json" not in published_files(run.plan)
 
 

@@ -28,8 +28,8 @@ def write_figures(run: Any, *processes: dict[str, Any]) -> str:
     """Write `device.json` and the report, and return its text without tags."""
     folder = run.plan.run_folder
     write_json(folder / "main" / "device.json", {"phase": "main", "processes": list(processes)})
-    write_report(run.plan, run.verify, run.evaluations, folder / "report")
-    page = (folder / "report" / "report.html").read_text(encoding="utf-8")
+    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+    page = (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
@@ -70,9 +70,9 @@ def test_one_process_has_no_list(finished_run: Callable[..., Any]) -> None:
 
 def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
-    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
     assert "device.json" not in published_files(run.plan)
-    assert "On the device" not in (run.plan.run_folder / "report" / "report.html").read_text(encoding="utf-8")
+    assert "On the device" not in (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
     write_figures(run, FIRST)
     publish(published_files(run.plan), run.plan.results)
     assert (run.plan.results / "device.json").read_text() == (run.plan.run_folder / "main" / "device.json").read_text()

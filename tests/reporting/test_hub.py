@@ -79,7 +79,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.delenv("RELM_WORK", raising=False)
         run = build_run()
-        write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+        write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
         publish(published_files(run.plan), run.plan.results)
     return folder
 

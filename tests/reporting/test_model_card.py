@@ -16,7 +16,7 @@ from relm.reporting.report import write_report
 
 
 def card(run: Any) -> str:
-    folder = run.plan.run_folder / "report"
+    folder = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder)
     return (folder / "README.md").read_text(encoding="utf-8")
 

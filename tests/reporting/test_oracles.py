@@ -61,7 +61,7 @@ def test_the_report_page_and_the_model_card_have_the_sentence_of_the_runs_recipe
     run = finished_run()
     table.write_text(json.dumps({"originals": [{**ROW, "recipes": [name.replace("tiny", run.plan.name) for name in recipes]}]}))
     monkeypatch.setattr(oracles, "TABLE", table)
-    folder = run.plan.run_folder / "report"
+    folder = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder)
     for page in ("report.html", "README.md"):
         found = "Training equals the original program (owner/name" in (folder / page).read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ onload = () => {{
 @pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 22, 27)")])
 def test_the_page_fits_every_window(finished_run: Callable[..., Any], width: int, scheme: str, background: str) -> None:
     run = finished_run()
-    folder = run.plan.run_folder.absolute() / "report"
+    folder = run.plan.report_folder.absolute()
     write_report(run.plan, run.verify, run.evaluations, folder)
     (folder / "measure.html").write_text(MEASURE.format(width=width))
     found = measure(folder / "measure.html", scheme)

@@ -12,7 +12,8 @@ from finished_runs import recipe_content
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.recipes.project import Project
-from relm.reporting.paper import FILES, MISSING, read_paper, write_paper
+from relm.reporting.paper import MISSING, read_paper, write_paper
+from relm.reporting.paper_files import FILES
 from relm.reporting.publish import publish_run
 from relm.reporting.report import write_report
 
@@ -28,7 +29,7 @@ def run(finished_run: Callable[..., Any]) -> Any:
     run = finished_run(content)
     for number, each in enumerate(run.plan.runs, 1):
         (each.run_folder / "main/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
-    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report", None, run.other_seeds)
+    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
     publish_run(run.plan, run.plan.results)
     write_recipe("later", {**content, "seed": 9, "title": "Later"})
     write_recipe("wrong", {**content, "seed": "many"})

@@ -29,9 +29,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
 def reported(run: Any) -> Any:
     """Return the plan of a finished run that has a report."""
     for name in REPORT_FILES:
-        (run.plan.run_folder / "report").mkdir(exist_ok=True)
-        (run.plan.run_folder / "report" / name).write_text(name)
-    write_json(run.plan.run_folder / "report" / "ro-crate-metadata.json", {"@graph": []})
+        run.plan.report_folder.mkdir(parents=True, exist_ok=True)
+        (run.plan.report_folder / name).write_text(name)
+    write_json(run.plan.report_folder / "ro-crate-metadata.json", {"@graph": []})
     return run.plan
 
 

@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
 def reported(run: Any) -> Path:
     """Write the run's report and return its folder."""
-    folder: Path = run.plan.run_folder / "report"
+    folder: Path = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder)
     return folder
 
@@ -97,7 +97,7 @@ def test_the_verdict_stands_before_everything_else(
     run = finished_run(recipe(expect=[{**EXPECT, "value": value, **extra}]))
     text = page(run).text
     assert 0 < text.index(headline) < text.index("Figures")
-    assert headline in (run.plan.run_folder / "report/README.md").read_text().split("## ")[0]
+    assert headline in (run.plan.report_folder / "README.md").read_text().split("## ")[0]
 
 
 def test_the_basis_and_noise_of_a_tolerance_end_in_one_point_and_three_digits(
@@ -150,7 +150,7 @@ def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[
     assert "Smoke twin: its figures mean nothing" in text
     assert "Smoke twin: these figures mean nothing." in text
     assert 'model="results/smoke/tiny"' in text
-    assert "Smoke twin: its figures mean nothing" in (run.plan.run_folder / "report/README.md").read_text()
+    assert "Smoke twin: its figures mean nothing" in (run.plan.report_folder / "README.md").read_text()
 
 
 def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any]) -> None:
@@ -159,7 +159,7 @@ def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any])
     text = page(run).text
     assert "their origin is not known" in text
     assert str(run.plan.tokenizer) in text
-    sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+    sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
     assert "1 files without a record" in sentence
 
 
@@ -171,7 +171,7 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
     lock.parent.mkdir()
     lock.write_bytes((checkout / lock).read_bytes())
     text = page(run).text
-    steps = read_json(run.plan.run_folder / "report/provenance.json")["steps"]
+    steps = read_json(run.plan.report_folder / "provenance.json")["steps"]
     lines = [step["docker"]["line"] for step in steps]
     assert len(lines) > 10
     assert all(line.startswith("docker run --rm") and shlex.split(line)[-1] in line for line in lines)
@@ -191,7 +191,7 @@ def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Ca
     assert f"2 steps in the image relm/cpu:0.1.0@sha256:{'4' * 64} (relm's for cpu) by podman" in text
     assert f"{len(records) - 3} steps outside any container" in text
     assert "1 step not recorded" in text
-    provenance = read_json(run.plan.run_folder / "report/provenance.json")
+    provenance = read_json(run.plan.report_folder / "provenance.json")
     (sha256, installed), *others = provenance["packages"].items()
     assert not others
     assert {step["packages"] for step in provenance["steps"]} == {sha256}

@@ -40,7 +40,7 @@ def test_the_table_has_each_seed_the_mean_and_what_differs_alone(run: Any) -> No
 
 
 def test_page_card_and_folder_show_all_seeds(run: Any) -> None:
-    folder = run.plan.run_folder / "report"
+    folder = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder, None, run.other_seeds)
     page, card = (folder / "report.html").read_text(), (folder / "README.md").read_text()
     assert '<th class="number">seed 6</th>' in page
@@ -140,7 +140,7 @@ def test_the_list_of_runs_has_the_seeds_in_order_and_all_are_published(run: Any)
         return [(each["seed"], each["state"]) for each in json.loads(describe_stored_runs(Project(), None, as_json=True))]
 
     assert states() == [(5, "finished"), (6, "finished"), (7, "finished")]
-    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report", None, run.other_seeds)
+    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
     publish_run(run.plan, run.plan.results)
     assert states() == [(5, "published"), (6, "published"), (7, "published")]
     assert "seed 6, step 50 of 50" in describe_stored_runs(Project(), "tiny")

@@ -48,10 +48,10 @@ def content(project: Commands) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("deleted", "makers"),
     [
-        ("eval/*.json", {"evaluate": 2, "verify": 1, "report": 1, "publish": 1}),
-        pytest.param("main/*.jsonl", {"pretrain": 1, "evaluate": 2, "verify": 1, "report": 1, "publish": 1}),
-        pytest.param("report/provenance.json", {"report": 1, "publish": 1}, marks=pytest.mark.full),
-        pytest.param("main/model/generation_config.json", {"pretrain": 1, "publish": 1}, marks=pytest.mark.full),
+        ("eval/*/*.json", {"evaluate": 2, "verify": 1, "report": 1, "publish": 1}),
+        ("main/logs/train.jsonl", {"pretrain": 1, "evaluate": 2, "verify": 1, "report": 1, "publish": 1}),
+        pytest.param("main/*.jsonl", {"publish": 1}, marks=pytest.mark.full),
+        pytest.param("report/*/provenance.json", {"report": 1, "publish": 1}, marks=pytest.mark.full),
         pytest.param("main/checkpoints/*/*", {"publish": 1}, marks=pytest.mark.full),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_lost_index_of_documents_is_made_again_where_an_evaluation_reads_it(fi
     for path in (*examples.glob("*/*.held_out.idx"), *examples.glob("*/*.held_out.bin.json")):
         path.unlink()
     assert finished_copy.jobs("results/tiny") == {}, "nothing reads it"
-    for path in finished_copy.folder.glob("work/runs/tiny/*/eval/held_out.json"):
+    for path in finished_copy.folder.glob("work/runs/tiny/*/eval/*/held_out.json"):
         path.unlink()
     shutil.rmtree(finished_copy.folder / "results")
     assert finished_copy.jobs("results/tiny")["pregenerate"] == 1
@@ -133,14 +133,15 @@ def test_a_damaged_result_fails_and_leaves_the_other_targets(finished_copy: Comm
         file.write(b"x")
     before = {path: path.read_bytes() for path in published.rglob("*") if path.is_file()}
     (warning,) = finished_copy.snakemake("results/tiny", "-n").stdout.splitlines()
-    (run / "report/report.html").unlink()
-    done = finished_copy.snakemake("results/tiny", str((run / "report/report.html").relative_to(finished_copy.folder)))
+    (page,) = run.glob("report/*/report.html")
+    page.unlink()
+    done = finished_copy.snakemake("results/tiny", str(page.relative_to(finished_copy.folder)))
     assert done.returncode == 1
     assert warning.startswith("results/tiny: DAMAGED: model.safetensors")
     assert warning in done.stdout
     assert "up to date" not in done.stdout
     assert "perplexity" not in done.stdout.lower()
-    assert (run / "report/report.html").exists(), "the other target is made"
+    assert page.exists(), "the other target is made"
     assert {path: path.read_bytes() for path in published.rglob("*") if path.is_file()} == before
     shutil.rmtree(finished_copy.folder / "work")
     done = finished_copy.snakemake("results/tiny")

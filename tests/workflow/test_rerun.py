@@ -134,6 +134,28 @@ def test_what_runs_again_after(change: str, finished_copy: Commands) -> None:
     assert finished_copy.jobs("results/tiny") == expected
 
 
+@pytest.mark.parametrize("change", ["nothing at all", "other words", "an expectation", "another seed"])
+def test_the_same_runs_again_without_snakemakes_records(change: str, finished_copy: Commands) -> None:
+    make_change, expected = CHANGES[change]
+    shutil.rmtree(finished_copy.folder / ".snakemake")
+    make_change(finished_copy.folder)
+    assert finished_copy.jobs("results/tiny") == expected
+
+
+def test_a_work_folder_of_an_earlier_version_is_continued_without_training(finished_copy: Commands) -> None:
+    folder = finished_copy.folder
+    run = one(folder, "work/runs/tiny/*")
+    for kind in ("eval", "verify", "report"):
+        for path in list((run / kind).glob("*/*")):
+            path.rename((run if kind == "verify" else run / kind) / path.name)
+    shutil.rmtree(run / "main/logs")
+    shutil.rmtree(folder / "results")
+    assert finished_copy.jobs("results/tiny") == EVALUATED, "without pretrain"
+    done = finished_copy.snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    assert (folder / "results/tiny/train.jsonl").read_bytes() == (run / "main/train.jsonl").read_bytes()
+
+
 def test_records_of_a_version_whose_rules_had_other_parameters_make_no_data_again(finished_copy: Commands) -> None:
     keyed = {"extract", "train_tokenizer", "pregenerate"}
     changed = set()

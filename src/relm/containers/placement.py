@@ -17,6 +17,7 @@ from relm.containers.lock import Role
 from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.evaluation_place import evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.home_folder import expand_home
 from relm.recipes.identity import work_folder
@@ -61,7 +62,7 @@ def training_role(recipe: Recipe) -> Role:
 
 def evaluation_role(plan: Plan, task: str) -> Role:
     """Return the role of the image that one of a recipe's evaluations runs in."""
-    return HOST if plan.evaluation(task).reads_log_alone else DEVICES[plan.evaluation_device(task)].image
+    return HOST if plan.evaluation(task).reads_log_alone else DEVICES[evaluation_device(plan, task)].image
 
 
 def step_role(step: str) -> Role:

@@ -36,6 +36,7 @@ from relm.models.bert_model import EncoderModel
 from relm.models.configuration import folder_config
 from relm.recipes.architectures import BertArchitecture
 from relm.recipes.fine_tuning import FineTuning
+from relm.recipes.identity import KEY
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import COMPILED
 from relm.recipes.section import validate
@@ -159,7 +160,7 @@ def tune_and_score(
     identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
     identity |= {"model_sha256": encoder.sha256, "config": asdict(encoder.config)}
     fingerprint = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:12]
-    folder = output.with_suffix("") / fingerprint
+    folder = training_folder(output) / fingerprint
     _require_output(output, folder)
     seeds = {seed: folder / f"seed-{seed}" for seed in range(options.seed, options.seed + options.seeds)}
     programs = folder / COMPILED
@@ -167,11 +168,17 @@ def tune_and_score(
         how = _divide_batches(options, encoder, execution, how, programs)
     tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how or TuningRun(), fingerprint)
     tuning.require_fitting()
-    with run_lock(output.with_suffix("") / "lock"):
+    with run_lock(training_folder(output) / "lock"):
         manifest = tuning.write_examples(training_file, folder / "examples")
         figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
         shutil.rmtree(programs, ignore_errors=True)
         return TunedSeeds(figures, read_sidecar(manifest.parent / TABLE))
+
+
+def training_folder(output: Path) -> Path:
+    """Return the folder of a result's training runs: beside the result, or beside its folder if that is named by a key."""
+    beside = output.parent if KEY.fullmatch(output.parent.name) else output
+    return beside.with_name(output.stem)
 
 
 def _require_output(output: Path, folder: Path) -> None:

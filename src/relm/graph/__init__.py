@@ -3,7 +3,7 @@
 They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
 """
 
-from relm.graph.contamination import contamination_inputs, contamination_options, contamination_outputs, counted_tests
+from relm.graph.contamination import contamination_inputs, contamination_options, contamination_outputs
 from relm.graph.data import (
     data_inputs,
     data_job,
@@ -29,32 +29,29 @@ from relm.graph.data_requests import (
 from relm.graph.default_requests import DISK_MB, MEMORY_MB, RUNTIME, SMALL_MEMORY_MB, START
 from relm.graph.evaluations import (
     evaluated_weights,
+    evaluation_inputs,
     evaluation_job,
     evaluation_options,
-    evaluations_before,
     judged_inputs,
-    published_reference,
 )
 from relm.graph.images import Images
 from relm.graph.refusals import Refusals, usable_work_folder
 from relm.graph.requests import evaluation_request, training_request
-from relm.graph.reruns import Reruns
+from relm.graph.reruns import AGAIN, Reruns
 from relm.graph.runs import (
-    compiled_for,
-    described,
     find_seed,
     fingerprint,
-    judged,
     launcher,
     start_options,
     trainer_threads,
     training_inputs,
 )
 from relm.graph.shards import Sources
-from relm.graph.targets import all_results, compared, compared_figures, nearest_target, papers
+from relm.graph.targets import all_results, compared_figures, nearest_target, papers
 from relm.graph.variations import set_options, vary_targets
 
 __all__ = [
+    "AGAIN",
     "DISK_MB",
     "MEMORY_MB",
     "RUNTIME",
@@ -65,33 +62,28 @@ __all__ = [
     "Reruns",
     "Sources",
     "all_results",
-    "compared",
     "compared_figures",
-    "compiled_for",
     "contamination_inputs",
     "contamination_options",
     "contamination_outputs",
-    "counted_tests",
     "data_inputs",
     "data_job",
     "data_outputs",
-    "described",
     "documents_command",
     "documents_disk",
     "documents_runtime",
     "download_disk",
     "download_sha256",
     "evaluated_weights",
+    "evaluation_inputs",
     "evaluation_job",
     "evaluation_options",
     "evaluation_request",
-    "evaluations_before",
     "examples_disk",
     "examples_runtime",
     "find_seed",
     "fingerprint",
     "import_disk",
-    "judged",
     "judged_inputs",
     "kept_inputs",
     "launcher",
@@ -99,7 +91,6 @@ __all__ = [
     "list_outputs",
     "nearest_target",
     "papers",
-    "published_reference",
     "range_outputs",
     "range_source",
     "set_options",

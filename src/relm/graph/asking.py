@@ -61,6 +61,11 @@ def sha256_option(expected: Mapping[str, str]) -> str:
     return " ".join(["--sha256", *(f"{name}={sha256}" for name, sha256 in expected.items())]) if expected else ""
 
 
+def with_indexes(shards: list[Path]) -> list[Path]:
+    """Return shards of examples, each stream of tokens with the index of its documents."""
+    return [path for shard in shards for path in ((shard, shard.with_suffix(".idx")) if shard.suffix == ".bin" else (shard,))]
+
+
 def strings(paths: list[Path]) -> list[str]:
     """Return paths as strings, for Snakemake."""
     return [str(path) for path in paths]

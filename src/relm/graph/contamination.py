@@ -9,7 +9,7 @@ from snakemake.io import ancient
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.graph.asking import report_faults, sha256_option, sidecars, strings
-from relm.graph.runs import plan_of_run
+from relm.graph.runs import plan_of_run, require_key
 
 
 @report_faults
@@ -24,6 +24,7 @@ def contamination_inputs(wildcards: Any) -> dict[str, Any]:
         raise RelmError(
             f"recipe {plan.name} counts no items of {wildcards.test}; set contamination: true, and name the test in evaluate"
         )
+    require_key(plan.contamination()[wildcards.test], wildcards)
     file, documents = plan.test_download(wildcards.test), [plan.documents(shard, "train") for shard in plan.shards]
     return {
         "sidecars": [str(sidecar_of(file)), *sidecars(documents)],
@@ -40,14 +41,8 @@ def contamination_outputs(wildcards: Any) -> list[Path]:
 
 @report_faults
 def contamination_options(wildcards: Any) -> str:
-    """Return the options of `relm contamination` that describe the test; if they change, Snakemake counts again."""
+    """Return the options of `relm contamination` that describe the test."""
     test = plan_of_run(wildcards).tests[wildcards.test]
     key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
     expected = {name: sha256 for name, sha256 in test.sha256.items() if name == test.file}
     return " ".join(filter(None, [shlex.join(["--format", str(test.item_format), *key]), sha256_option(expected)]))
-
-
-@report_faults
-def counted_tests(wildcards: Any) -> list[str]:
-    """Return the counts of contamination that a recipe asks for."""
-    return strings(list(plan_of_run(wildcards).contamination().values()))

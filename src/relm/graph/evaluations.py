@@ -9,11 +9,12 @@ from snakemake.io import ancient
 
 from relm.artifact import canonical_json, sidecar_of
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, stop_at_faults, strings
-from relm.graph.runs import plan_of_run
+from relm.graph.asking import report_faults, sha256_option, sidecars, strings, with_indexes
+from relm.graph.runs import plan_of_run, require_key
 from relm.recipes.devices import HOST
+from relm.recipes.evaluation_place import evaluation_device, tuning_pipeline
 from relm.recipes.evaluations import HARNESS_TASKS
-from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
+from relm.recipes.plan import REFERENCE, TRAINED, Plan
 
 # Inputs that `relm evaluate` takes as one file each.
 FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
@@ -33,7 +34,7 @@ def _with_sidecars(plan: Plan, of: str) -> list[Path]:
 
 @report_faults
 def evaluation_job(wildcards: Any) -> str:
-    """Return the identity of an evaluation as JSON; if it changes, Snakemake runs the evaluation again."""
+    """Return the identity of an evaluation as JSON."""
     return canonical_json(plan_of_run(wildcards).evaluation_identity(wildcards.task))
 
 
@@ -44,6 +45,7 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
     Large files are `ancient`, because their content counts and not their time; sidecars or the manifest have their hashes.
     """
     plan = plan_of_run(wildcards)
+    require_key(plan.evaluations(wildcards.of).get(wildcards.task), wildcards)
     declaration = plan.evaluation(wildcards.task)
     inputs = {
         "sidecars": sidecars(_with_sidecars(plan, wildcards.of)),
@@ -51,9 +53,11 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
     }
     if "manifest" in declaration.inputs:
         examples = plan.evaluated_examples(wildcards.task)
-        inputs |= {"manifest": str(examples.manifest), "shards": ancient(strings(examples.files()))}
+        inputs |= {"manifest": str(examples.manifest), "shards": ancient(strings(with_indexes(examples.files())))}
     if "tokenizer" in declaration.inputs:
         inputs["tokenizer"] = ancient(str(plan.tokenizer))
+    if declaration.reads_log_alone:
+        inputs["logs"] = ancient(strings(plan.logs))
     if declaration.is_protocol:
         files = plan.test_downloads(wildcards.task)
         inputs["file_sidecar"] = [str(sidecar_of(file)) for file in files.values()]
@@ -71,14 +75,14 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     declaration = plan.evaluation(wildcards.task)
     if declaration.reads_log_alone:
         run = plan.recipe.run
-        return shlex.join(["--logs", *strings(plan.logs), "--trained-on", *filter(None, (run.device, run.topology))])
+        return shlex.join(["--logs", *map(str, input["logs"]), "--trained-on", *filter(None, (run.device, run.topology))])
     names = set(input.keys())
     read = [word for name in FILES if name in names for word in (f"--{name.replace('_', '-')}", input[name])]
     folder = ["--task-folder", str(HARNESS_TASKS)] if "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir() else []
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
-    found = plan.evaluation_device(wildcards.task)
+    found = evaluation_device(plan, wildcards.task)
     device = [] if found == HOST else ["--device", found]
-    if (pipeline := plan.tuning_pipeline(wildcards.task)) is not None:
+    if (pipeline := tuning_pipeline(plan, wildcards.task)) is not None:
         device += ["--pipeline", canonical_json(pipeline.model_dump(mode="json", exclude_defaults=True))]
     return " ".join(
         filter(None, [sha256_option(_expected_sha256(plan, wildcards)), shlex.join([*read, *folder, *device, *limit])])
@@ -91,12 +95,6 @@ def _expected_sha256(plan: Plan, wildcards: Any) -> dict[str, str]:
     return {**plan.evaluated_sha256(wildcards.of), **(test.sha256 if test else {})}
 
 
-@report_faults
-def evaluations_before(wildcards: Any) -> list[str]:
-    """Return the figures of the weights that training started from, if the recipe names some."""
-    return strings(list(plan_of_run(wildcards).evaluations(BEFORE).values()))
-
-
 def judged_inputs(of: str) -> Callable[[Any], dict[str, Any]]:
     """Return the input function, for `unpack`, of a verdict on some weights: trained (eval) or released (reference).
 
@@ -106,31 +104,26 @@ def judged_inputs(of: str) -> Callable[[Any], dict[str, Any]]:
     @report_faults
     def inputs(wildcards: Any) -> dict[str, Any]:
         plan = plan_of_run(wildcards)
-        if of == REFERENCE:
-            # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
-            return {"evaluations": _reference_evaluations(plan), "model": ancient(str(plan.evaluated_model(of)[0]))}
-        weights = [run.evaluated_model(of)[0] for run in plan.runs]
-        evaluations = [path for run in plan.runs for path in run.evaluations(of).values()]
-        return {
-            "evaluations": strings(evaluations),
-            "sidecar": sidecars(weights),
-            "model": ancient(strings(weights)),
-        }
+        require_key(plan.verdict(of), wildcards)
+        return list_judged(plan, of)
 
     return inputs
 
 
-def _reference_evaluations(plan: Plan) -> list[str]:
+def list_judged(plan: Plan, of: str) -> dict[str, Any]:
+    """Return the inputs of a verdict by name."""
+    if of == REFERENCE:
+        # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
+        return {"evaluations": list_reference(plan), "model": ancient(str(plan.evaluated_model(of)[0]))}
+    weights = [run.evaluated_model(of)[0] for run in plan.runs]
+    evaluations = [path for run in plan.runs for path in run.evaluations(of).values()]
+    return {"evaluations": strings(evaluations), "sidecar": sidecars(weights), "model": ancient(strings(weights))}
+
+
+def list_reference(plan: Plan) -> list[str]:
     if plan.reference_model is None:
         raise RelmError(
             f"recipe {plan.name} names no weights of its authors; set expect_reference to the name of a model in "
             "recipes/models/ with weights"
         )
     return strings(list(plan.evaluations(REFERENCE).values()))
-
-
-@stop_at_faults
-def published_reference(wildcards: Any) -> list[str]:
-    """Return the files from which `results/reference/NAME` is published."""
-    plan = PROJECT.plan(wildcards.recipe)
-    return [*_reference_evaluations(plan), str(plan.run_folder / "verify_reference.json")]

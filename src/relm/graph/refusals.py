@@ -4,12 +4,13 @@ import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from snakemake.logging import logger
 
+from relm.artifact import sidecar_of
 from relm.cluster import supervision
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
@@ -21,6 +22,7 @@ from relm.provenance.container import container
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
+from relm.recipes.run_folder import CHECKPOINT_FILES, WEIGHTS
 from relm.recipes.task_trust import TRUST, find_trust_fault
 from relm.reporting.shorter_runs import describe_shorter_run
 
@@ -118,6 +120,7 @@ class Refusals:
         yield from self.images.find_faults(jobs, here=not self._is_served, asks_engine=asks_engine)
         for name, phases in _phases_to_train(jobs).items():
             plan = PROJECT.plan(name)
+            yield from find_lost_optimizers(plan, phases)
             yield from filter(None, [find_fault(plan, self._place)])
             yield from find_training_faults(plan, phases, self._place)
         yield from _find_untrusted_tasks(jobs)
@@ -165,6 +168,19 @@ def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace
         return
     for phase in phases:
         yield from filter(None, [find_memory_fault(plan, phase, tokenizer, place.is_here)])
+
+
+def find_lost_optimizers(plan: Plan, phases: Sequence[str]) -> Iterator[str]:
+    """Yield which phase keeps the optimizer of a phase before that is trained and whose last checkpoint is gone."""
+    for phase in phases:
+        before, kept = plan.phase_before(phase), plan.kept_optimizer(phase)
+        if before is None or kept is None or before in phases:
+            continue
+        if lost := [kept / name for name in (*CHECKPOINT_FILES, "state.json") if not (kept / name).exists()]:
+            yield (
+                f"{plan.name}: phase {phase} continues with the optimizer of {lost[0]}, which is gone. Delete "
+                f"{sidecar_of(plan.model_folder(before) / WEIGHTS)}; the same command then trains phase {before} again"
+            )
 
 
 def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:

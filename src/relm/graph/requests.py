@@ -26,6 +26,7 @@ from relm.graph.default_requests import (
     count_megabytes,
 )
 from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.evaluation_place import evaluation_device
 from relm.recipes.plan import Plan
 
 
@@ -148,7 +149,7 @@ def _estimated_hours(wildcards: Any) -> float | None:
 def _evaluation_gres(wildcards: Any) -> str | None:
     """Return Slurm's request for the one accelerator of an evaluation; None for one on a CPU or of the log alone."""
     plan = PROJECT.plan(wildcards.recipe)
-    name = DEVICES[plan.evaluation_device(wildcards.task)].gres
+    name = DEVICES[evaluation_device(plan, wildcards.task)].gres
     return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_log_alone else None
 
 

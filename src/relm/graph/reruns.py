@@ -1,91 +1,134 @@
-"""The files that Snakemake makes again: those of another version of the recipe; and the parameters that count for that.
+"""Products with fixed names, which Snakemake must make again if they are of another version of the recipe.
 
-Most products have their identity in their path. A published folder, and the figures of a test file or of the authors' weights,
-do not. Without its records, as after `.snakemake` was removed or in another checkout with the same work folder, Snakemake takes
-them for finished and never compares their inputs. Therefore this module compares them with the recipe, and has them made again
-if they differ.
+Most products have their identity in their path. Published folders and `compile.json` do not: where they differ from the recipe,
+their rules get an input that is newer than they are. This depends on the files alone, so `.snakemake` may be deleted.
 """
 
+import functools
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sidecar_of
+from snakemake.io import local
+
+from relm.artifact import read_json
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import report_faults, stop_at_faults
-from relm.graph.evaluations import evaluation_inputs
-from relm.graph.runs import plan_of_run, published
-from relm.graph.side_products import count_as_outputs
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults, strings
+from relm.graph.evaluations import list_judged, list_reference
+from relm.graph.runs import list_published, plan_of_run, require_key
+from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
-from relm.recipes.plan import REFERENCE, Plan
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import DAMAGED, MISSING
 from relm.reporting.known_hashes import find_differences, knows_file
+from relm.reporting.paper_files import DIFFERENCES, PAPERS, TABLE
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 
 # Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
 LARGEST_HASHED = 2**24
+AGAIN = "relm-again-"
+"""Beginning of the name of the temporary folder with files that are newer than all products."""
 DAMAGED_RESULTS = "damaged"
 """Folder in the work folder whose files the rule `check_damaged` never makes."""
 
 
 class Reruns:
-    """Input functions that also have Snakemake make products of another version of the recipe again."""
+    """Input functions of the rules whose products have fixed names."""
 
     def __init__(self, workflow: Any) -> None:
-        """Store Snakemake's workflow, whose graph has the set of files that are made in any case.
-
-        From then on, Snakemake compares parameters with its records only for rules that declare some.
-        """
+        """Store Snakemake's workflow."""
         self.workflow = workflow
         self.warned: set[str] = set()
         self.damaged: set[str] = set()
         """The requested results that have damaged files."""
-        _compare_no_absent_parameters()
-        _compare_no_inputs_of_published_folders()
-        count_as_outputs()
+
+    @functools.cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix=AGAIN)
+
+    def _make_again(self, why: str) -> dict[str, Any]:
+        """Return an input that is newer than every product, with the reason as its name; a job's own process needs none."""
+        if not is_main_process(self.workflow):
+            return {}
+        path = Path(self._folder.name, why)
+        path.touch()
+        return {"again": local(str(path))}
+
+    @report_faults
+    def reported(self, wildcards: Any) -> dict[str, Any]:
+        """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces."""
+        plan = plan_of_run(wildcards)
+        require_key(plan.report_folder / "report.html", wildcards)
+        inputs = list_judged(plan, TRAINED) | {
+            "verify": str(plan.verdict()),
+            "before": strings(list(plan.evaluations(BEFORE).values())),
+            "contamination": strings(list(plan.contamination().values())),
+        }
+        return inputs | (self._make_again("another-fingerprint") if find_replaced(plan) else {})
 
     @stop_at_faults
     def published(self, wildcards: Any) -> dict[str, Any]:
-        """Return the inputs of a published folder."""
-        plan = plan_of_run(wildcards)
-        seeds = [run.recipe.seed for run in plan.runs]
-        self._compare(plan.run_folder / "verify.json", seeds, "seeds")
-        if is_main_process(self.workflow) and plan.results.is_dir() and self._is_damaged(plan):
-            return {"damaged": str(work_folder() / DAMAGED_RESULTS / wildcards.recipe)}
-        return published(wildcards)
+        """Return the inputs of a published folder.
 
-    def _is_damaged(self, plan: Plan) -> bool:
-        """Return whether a folder has damaged files; have one of another fingerprint, or that lacks files, made again.
-
-        A file that differs is not replaced unasked, since somebody may have edited it. The one input of a damaged folder is
-        made by `relm check`, which fails: the folder stays, and the command ends with 1 once its other targets are made. A
-        dry-run, which also lists all commands of a recipe, only warns.
+        The one input of a damaged folder is made by `relm check`, which fails: the folder stays, since somebody may have edited
+        it, and the command ends with 1 once its other targets are made. A dry-run, which also lists all commands of a recipe,
+        only warns.
         """
-        recipe = plan.results / "recipe.json"
-        if recipe.is_file() and _value(recipe, "fingerprint") != plan.fingerprint:
-            self.workflow.dag.forcefiles |= {str(plan.results), str(plan.run_folder / "report" / "report.html")}
+        plan = plan_of_run(wildcards)
+        if not is_main_process(self.workflow) or not plan.results.is_dir():
+            return list_published(plan)
+        why = self.find_reason(plan)
+        if why == DAMAGED and not self.workflow.dryrun:
+            return {"damaged": str(work_folder() / DAMAGED_RESULTS / wildcards.recipe)} | self._make_again(why)
+        return list_published(plan) | (self._make_again(why) if why and why != DAMAGED else {})
+
+    def find_reason(self, plan: Plan) -> str | None:
+        """Return why a published folder is not as the recipe would publish it; None if it is, as far as it tells."""
+        stated = _read(plan.results / "recipe.json")
+        if stated.get("fingerprint", plan.fingerprint) != plan.fingerprint:
             replaced = find_replaced(plan)
             if replaced is not None:
                 self._warn(describe_replaced(plan, replaced))
-            return False
+            return "another-fingerprint"
         try:
             differences = find_differences(plan.results, largest=LARGEST_HASHED, keeps=False)[0]
         except RelmError:  # neither list of hashes is there
-            self.workflow.dag.forcefiles.add(str(plan.results))
-            return False
-        damaged = [found.name for found in differences if found.state == DAMAGED]
-        if damaged:
+            return "no-list-of-hashes"
+        if damaged := [found.name for found in differences if found.state == DAMAGED]:
+            self.damaged.add(str(plan.results))
             self._warn(
                 f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
                 "the same command publishes it again"
             )
-        if damaged:
-            self.damaged.add(str(plan.results))
-        will_fail = bool(damaged) and not self.workflow.dryrun
-        if will_fail or any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
-            self.workflow.dag.forcefiles.add(str(plan.results))
-        return will_fail
+            return DAMAGED
+        if any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
+            return "missing-files"
+        return None if stated.get("report", plan.report_key) == plan.report_key else "another-report"  # older ones state none
+
+    @stop_at_faults
+    def published_reference(self, wildcards: Any) -> dict[str, Any]:
+        """Return the inputs of the published figures of the authors' released weights."""
+        plan = PROJECT.plan(wildcards.recipe)
+        inputs = {"evaluations": list_reference(plan), "verdict": str(plan.verdict(REFERENCE))}
+        key = plan.verdict(REFERENCE).parent.name
+        is_other = _read(plan.reference_results / "verify.json").get("key", key) != key
+        return inputs | (self._make_again("another-verdict") if is_other else {})
+
+    def paper(self, key: str, results: list[str]) -> Callable[[Any], dict[str, Any]]:
+        """Return the input function of a paper's page: the results of its recipes, and the table of those with a control."""
+
+        @report_faults
+        def inputs(wildcards: Any) -> dict[str, Any]:
+            table = differences_table(PROJECT, key)
+            stated, wanted = _read(PAPERS / key / TABLE), table.parent.name if table else None
+            is_other = stated.get(DIFFERENCES, wanted) != wanted
+            files = {"results": results, "differences": [str(table)] if table else []}
+            return files | (self._make_again("other-differences") if is_other else {})
+
+        return inputs
 
     def _warn(self, line: str) -> None:
         """Show a line, once."""
@@ -96,22 +139,16 @@ class Reruns:
             logger.warning(line)
 
     @report_faults
-    def evaluation_inputs(self, wildcards: Any) -> dict[str, Any]:
-        """Return the inputs of an evaluation."""
-        plan = plan_of_run(wildcards)
-        figures = plan.run_folder / wildcards.of / f"{wildcards.task}.json"
-        if wildcards.of == REFERENCE:
-            self._compare(figures, reference_sha256(plan), "model_sha256")
-        if test := plan.tests.get(wildcards.task):
-            for key, name in test.inputs.items():
-                if name in test.sha256:  # of others the sidecar, which is an input, has the hash
-                    self._compare(figures, test.sha256[name], "protocol", f"{key.removesuffix('_file')}_sha256")
-        return evaluation_inputs(wildcards)
+    def compiled(self, wildcards: Any) -> dict[str, Any]:
+        """Return no input of `compile.json`, unless it is of other settings."""
+        from relm.forecast.compilation.compiling import recipe_facts, topology_of
 
-    def _compare(self, path: Path, expected: object, *keys: str, output: Path | None = None) -> None:
-        """Have `output`, or else the file, made again if the file exists with another value than the expected one."""
-        if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
-            self.workflow.dag.forcefiles.add(str(output or path))
+        plan = plan_of_run(wildcards)
+        wanted = {"topology": topology_of(plan), **recipe_facts(plan, plan.phases)}
+        found = _read(plan.compilation)
+        return (
+            self._make_again("other-settings") if any(found.get(key, value) != value for key, value in wanted.items()) else {}
+        )
 
 
 def _was_published(plan: Plan, name: str) -> bool:
@@ -119,52 +156,10 @@ def _was_published(plan: Plan, name: str) -> bool:
     return name != CHECKSUMS or knows_file(plan.results, name)
 
 
-def _compare_no_absent_parameters() -> None:
-    """Have Snakemake compare parameters with its records only for rules that declare some.
-
-    A rule whose products have their whole identity in their path declares none; parameters that depend on resources do not
-    count. An edit then changes the path, and never a parameter of the same path. Without this change, Snakemake would make
-    everything again that an earlier version of the rule, with parameters, has made.
-    """
-    from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
-
-    compare = PersistenceBase.params_changed
-
-    def compare_declared(self: Any, job: Any, file: Any = None) -> Any:
-        return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
-
-    PersistenceBase.params_changed = compare_declared
-
-
-def _compare_no_inputs_of_published_folders() -> None:
-    """Have Snakemake not compare the names of the files that a folder was published from with its records.
-
-    Another set of figures changes the verdict and the report, and so the folder. Without this change, a folder that an earlier
-    version published, whose rule named fewer files, would be made again, with all training where the work folder is gone.
-    A job without inputs is not compared either: its sources were deleted after use.
-    """
-    from snakemake.persistence import PersistenceBase
-
-    compare = PersistenceBase.input_changed
-
-    def compare_others(self: Any, job: Any, file: Any = None) -> Any:
-        return () if job.rule.name == "publish" or not job.input else compare(self, job, file)
-
-    PersistenceBase.input_changed = compare_others
-
-
-def reference_sha256(plan: Plan) -> str | None:
-    """Return the sha256 of the authors' weights: the recipe's, or that of converted ones; None: they are not converted yet."""
-    weights = plan.evaluated_model(REFERENCE)[0]
-    return plan.evaluated_sha256(REFERENCE).get(weights.name) or _value(sidecar_of(weights), "sha256")
-
-
-def _value(path: Path, *keys: str) -> Any:
-    """Return the value at a path of keys in a JSON file; None: there is no such value."""
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON object; empty if it is damaged or missing."""
     try:
         found = read_json(path)
-        for key in keys:
-            found = found[key]
-    except (OSError, RelmError, KeyError, TypeError):
-        return None
-    return found
+    except (OSError, RelmError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,19 +1,19 @@
-"""Inputs and parameters of the rules in train.smk and report.smk, and the descriptive keys of what they write."""
+"""Inputs and parameters of the rules in train.smk and report.smk."""
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from snakemake.io import ancient
 
-from relm.artifact import sha256_of
 from relm.devices import ranks
 from relm.devices.ipu import instances
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, sidecars, strings
+from relm.graph.asking import PROJECT, report_faults, sidecars, strings, with_indexes
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import MODEL_PARTS, REPORT_FILES, WEIGHTS
+from relm.recipes.run_folder import MODEL_PARTS, REPORT_FILES, WEIGHTS, final_logs
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -34,6 +34,21 @@ def plan_of_run(wildcards: Any) -> Plan:
     return run
 
 
+def require_key(path: Path | None, wildcards: Any, of: str = "") -> None:
+    """Raise RelmError unless the folder of a product has the key that a path names.
+
+    Args:
+        path: the product's path now; None: nothing makes it.
+        wildcards: those of the path that is requested.
+        of: what makes the product, for the message; empty: the recipe.
+    """
+    if path is None or path.parent.name != wildcards.key:
+        raise RelmError(
+            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, requested was key {wildcards.key}: was a recipe edited "
+            "during the run? Give the same command again"
+        )
+
+
 @report_faults
 def training_inputs(wildcards: Any) -> dict[str, Any]:
     """Return the inputs of a phase; the manifest has the hashes of the shards, and a lost shard is made again."""
@@ -41,7 +56,7 @@ def training_inputs(wildcards: Any) -> dict[str, Any]:
     start = plan.starting_weights(phase)
     return {
         "manifest": str(plan.manifest(phase)),
-        "shards": ancient(strings(plan.example_files(phase, "train"))),
+        "shards": ancient(strings(with_indexes(plan.example_files(phase, "train")))),
         "tokenizer": ancient(str(plan.tokenizer)),
         "start_sidecar": sidecars(start[:1]),
         "start": ancient(strings(start)),
@@ -55,16 +70,6 @@ def start_options(wildcards: Any) -> str:
     files, kept = plan.starting_weights(wildcards.phase), plan.kept_optimizer(wildcards.phase)
     start = [f"--init-from {shlex.quote(str(files[0].parent))}"] if files else []
     return " ".join([*start, *([f"--optimizer-from {shlex.quote(str(kept))}"] if kept else [])])
-
-
-@report_faults
-def compiled_for(wildcards: Any) -> dict[str, Any]:
-    """Return the settings that determine the compiled programs beside the fingerprint; editing one compiles again only."""
-    from relm.forecast.compilation.compiling import topology_of
-
-    plan = plan_of_run(wildcards)
-    settings = plan.recipe.run.model_dump(mode="json", include={"micro_batch_size", "activation_checkpointing"})
-    return {"topology": topology_of(plan), **settings}
 
 
 @report_faults
@@ -83,47 +88,22 @@ def launcher(wildcards: Any, resources: Any) -> str:
 
 
 @report_faults
-def judged(wildcards: Any) -> list[Any]:
-    """Return the expectations, on which the verdict depends beside the figures; editing one runs only `verify` again."""
-    return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
-
-
-@report_faults
-def described(wildcards: Any) -> dict[str, Any]:
-    """Return the descriptive keys in Croissant's file or in a report; editing one writes that file again, and nothing else."""
-    if hasattr(wildcards, "dataset"):
-        dataset = PROJECT.dataset(wildcards.dataset)
-        words = dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})
-        return {**words, **({"published": dataset.published} if dataset.published else {})}
-    plan = plan_of_run(wildcards)
-    words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
-    named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
-    compiled = {"compiled": sha256_of(plan.compilation)} if plan.compilation.is_file() else {}
-    if plan.recipe.expect_curve is not None:
-        words["expect_curve"] = plan.recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
-    return {**words, "named": [part.model_dump(mode="json") if part else None for part in named], **compiled}
-
-
-@report_faults
 def fingerprint(wildcards: Any) -> str:
     """Return the recipe's present fingerprint, with which `publish` refuses another run's files."""
     return PROJECT.plan(wildcards.recipe).fingerprint
 
 
-@report_faults
-def published(wildcards: Any) -> dict[str, Any]:
-    """Return the files from which `results/NAME` is published, so that one that was deleted is made again.
-
-    The logs of training, no rule's outputs, come with the model, see `side_products`.
-    """
-    plan = PROJECT.plan(wildcards.recipe)
+def list_published(plan: Plan) -> dict[str, Any]:
+    """Return the files from which `results/NAME` is published, so that one that was deleted is made again."""
     model = plan.model_folder(plan.phases[-1])
     figures = [path for run in plan.runs for path in run.evaluations().values()]
+    logs = [path for run in plan.runs for phase in run.phases for path in final_logs(run.run_folder / phase).values()]
     return {
-        "report": [str(plan.run_folder / "report" / name) for name in REPORT_FILES],
+        "logs": ancient(strings(logs)),
+        "report": [str(plan.report_folder / name) for name in REPORT_FILES],
         "figures": strings([*figures, *plan.evaluations(BEFORE).values(), *plan.contamination().values()]),
-        "verdict": str(plan.run_folder / "verify.json"),
-        "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in plan.phases]),
+        "verdict": str(plan.verdict()),
+        "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in run.phases]),
         "model": ancient(strings([model / name for name in (WEIGHTS, *MODEL_PARTS)])),
     }
 

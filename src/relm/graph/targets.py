@@ -2,50 +2,33 @@
 
 import contextlib
 import difflib
-from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, stop_at_faults
-from relm.recipes.controls import plan_controlled
-from relm.recipes.identity import work_folder
+from relm.graph.runs import require_key
+from relm.recipes.controls import differences_table, list_compared
 
 
 def papers() -> dict[str, list[str]]:
-    """Return paper key -> results of all its recipes, and the table of those with a control.
+    """Return paper key -> results of all its recipes.
 
     A recipe with faults raises when it is requested, alone or with its paper. No recipe is planned: that would cost each
     command as much as all of its recipes.
     """
     targets: dict[str, list[str]] = {}
-    compared = set[str]()
     for name in PROJECT.names():
         with contextlib.suppress(RelmError):
-            key, has_control = PROJECT.paper_and_control(name)
-            if key is not None:
+            if (key := PROJECT.paper_key(name)) is not None:
                 targets.setdefault(key, []).append(f"results/{name}")
-            if key is not None and has_control:
-                compared.add(key)
-    return {key: [*results, *([str(differences_table(key))] if key in compared else [])] for key, results in targets.items()}
-
-
-def differences_table(key: str) -> Path:
-    """Return the path of a paper's table of differences between recipes and their controls."""
-    return work_folder() / "papers" / key / "differences.md"
+    return targets
 
 
 @report_faults
 def compared_figures(wildcards: Any) -> list[str]:
     """Return the figures of all runs of a paper's recipes that have a control, and of their controls."""
-    plans = [plan for pair in plan_controlled(PROJECT, wildcards.paper).values() for plan in pair]
-    return list(dict.fromkeys(str(path) for plan in plans for run in plan.runs for path in run.evaluations().values()))
-
-
-@report_faults
-def compared(wildcards: Any) -> dict[str, Any]:
-    """Return the `control` sections of a paper's recipes; editing one writes the table again, and nothing else."""
-    pairs = plan_controlled(PROJECT, wildcards.paper)
-    return {name: plan.recipe.model_dump(mode="json", include={"control"})["control"] for name, (plan, _) in pairs.items()}
+    require_key(differences_table(PROJECT, wildcards.paper), wildcards, f"paper {wildcards.paper}")
+    return [str(path) for run in list_compared(PROJECT, wildcards.paper) for path in run.evaluations().values()]
 
 
 @stop_at_faults

@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes import identity
+from relm.recipes import identity, judged_identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.devices import DEVICES, find_evaluation_device
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machines import Machine
 from relm.recipes.own_folders import require_consent
-from relm.recipes.pipeline import Pipeline
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Phase, Recipe
-from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, checkpoint_folder
+from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.seeds import choose_seed
-from relm.recipes.tuning_pipeline import split_tuning_batch
 from relm.recipes.variation import Change
 
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
@@ -209,13 +206,6 @@ class Plan:
         folder = self.work / "models" / f"{name}-{identity.digest(self._content(named, files))}"
         return [folder / file for file in files]
 
-    @property
-    def tokenizer_sha256(self) -> dict[str, str]:
-        """File name -> sha256 in the recipe, of the imported tokenizer."""
-        assert self.tokenizer_model is not None
-        named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
-        return self._content(named, self.tokenizer_model.tokenizer_files)
-
     def starting_sha256(self, phase: str) -> dict[str, str]:
         """Return file name -> sha256 in the recipe, of the weights a phase starts from; empty for weights trained here."""
         if self.init_model is None or self.phase_before(phase) is not None:
@@ -235,10 +225,6 @@ class Plan:
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
         return self.tokenizer_job.tokenizer
-
-    def examples_folder(self, phase: str) -> Path:
-        """Return the folder of a phase's examples, their sidecars and the manifest; phases with the same examples share it."""
-        return self.examples_jobs[phase].folder
 
     def examples(self, phase: str, shard: str, split: str) -> Path:
         """Return the path of the pregenerated examples of one shard and split: a stream of tokens, or a table."""
@@ -286,8 +272,8 @@ class Plan:
 
     @property
     def logs(self) -> list[Path]:
-        """Paths of the `train.jsonl` of all phases, in order."""
-        return [self.run_folder / phase / LOG for phase in self.phases]
+        """Paths of the `train.jsonl` of all finished phases, in order."""
+        return [final_logs(self.run_folder / phase)[LOG] for phase in self.phases]
 
     def device_figures(self) -> dict[str, Path]:
         """Return phase -> its `device.json`, for phases that have one because their device compiles programs."""
@@ -308,17 +294,56 @@ class Plan:
 
     def evaluations(self, of: str = TRAINED) -> dict[str, Path]:
         """Return task -> path of its figures, for the trained weights, the starting weights or the authors' released ones."""
+        return {task: self.run_folder / of / key / f"{task}.json" for task, key in self.evaluation_keys(of).items()}
+
+    def evaluation_keys(self, of: str) -> dict[str, str]:
+        """Return task -> key in the path of its figures; empty if there are no such weights."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
-        names = [name for name in self.recipe.evaluate if of == TRAINED or not is_of_trained_weights_alone(name)]
-        return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
+        return self._evaluation_keys[of]
+
+    @functools.cached_property
+    def _evaluation_keys(self) -> dict[str, dict[str, str]]:
+        trained = {task_of(name): identity.digest(self.evaluation_document(task_of(name))) for name in self.recipe.evaluate}
+        others = [task_of(name) for name in self.recipe.evaluate if not is_of_trained_weights_alone(name)]
+        released = {} if self.reference_model is None else self._content(self._reference, self._reference[1].weights_files)
+        of_released = {task: identity.digest([trained[task], released]) for task in others}
+        return {TRAINED: trained, BEFORE: {task: trained[task] for task in others}, REFERENCE: of_released}
+
+    def evaluation_document(self, task: str) -> dict[str, Any]:
+        """Return what decides the figures of an evaluation, beside the weights: its identity, and the files that it reads."""
+        test = self.tests.get(task)
+        files = {} if test is None else {name: test.files[name].identity for name in test.inputs.values()}
+        examples = self.evaluated_examples(task).key if "manifest" in self.evaluation(task).inputs else None
+        return {"job": self.evaluation_identity(task), "files": files, "examples": examples, "limit": self.evaluation_limit}
 
     def contamination(self) -> dict[str, Path]:
         """Return test -> path of the counts of its items in the training documents; empty if the recipe asks for none.
 
         All seeds have the same documents, so the counts are the first one's.
         """
-        return {test: self.run_folder / CONTAMINATION / f"{test}.json" for test in self.tests if self.recipe.contamination}
+        tests = self.tests if self.recipe.contamination else {}
+        keys = {name: judged_identity.contamination_key(test) for name, test in tests.items()}
+        return {name: self.run_folder / CONTAMINATION / key / f"{name}.json" for name, key in keys.items()}
+
+    def verdict(self, of: str = TRAINED) -> Path:
+        """Return the path of the verdict on the trained weights of all seeds, or on the authors' released ones."""
+        figures = {run.fingerprint: run.evaluation_keys(of) for run in (self.runs if of == TRAINED else (self,))}
+        key = judged_identity.verdict_key(self.recipe, figures)
+        return self.run_folder / VERIFY / key / f"verify{'' if of == TRAINED else f'_{of}'}.json"
+
+    @property
+    def report_folder(self) -> Path:
+        """Folder of the report, whose key is also in its `recipe.json`."""
+        return self.run_folder / "report" / self.report_key
+
+    @property
+    def report_key(self) -> str:
+        """Key in the path of the report: it depends on the verdict, and on the words of the recipe and of what it names."""
+        counts = {name: path.parent.name for name, path in self.contamination().items()}
+        named = [self.dataset, self.tokenizer_model, self.init_model, *self.tests.values()]
+        parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), counts]
+        return judged_identity.report_key(self.recipe, named, parts, self.compilation)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
         """Return the declaration of the evaluation with a result of this name.
@@ -331,31 +356,6 @@ class Plan:
             known = ", ".join([*names_in_recipes(), *self.tests])
             raise RelmError(f"recipe {self.name} has no evaluation {task}: give evaluate: [...] one of {known}")
         return declaration
-
-    def evaluation_device(self, task: str) -> str:
-        """Return the device of an evaluation: the recipe's or the CPU.
-
-        None of several hosts fine-tunes on its accelerators, nor does an instance of several that share a pipeline's replicas.
-
-        Raises:
-            RelmError: the recipe has no such evaluation.
-        """
-        pipeline = self.recipe.run.pipeline
-        has_one_host = self.machine is None or self.machine.host_count == 1
-        is_alone = has_one_host and (pipeline is None or pipeline.instances == 1)
-        return find_evaluation_device(self.recipe.run.device, self.evaluation(task).fine_tunes and is_alone)
-
-    def tuning_pipeline(self, task: str) -> Pipeline | None:
-        """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one.
-
-        Raises:
-            RelmError: the recipe has no such evaluation.
-        """
-        test = self.tests.get(task)
-        pipelined = DEVICES[self.evaluation_device(task)].pipelined
-        if not pipelined or test is None or test.tuning is None or self.recipe.run.pipeline is None:
-            return None
-        return split_tuning_batch(self.recipe.run.pipeline, test.tuning.batch_size)
 
     def evaluation_identity(self, task: str) -> dict[str, Any]:
         """Return the identity of the evaluation with a result of this name, as `relm evaluate --job` takes it."""

@@ -14,6 +14,8 @@ DEVICE_FIGURES = "device.json"
 DEVICE_SHAPE = {"processes": [{"after_step": COUNT, "steps": COUNT, "*": NUMBER}]}
 # Records from which a part of a phase can be trained again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
+# Folder of their final copies, in the folder of a phase.
+FINAL_LOGS = "logs"
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 # Files beside the weights of every trained model; a model that generates text has a generation_config.json as well.
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -25,6 +27,8 @@ REPLACED = "replaced.json"
 REPORT_FILES = ("README.md", "report.html", "recipe.json", PROVENANCE, METADATA)
 # In a run's folder, and in eval/ of a published one: counts of items of tests in the training documents.
 CONTAMINATION = "contamination"
+# Folder of verdicts in a run's folder.
+VERIFY = "verify"
 # List of the sha256 of every other published file, in the format of `sha256sum`.
 CHECKSUMS = "SHA256SUMS"
 # In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as
@@ -59,3 +63,26 @@ def acceptance_of(log: Path) -> Path:
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
     """Return the folder of the checkpoint of a step."""
     return checkpoints / f"step-{step:08d}"
+
+
+def final_logs(phase: Path) -> dict[str, Path]:
+    """Return name -> path of the logs of a finished phase, in its folder.
+
+    They are copies of those that training appends to and that outlive failed attempts; an earlier version made no copies.
+    """
+    copies = phase / FINAL_LOGS
+    has_none = not copies.is_dir() and (phase / LOG).is_file() and (phase / "model" / WEIGHTS).is_file()
+    return {name: (phase if has_none else copies) / name for name in RECORDS}
+
+
+def newest_first(run: Path, kind: str, name: str) -> list[Path]:
+    """Return the files of a kind in a run's folder whose keys are not known, newest first.
+
+    Args:
+        run: the folder of the run.
+        kind: eval, before, reference, verify, report or contamination.
+        name: glob of the file's name; an earlier version had no folder of a key, and verdicts in the folder of the run.
+    """
+    older = run if kind == VERIFY else run / kind
+    paths = [*(run / kind).glob(f"*/{name}"), *older.glob(name)]
+    return sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -21,7 +21,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.resolved import resolve
-from relm.recipes.run_folder import DEVICE_SHAPE, LOG
+from relm.recipes.run_folder import DEVICE_SHAPE
 from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
@@ -290,7 +290,7 @@ def gather(
         evaluations=_in_order(plan, evaluations),
         before=_in_order(plan, before),
         contamination={test: read_contamination(contamination[test]) for test in plan.tests if test in contamination},
-        logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
+        logs=dict(zip(plan.phases, plan.logs, strict=True)),
         devices=_on_devices(plan),
         compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
         model=_read_model(model),

@@ -8,6 +8,7 @@ from typing import Any
 from relm.artifact import atomic_file, write_json
 from relm.errors import RelmError
 from relm.formatting import format_duration
+from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
@@ -17,6 +18,7 @@ from relm.replay.attested_run import published_name
 from relm.reporting.check import require_as_published
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
+from relm.reporting.paper_files import DIFFERENCES, FILES, TABLE
 from relm.reporting.publish import publish
 from relm.reporting.report import scale
 from relm.reporting.result_files import read_verdict
@@ -24,10 +26,6 @@ from relm.reporting.seeds import FOLDER
 from relm.reporting.training_log import read_log
 from relm.reporting.verify import overall
 
-PAPERS = Path("results/papers")
-FILES = ("index.html", "README.md", "table.json")
-DIFFERENCES = "differences.md"
-"""The table of recipes with a control, which a rule of its own makes; only where there are some."""
 MISSING = "missing"
 VERDICT = "verify.json"
 
@@ -82,9 +80,9 @@ def write_paper(project: Project, key: str, folder: Path) -> str:
     paper, runs = read_paper(project, key)
     rows = [row for run in runs for row in run.rows]
     headline, tone, summary = describe_paper(rows)
-    differences = work_folder() / "papers" / key / DIFFERENCES
+    differences = _find_differences(project, key)
     facts = {"paper": paper, "runs": runs, "headline": headline, "tone": tone, "summary": summary, "missing": MISSING}
-    facts |= {"differences": differences.read_text(encoding="utf-8") if differences.is_file() else ""}
+    facts |= {"differences": differences.read_text(encoding="utf-8") if differences else ""}
     made = {name: work_folder() / "papers" / key / name for name in FILES}
     for name in ("index.html", "README.md"):
         with atomic_file(made[name], "w") as file:
@@ -93,9 +91,19 @@ def write_paper(project: Project, key: str, folder: Path) -> str:
     for run in table:
         for row in run["rows"]:
             del row["drawn"]
-    write_json(made["table.json"], {"paper": paper.model_dump(mode="json"), "summary": summary, "runs": table})
-    publish(made | ({DIFFERENCES: differences} if differences.is_file() else {}), folder)
+    stated = {DIFFERENCES: differences.parent.name if differences else None}
+    write_json(made[TABLE], {"paper": paper.model_dump(mode="json"), "summary": summary, "runs": table, **stated})
+    publish(made | ({differences.name: differences} if differences else {}), folder)
     return f"{folder}: {summary}"
+
+
+def _find_differences(project: Project, key: str) -> Path | None:
+    """Return the table of the paper's recipes with a control; None without one, or if one of these recipes has faults."""
+    try:
+        table = differences_table(project, key)
+    except RelmError:
+        return None
+    return table if table is not None and table.is_file() else None
 
 
 def read_paper(project: Project, key: str) -> tuple[Paper, list[PaperRun]]:

@@ -12,7 +12,7 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import CHECKSUMS, CONTAMINATION, DEVICE_FIGURES, METADATA, RECORDS, REPORT_FILES, WEIGHTS
+from relm.recipes.run_folder import CHECKSUMS, CONTAMINATION, DEVICE_FIGURES, METADATA, REPORT_FILES, WEIGHTS, final_logs
 from relm.replay.attested_run import published_name
 from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
@@ -30,24 +30,24 @@ def published_files(plan: Plan) -> dict[str, Path]:
     model = plan.model_folder(plan.phases[-1])
     model_files = [*MODEL_FILES, *(["generation_config.json"] if plan.recipe.model.generates else [])]
     return {
-        **{name: plan.run_folder / "report" / name for name in REPORT_FILES},
+        **{name: plan.report_folder / name for name in REPORT_FILES},
         **{name: model / name for name in model_files},
         **{
-            published_name(name, phase, plan.phases): plan.run_folder / phase / name
-            for name in RECORDS
+            published_name(name, phase, plan.phases): path
             for phase in plan.phases
+            for name, path in final_logs(plan.run_folder / phase).items()
         },
         **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
         **({COMPILATION: path} if (path := reported_compilation(plan)).is_file() else {}),
         **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE), plan.contamination()),
-        "verify.json": plan.run_folder / "verify.json",
+        "verify.json": plan.verdict(),
         **published_seeds(plan),
     }
 
 
 def reported_compilation(plan: Plan) -> Path:
     """Return the path of the `compile.json` that the report shows; absent where the recipe was not compiled by then."""
-    return plan.run_folder / "report" / COMPILATION
+    return plan.report_folder / COMPILATION
 
 
 def evaluation_names(

@@ -25,7 +25,7 @@ def publish_reference(plan: Plan, folder: Path) -> str:
     """
     if plan.reference_model is None:
         raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
-    verdict = plan.run_folder / "verify_reference.json"
+    verdict = plan.verdict(REFERENCE)
     evaluations = plan.evaluations(REFERENCE)
     for path in (verdict, *evaluations.values()):
         require_as_made(path)

@@ -10,7 +10,7 @@ from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import REPLACED
+from relm.recipes.run_folder import REPLACED, VERIFY, newest_first
 from relm.replay.published_files import list_names
 
 # Keys of a recipe that do not decide its fingerprint.
@@ -37,7 +37,7 @@ def find_replaced(plan: Plan) -> dict[str, Any] | None:
 
 
 def _has_figures(run: Path) -> bool:
-    return (run / "verify.json").is_file()
+    return bool(newest_first(run, VERIFY, "verify.json"))
 
 
 def _list_differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:

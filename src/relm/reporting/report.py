@@ -52,7 +52,7 @@ def write_report(
     findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
     _write(output_folder / "report.html", report_page(findings))
     _write(output_folder / "README.md", model_card(findings))
-    write_json(output_folder / "recipe.json", findings.resolved)
+    write_json(output_folder / "recipe.json", findings.resolved | {"report": plan.report_key})
     write_json(output_folder / "provenance.json", provenance(findings, keep_replaced(plan)))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
     files.pop(COMPILATION, None)  # of an earlier report

@@ -8,7 +8,7 @@ from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import LOG, RECORDS, WEIGHTS
+from relm.recipes.run_folder import WEIGHTS, final_logs
 from relm.replay.attested_run import published_name
 from relm.reporting.curve import watched_run
 from relm.reporting.figures import format_figure
@@ -56,7 +56,7 @@ def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, An
         for key, value in first[task]["figures"].items()
         if isinstance(value, int | float) and all(key in other.get(task, {"figures": ()})["figures"] for other in others)
     ]
-    watched = [watched_run(run, {phase: run.run_folder / phase / LOG for phase in run.phases}) for run in plan.runs]
+    watched = [watched_run(run, dict(zip(run.phases, run.logs, strict=True))) for run in plan.runs]
     return SeedTable(
         seeds=[run.recipe.seed for run in plan.runs],
         fingerprints=[run.fingerprint for run in plan.runs],
@@ -95,9 +95,9 @@ def published_seeds(plan: Plan) -> dict[str, Path]:
     for run in plan.runs[1:]:
         folder = f"{FOLDER}/{run.recipe.seed}"
         files |= seed_evaluation_names(run, run.evaluations()) | {
-            f"{folder}/{published_name(name, phase, run.phases)}": run.run_folder / phase / name
-            for name in RECORDS
+            f"{folder}/{published_name(name, phase, run.phases)}": path
             for phase in run.phases
+            for name, path in final_logs(run.run_folder / phase).items()
         }
         sidecar = sidecar_of(run.model_folder(run.phases[-1]) / WEIGHTS)
         files[f"{folder}/{sidecar.name}"] = sidecar

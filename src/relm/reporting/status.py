@@ -56,8 +56,8 @@ def describe_progress(plan: Plan) -> str:
         _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)], live),
         *(line for run in runs for line in _phase_lines(run, f"seed {run.recipe.seed}, " if len(runs) > 1 else "")),
         _stage("evaluate", [path for run in runs for path in run.evaluations().values()], live),
-        _stage("verify", [plan.run_folder / "verify.json"], live),
-        _stage("report", [plan.run_folder / "report" / "report.html"], live),
+        _stage("verify", [plan.verdict()], live),
+        _stage("report", [plan.report_folder / "report.html"], live),
         _stage("publish", [plan.results / "report.html"], live),
         *([f"  check        {describe_published(plan)}"] if plan.results.is_dir() else []),
     ]

@@ -16,7 +16,7 @@ from relm.recipes.identity import KEY
 from relm.recipes.plan import TRAINED, Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
-from relm.recipes.run_folder import CURVE, LOG, RESOLVED, WEIGHTS
+from relm.recipes.run_folder import CURVE, LOG, RESOLVED, VERIFY, WEIGHTS, newest_first
 from relm.recipes.run_name import RUN_NAME, SMOKE, RunName
 from relm.reporting.live_steps import LiveStep, is_locked
 
@@ -73,7 +73,7 @@ class StoredRun:
     @cached_property
     def resolved(self) -> Mapping[str, Any] | None:
         """The recipe as it was when the run was trained or reported; None: no file has it."""
-        for path in (self.folder / RESOLVED, self.folder / "report" / "recipe.json"):
+        for path in (self.folder / RESOLVED, *newest_first(self.folder, "report", "recipe.json")):
             content = read_object(path)
             if isinstance(content.get("recipe"), dict) and content.get("fingerprint") == self.fingerprint:
                 return content
@@ -88,12 +88,11 @@ class StoredRun:
     @cached_property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Evaluation -> the content of its file; {} for one that was changed since."""
-        paths = sorted((self.folder / TRAINED).glob("*.json"))
-        return {
-            path.stem: read_object(path) if _is_as_made(path) else {}
-            for path in paths
-            if not path.name.endswith(".record.json")
-        }
+        newest: dict[str, Path] = {}
+        for path in newest_first(self.folder, TRAINED, "*.json"):
+            if not path.name.endswith(".record.json"):
+                newest.setdefault(path.stem, path)
+        return {task: read_object(path) if _is_as_made(path) else {} for task, path in sorted(newest.items())}
 
     @cached_property
     def disk(self) -> DiskUse:
@@ -124,18 +123,25 @@ class StoredRun:
         """The message with which a step of the run failed and whose product is still absent; None: none did."""
         logs = self.work / "logs" / "runs" / self.name / self.fingerprint
         for log in sorted(logs.rglob("*.log")):
-            inside = log.relative_to(logs).with_suffix("")
-            if not any(product.exists() for product in self._products_of(inside)):
+            if not any(_is_newer(product, log) for product in self._products_of(log.relative_to(logs).with_suffix(""))):
                 is_error, message = _read_last_message(log)
                 if is_error and not message.startswith(_STOPPED):
                     return message
         return None
 
     def _products_of(self, inside: Path) -> list[Path]:
-        """Return the files of which one exists if the step with this log ended well."""
-        report = self.folder / "report" / "report.html"
-        phase = sidecar_of(self.folder / inside / "model" / WEIGHTS)
-        return [report] if inside.name == "report" else [self.folder / f"{inside}.json", phase]
+        """Return the products of a step with this log, newest first, of all keys."""
+        kind, task = inside.parts[0], inside.name
+        if kind in ("report", VERIFY):
+            return newest_first(self.folder, kind, "report.html" if kind == "report" else "verify*.json")
+        if len(inside.parts) > 1:
+            return newest_first(self.folder, kind, f"{task}.json")
+        return [self.folder / f"{inside}.json", sidecar_of(self.folder / inside / "model" / WEIGHTS)]
+
+
+def _is_newer(product: Path, log: Path) -> bool:
+    """Return whether a product was made after its step's log was last written."""
+    return product.exists() and product.stat().st_mtime_ns > log.stat().st_mtime_ns
 
 
 class RequestedRuns(NamedTuple):
@@ -276,8 +282,11 @@ def _state(
     if run.failure is not None:
         return FAILED
     # The verdict on several seeds is in the folder of the first.
-    last = plan.evaluations().values() if plan is not None and plan.number else [run.folder / "verify.json"]
-    return FINISHED if run.is_trained(phases) and all(path.is_file() for path in last) else STOPPED
+    if plan is None:
+        is_judged = bool(newest_first(run.folder, VERIFY, "verify.json"))
+    else:
+        is_judged = all(path.is_file() for path in (plan.evaluations().values() if plan.number else [plan.verdict()]))
+    return FINISHED if run.is_trained(phases) and is_judged else STOPPED
 
 
 def find_published(project: Project, results: Path) -> set[tuple[str, str]]:

@@ -45,13 +45,14 @@ class JudgedRun(NamedTuple):
     """`eval/TASK.json` by task."""
 
 
-def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path) -> str:
+def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path, key: str | None = None) -> str:
     """Judge every row of the recipe's `expect` and write `verify.json`; bad figures are a result, not an error.
 
     Args:
         recipe: the recipe with the expectations.
         runs: its runs, one for each seed; the first is published.
         output: the file to write.
+        key: key of the verdict in its path, which is published with it.
 
     Raises:
         RelmError: a model was trained from another fingerprint, or a task evaluated another model, or a file is damaged.
@@ -66,8 +67,11 @@ def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path) -> str:
         {"seed": run.seed, "fingerprint": run.fingerprint, "model_sha256": sidecar["sha256"]}
         for run, sidecar in zip(runs, sidecars, strict=True)
     ]
-    verdict = {"verdict": word, "sentence": sentence, **{key: stated[0][key] for key in ("fingerprint", "model_sha256")}}
-    write_json(output, verdict | {"seeds": [run.seed for run in runs], "runs": stated, "rows": rows, "integrity": integrity})
+    verdict = {"verdict": word, "sentence": sentence, **{name: stated[0][name] for name in ("fingerprint", "model_sha256")}}
+    write_json(
+        output,
+        verdict | {"key": key} | {"seeds": [run.seed for run in runs], "runs": stated, "rows": rows, "integrity": integrity},
+    )
     of = f" of {len(runs)} seeds" if len(runs) > 1 else ""
     return f"verified {len(rows)} published figures and {len(integrity)} identities{of}: {word}. {sentence}"
 

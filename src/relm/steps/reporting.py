@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.controls import plan_controlled
+from relm.recipes.controls import list_compared, plan_controlled
+from relm.recipes.identity import KEY
 from relm.recipes.plan import REFERENCE as AUTHORS
+from relm.recipes.plan import TRAINED
 from relm.recipes.project import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of
 
@@ -22,14 +24,15 @@ def _by_task(files: Sequence[Path]) -> dict[str, Path]:
 
 
 def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
-    """Return the figures of each run by task; those of one run lie in one folder, in the order of the seeds.
+    """Return the figures of each run by task; those of one run lie in one folder, or in folders of keys in one.
 
     Raises:
         RelmError: the files lie in another number of folders.
     """
     folders: dict[Path, list[Path]] = {}
     for file in files:
-        folders.setdefault(file.parent, []).append(file)
+        folder = file.parent
+        folders.setdefault(folder.parent if KEY.fullmatch(folder.name) else folder, []).append(file)
     if files and len(folders) != runs:
         raise RelmError(
             f"--evaluations: in {len(folders)} folders ({', '.join(map(str, folders))}), expected one for each of the recipe's "
@@ -55,7 +58,7 @@ def verify_job(a: Arguments) -> Job:
     expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
 
     return Job(
-        lambda: verify(plan.recipe, judged, a.output),
+        lambda: verify(plan.recipe, judged, a.output, plan.verdict(AUTHORS if a.reference else TRAINED).parent.name),
         inputs=[*a.model, *a.evaluations],
         outputs=[a.output],
         expected_sha256={a.model[0]: expected} if expected else {},
@@ -97,14 +100,15 @@ def publish_job(a: Arguments) -> Job:
 def differences_job(a: Arguments) -> Job:
     from relm.reporting.differences import write_differences
 
-    pairs = plan_controlled(Project(), a.paper)
-    plans = [plan for pair in pairs.values() for plan in pair]
-    read = dict.fromkeys(path for plan in plans for run in plan.runs for path in run.evaluations().values())
-    return Job(lambda: write_differences(a.paper, pairs, a.output), inputs=list(read), outputs=[a.output])
+    project = Project()
+    pairs = plan_controlled(project, a.paper)
+    read = [path for run in list_compared(project, a.paper) for path in run.evaluations().values()]
+    return Job(lambda: write_differences(a.paper, pairs, a.output), inputs=read, outputs=[a.output])
 
 
 def paper_job(a: Arguments) -> Job:
-    from relm.reporting.paper import PAPERS, write_paper
+    from relm.reporting.paper import write_paper
+    from relm.reporting.paper_files import PAPERS
 
     return Job(lambda: write_paper(Project(), a.key, a.output or PAPERS / a.key))
 

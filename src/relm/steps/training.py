@@ -2,16 +2,17 @@
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
-from relm.artifact import seal, write_json
+from relm.artifact import atomic_file, seal, write_json
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES, list_evaluation_devices
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run
-from relm.recipes.run_folder import DEVICE_FIGURES, MODEL_PARTS, RECORDS, RESOLVED
+from relm.recipes.run_folder import DEVICE_FIGURES, FINAL_LOGS, MODEL_PARTS, RECORDS, RESOLVED
 from relm.steps.contract import (
     FINGERPRINT,
     RECIPE,
@@ -67,6 +68,8 @@ def pretrain_job(a: Arguments) -> Job:
                 one_tpu=a.one_tpu,
                 curve=plan.curve,
             )
+        if not ranks.rank():
+            _copy_logs(folder)
         if (figures := folder / DEVICE_FIGURES).is_file():  # only some devices write it
             outputs.append(figures)
         if a.tpu_report:
@@ -86,6 +89,13 @@ def pretrain_job(a: Arguments) -> Job:
     )
 
 
+def _copy_logs(phase: Path) -> None:
+    """Copy the logs of a finished phase, which training appends to, to the files that its rule declares."""
+    for name in RECORDS:
+        with open(phase / name, "rb") as log, atomic_file(phase / FINAL_LOGS / name) as copy:
+            shutil.copyfileobj(log, copy)
+
+
 def describe_machine(plan: Plan, choice: str | None) -> list[str]:
     """Return the lines that training prints at its start on a machine that is not the recipe's own."""
     return [] if plan.own_machine else [plan.recipe.deviations[-1], *([choice] if choice else [])]
@@ -94,7 +104,9 @@ def describe_machine(plan: Plan, choice: str | None) -> list[str]:
 def trained_files(plan: Plan, weights: Path) -> list[Path]:
     """Return the files of a finished phase, whose sha256 its record has; the weights come first."""
     parts = [*MODEL_PARTS, *(["generation_config.json"] if plan.recipe.model.generates else [])]
-    return [weights, *(weights.with_name(part) for part in parts), *(weights.parent.with_name(name) for name in RECORDS)]
+    phase = weights.parent.parent
+    logs = [folder / name for folder in (phase, phase / FINAL_LOGS) for name in RECORDS]
+    return [weights, *(weights.with_name(part) for part in parts), *logs]
 
 
 def refuse_another_start(plan: Plan, a: Arguments) -> None:

@@ -384,8 +384,12 @@ def test_what_push_sends_of_every_kind_pull_accepts(plan: Plan, caplog: pytest.L
         run / "main" / "tensorboard" / "events.out.tfevents.1.host.1.0",
         run / "main" / "wandb" / "offline-run-1-ab" / "files" / "config.yaml",
         run / "eval" / "lm_eval_x.json.record.json",
+        run / "main" / "logs" / "train.jsonl",
         run / "verify.json.record.json",
         run / "report" / "report.html.record.json",
+        plan.verdict().with_name("verify.json.record.json"),
+        plan.report_folder / "report.html.record.json",
+        *plan.evaluations().values(),
         plan.results / "eval" / "before" / "x.json",
         plan.reference_results / "README.md",
     ]

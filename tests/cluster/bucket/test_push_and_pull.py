@@ -72,9 +72,9 @@ def objects(store: Path) -> dict[str, str]:
 def cut_back(project: Commands, step: int) -> None:
     """Leave a run as a kill some log lines after a checkpoint would."""
     run = run_folder(project)
-    for made in (run / "main" / "model", run / "eval", run / "report", project.folder / "results" / "tiny"):
-        shutil.rmtree(made)
-    (run / "verify.json").unlink()
+    made = [run / name for name in ("main/model", "main/logs", "eval", "verify", "report")]
+    for folder in (*made, project.folder / "results" / "tiny"):
+        shutil.rmtree(folder)
     for checkpoint in (run / "main" / "checkpoints").iterdir():
         if int(checkpoint.name.removeprefix("step-")) > step:
             shutil.rmtree(checkpoint)

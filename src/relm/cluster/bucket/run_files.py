@@ -21,6 +21,7 @@ from relm.recipes.run_folder import (
     COMPILED,
     CONTAMINATION,
     DEVICE_FIGURES,
+    FINAL_LOGS,
     RECORDS,
     REPLACED,
     REPORT_FILES,
@@ -41,6 +42,7 @@ LEFT_OUT = (COMPILED, "lock", RECORD)
 NOT_OWN = ("work", "results", "src", "recipes", "profiles", "containers", "envs", ".ci")
 _VISIBLE = r"[^./][^/]*"
 _FIGURES = rf"{NAME.pattern}\.json"
+_KEY = identity.KEY.pattern  # an earlier version had none in these paths
 _WITH_RECORDS = r"(\.json|\.record\.json)?"
 
 
@@ -119,20 +121,21 @@ def _in_fine_tuning_folder(folder: str, phase: str) -> Iterator[str]:
 def _in_run_folder(plan: Plan) -> Iterator[str]:
     """Yield patterns of the paths inside the run's folder."""
     phase = _either(*plan.phases)
-    yield f"{phase}/{_either(*RECORDS, DEVICE_FIGURES)}"
+    yield f"{phase}/({FINAL_LOGS}/)?{_either(*RECORDS, DEVICE_FIGURES)}"
     yield f"{phase}/model/{_either(*MODEL_FILES, 'generation_config.json')}{_WITH_RECORDS}"
     yield f"{phase}/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
     yield f"{phase}/tensorboard/{_VISIBLE}"
     # Not all files there: Weights & Biases would take the address of its server from `settings`.
     yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
-    yield f"{_either(TRAINED, BEFORE, REFERENCE, CONTAMINATION)}/{_FIGURES}"
+    yield f"{_either(TRAINED, BEFORE, REFERENCE, CONTAMINATION)}/({_KEY}/)?{_FIGURES}"
     for test in plan.tests:
         if (declaration := plan.evaluation(test)).fine_tunes:
-            folder = f"{_either(TRAINED, BEFORE, REFERENCE)}/{_either(test)}/{identity.KEY.pattern}"
+            folder = f"{_either(TRAINED, BEFORE, REFERENCE)}/{_either(test)}/{_KEY}"
             yield from _in_fine_tuning_folder(folder, _either(declaration.name))
     yield f"{REFERENCE}/{_either(PAGE)}"
-    yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
-    yield f"{_either('verify.json', 'verify_reference.json', COMPILATION, REPLACED)}{_WITH_RECORDS}"
+    yield f"report/({_KEY}/)?{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
+    yield f"(verify/{_KEY}/)?{_either('verify.json', 'verify_reference.json')}{_WITH_RECORDS}"
+    yield f"{_either(COMPILATION, REPLACED)}{_WITH_RECORDS}"
     yield re.escape(RESOLVED)
 
 

@@ -1,0 +1,52 @@
+"""The keys in the paths of what is derived from figures: counts of contamination, verdicts and reports.
+
+Whatever decides one of these files is in its key, so an edit makes another file beside the old one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from relm.artifact import sha256_of
+from relm.recipes.identity import REVISIONS, digest
+from relm.recipes.published_tests import PublishedTest
+from relm.recipes.recipe import Recipe
+
+# Keys of a recipe that a report shows and that no figure depends on.
+_SHOWN = {"title", "paper", "source", "deviations", "expect", "run", "control"}
+
+
+def contamination_key(test: PublishedTest) -> str:
+    """Return the key of the counts of a test's items; the run's fingerprint has the documents."""
+    text_key = test.lambada.text_key if test.protocol == "lambada" else None
+    return digest([REVISIONS["evaluation"], str(test.item_format), text_key, test.files[test.file].identity])
+
+
+def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the key of a verdict.
+
+    Args:
+        recipe: the recipe with the expectations.
+        figures: fingerprint of each run -> task -> key of its figures.
+    """
+    expected = [row.model_dump(mode="json") for row in recipe.expect]
+    return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
+
+
+def report_key(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any], compilation: Path) -> str:
+    """Return the key of a report.
+
+    Args:
+        recipe: the recipe, whose words the report shows.
+        named: the dataset, models and tests that the recipe names.
+        parts: keys of the verdict and of all figures that the report shows.
+        compilation: findings of `relm compile`, which the report shows if they exist.
+    """
+    words = recipe.model_dump(mode="json", include=_SHOWN)
+    if recipe.expect_curve is not None:
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
+    shown = [part.model_dump(mode="json") if part else None for part in named]
+    compiled = sha256_of(compilation) if compilation.is_file() else None
+    return digest([REVISIONS["report"], words, shown, *parts, compiled])
