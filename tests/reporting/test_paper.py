@@ -28,7 +28,7 @@ def run(finished_run: Callable[..., Any]) -> Any:
     content = recipe_content(paper=PAPER, seeds=2, expect=[FIGURE, OTHER])
     run = finished_run(content)
     for number, each in enumerate(run.plan.runs, 1):
-        (each.run_folder / "main/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
+        (each.run_folder / "main/logs/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
     write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
     publish_run(run.plan, run.plan.results)
     write_recipe("later", {**content, "seed": 9, "title": "Later"})

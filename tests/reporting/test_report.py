@@ -238,7 +238,7 @@ def test_without_an_evaluation_the_page_says_that_nothing_was_measured(
 
 def test_a_missing_training_log_is_a_clear_error(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
-    (run.plan.run_folder / "main/train.jsonl").unlink()
+    (run.plan.run_folder / "main/logs/train.jsonl").unlink()
     with pytest.raises(RelmError, match=r"train.jsonl: no such file"):
         reported(run)
 
