@@ -52,7 +52,7 @@ from relm.graph.runs import (
 )
 from relm.graph.shards import Sources
 from relm.graph.targets import all_results, compared, compared_figures, nearest_target, papers
-from relm.graph.variations import set_options, vary_targets
+from relm.graph.variations import apply_settings, set_options
 
 __all__ = [
     "DISK_MB",
@@ -65,6 +65,7 @@ __all__ = [
     "Reruns",
     "Sources",
     "all_results",
+    "apply_settings",
     "compared",
     "compared_figures",
     "compiled_for",
@@ -109,6 +110,5 @@ __all__ = [
     "training_inputs",
     "training_request",
     "usable_work_folder",
-    "vary_targets",
     "workers_memory",
 ]

@@ -9,7 +9,7 @@ from snakemake.io import ancient
 
 from relm.artifact import canonical_json, sidecar_of
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, stop_at_faults, strings
+from relm.graph.asking import report_faults, sha256_option, sidecars, stop_at_faults, strings
 from relm.graph.runs import plan_of_run
 from relm.recipes.devices import HOST
 from relm.recipes.evaluations import HARNESS_TASKS
@@ -132,5 +132,5 @@ def _reference_evaluations(plan: Plan) -> list[str]:
 @stop_at_faults
 def published_reference(wildcards: Any) -> list[str]:
     """Return the files from which `results/reference/NAME` is published."""
-    plan = PROJECT.plan(wildcards.recipe)
+    plan = plan_of_run(wildcards)
     return [*_reference_evaluations(plan), str(plan.run_folder / "verify_reference.json")]
