@@ -7,7 +7,7 @@ from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target
 
 from relm.graph.variations import LONGEST, VARIED, pass_to_jobs, read_settings
 from relm.recipes.project import Project
-from small_project import FRAMES, Commands
+from small_project import CHECKOUT, FRAMES, Commands
 
 BETAS = "pretrain.main.optimizer.betas"
 
@@ -48,11 +48,17 @@ def test_a_name_makes_the_variation_and_leaves_the_recipes_own_result_alone(proj
             "results/tiny+seed=0x2+model.dropout=0.10: this run is written results/tiny+seed=2; "
             "give snakemake results/reference/tiny+seed=2",
         ),
+        ("results/tiny@h100+seed=2", "settings stand before the machine; give results/tiny+seed=2@h100"),
+        (
+            "results/tiny -n --configfile set.yaml",
+            "belongs in the target; remove it from the configuration file and give snakemake results/tiny+seed=2 -n",
+        ),
         ("results/tiny+title=a/b", "give snakemake results/tiny+title=a%2Fb"),
         ("results/tiny+seed=0 --touch", "give snakemake results/tiny --touch"),
     ],
 )
 def test_a_fault_ends_in_one_message(project: Commands, words: str, message: str) -> None:
+    (project.folder / "set.yaml").write_text("set: {seed: 2}")
     done = project.snakemake(*words.split(), *([] if "--touch" in words or " -n" in words else ["-n"]))
     assert done.returncode != 0
     assert message in done.stdout
@@ -101,6 +107,16 @@ def test_the_process_of_a_job_finds_the_data_of_a_variation_and_the_settings(
     assert " --set run.threads=2 " in done.stdout
     lost = project.snakemake("--target-jobs", *encode_target_jobs_cli_args([extract]), *job)
     assert f"no recipe makes documents with key {key}" in lost.stdout
+
+
+@pytest.mark.full
+def test_a_job_on_another_machine_finds_the_data_of_a_variation(finished_copy: Commands) -> None:
+    targets = ("results/tiny+data.documents=5", "results/tiny+data.documents=7")
+    options = ("--until", "extract", "--executor", "elsewhere", "--jobs", "1", "--config", "set=run.threads=2")
+    done = finished_copy.snakemake(*targets, *options, PYTHONPATH=str(CHECKOUT / "tests"))
+    assert done.returncode == 0, done.stdout
+    made = {path.parent.name for path in (finished_copy.folder / "work" / "documents").glob("sample-*/sample.xml.train.jsonl")}
+    assert len(made) == 3
 
 
 def test_more_variations_than_a_process_can_be_given_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

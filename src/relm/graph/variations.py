@@ -48,7 +48,8 @@ def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
     if named := [setting for setting in settings if not is_execution(setting)]:
         anyone = shlex.join(["snakemake", f"results/{RunName('NAME', False, None, tuple(named))}"])
         command = write_command(_list_words(), named) or anyone
-        raise RelmError(f"--config set: {named[0]} makes another run, so it belongs in the target; give {command}")
+        first = "" if any(map(SET.match, sys.argv)) else "remove it from the configuration file and "
+        raise RelmError(f"--config set: {named[0]} makes another run, so it belongs in the target; {first}give {command}")
 
 
 @stop_at_faults
@@ -72,6 +73,10 @@ def require_name(name: str) -> None:
     Raises:
         RelmError: it has another name, or its recipe has faults.
     """
+    unplaced, _, placed = name.partition("@")
+    if "+" in placed:
+        machine, _, settings = placed.partition("+")
+        raise RelmError(f"results/{name}: settings stand before the machine; give results/{unplaced}+{settings}@{machine}")
     if (right := PROJECT.plan(name).published_name) == name:
         return
     execution = next(filter(is_execution, RunName.parse(name).settings), None)
