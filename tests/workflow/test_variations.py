@@ -5,7 +5,7 @@ import os
 import pytest
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
 
-from relm.graph.variations import LONGEST, VARIED, pass_to_jobs, read_settings
+from relm.graph.variations import VARIED, pass_to_jobs, read_settings
 from relm.recipes.project import Project
 from small_project import CHECKOUT, FRAMES, Commands
 
@@ -117,12 +117,6 @@ def test_a_job_on_another_machine_finds_the_data_of_a_variation(finished_copy: C
     assert done.returncode == 0, done.stdout
     made = {path.parent.name for path in (finished_copy.folder / "work" / "documents").glob("sample-*/sample.xml.train.jsonl")}
     assert len(made) == 3
-
-
-def test_more_variations_than_a_process_can_be_given_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIED, "")
-    with pytest.raises(SystemExit, match=r"the names of the 2 variations have .* characters, above 100000; give fewer at once"):
-        pass_to_jobs([f"tiny+title={'a' * LONGEST}", "tiny+seed=2"])
 
 
 def test_settings_are_read_from_every_form_of_snakemakes_configuration() -> None:

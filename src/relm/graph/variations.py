@@ -23,8 +23,6 @@ TARGET = re.compile(rf"(\./)?(?P<folder>results/(reference/)?)(?P<name>({SMOKE})
 SET = re.compile(r"(--config=|-C)?set=")
 VARIED = "RELM_VARIED"
 """Environment variable with the names of varied runs. The Snakefile declares it, so that jobs on other machines get it."""
-LONGEST = 100_000
-"""Characters of that variable; Linux takes 131,071."""
 SET_ONCE = "give all settings in one set=, separated by commas: --config set=run.threads=1,run.log_interval=5"
 
 
@@ -52,19 +50,9 @@ def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
         raise RelmError(f"--config set: {named[0]} makes another run, so it belongs in the target; {first}give {command}")
 
 
-@stop_at_faults
 def pass_to_jobs(names: Iterable[str]) -> None:
-    """Have jobs in processes of their own, wherever Snakemake starts them from now on, find the data of varied runs.
-
-    Raises:
-        SystemExit: there are more names than a process can be given.
-    """
-    varied = [name for name in names if RunName.parse(name).settings]
-    if len(text := " ".join(varied)) > LONGEST:
-        raise RelmError(
-            f"the names of the {len(varied)} variations have {len(text)} characters, above {LONGEST}; give fewer at once"
-        )
-    os.environ[VARIED] = text
+    """Have jobs in processes of their own, wherever Snakemake starts them from now on, find the data of varied runs."""
+    os.environ[VARIED] = " ".join(name for name in names if RunName.parse(name).settings)
 
 
 def require_name(name: str) -> None:
