@@ -36,9 +36,14 @@ REFUSALS = graph.Refusals(workflow, IMAGES, SOURCES.limit)
 
 supervision.run_steps_with_this_environment()
 IMAGES.prepare()
-graph.vary_targets(workflow, config)
+graph.apply_settings(workflow, config)
 if supervision.is_main_process(workflow):
     terminal.attend(workflow, graph.find_seed, RERUNS.damaged)
+
+
+# Snakemake passes it to jobs on other machines.
+envvars:
+    "RELM_VARIED",
 
 
 container: IMAGES.of_step

@@ -33,7 +33,7 @@ OTHERS = {
     "pregenerate": {"mem_mb": "16000", "disk_mb": "1000", "runtime": "1440"},
     "evaluate": {"cpus_per_task": "8", "mem_mb": "16000", "runtime": "1440"},
 }
-SBATCH = '#!/bin/sh\nprintf "%s\\n" "$*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
+SBATCH = '#!/bin/sh\nprintf "%s\\n" "$RELM_VARIED $*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
 ANSWER = "#!/bin/sh\nexit 0\n"
 # Snakemake waits for the plugin, whose first wait is 40 s by default, although no job is ever submitted here.
 SHORT_WAIT = ["--slurm-init-seconds-before-status-checks", "1"]
@@ -84,9 +84,13 @@ def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> Non
         (commands / name).chmod(0o755)
     path = f"{commands}:{project.environment['PATH']}"
     profile = ["--workflow-profile", "profiles/slurm", "--restart-times", "0", *SHORT_WAIT]
-    done = project.snakemake("results/tiny@gpu-8", "results/tiny", *profile, PATH=path)
+    done = project.snakemake(
+        "results/tiny@gpu-8", "results/tiny+seed=2", *profile, "--config", "set=run.log_interval=4", PATH=path
+    )
     assert "no cluster here" in done.stdout, done.stdout
-    words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in calls.read_text().splitlines()))}
+    lines = calls.read_text().splitlines()
+    assert all(line.startswith("tiny+seed=2 ") and "--config 'set=run.log_interval=4' " in line for line in lines)
+    words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in lines))}
     of_gpus = next(call for call in words.values() if any("tiny@gpu-8" in word or "gpu-8" in word for word in call))
     of_cpu = next(call for call in words.values() if call is not of_gpus)
     assert "--gres=gpu:8" in of_gpus
@@ -95,3 +99,10 @@ def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> Non
     assert {"--nodes=1", "--cpus-per-task=64", "--requeue", "--signal=TERM@600"} <= set(of_gpus)
     assert not [word for word in of_cpu if "gres" in word or "gpu" in word]
     assert {"--nodes=1", "--cpus-per-task=1"} <= set(of_cpu)
+
+
+def test_a_name_with_a_comma_is_refused_for_a_cluster(project: Commands) -> None:
+    name = "results/tiny+pretrain.main.optimizer.betas=[0.8,0.9]"
+    done = project.snakemake(name, "-n", "--workflow-profile", "profiles/slurm")
+    assert f"{name}: Snakemake cannot pass a comma to a job on a cluster" in done.stdout
+    assert "comma" not in project.snakemake(name, "-n").stdout

@@ -48,7 +48,7 @@ from relm.graph.runs import (
 )
 from relm.graph.shards import Sources
 from relm.graph.targets import all_results, compared_figures, nearest_target, papers
-from relm.graph.variations import set_options, vary_targets
+from relm.graph.variations import apply_settings, set_options
 
 __all__ = [
     "AGAIN",
@@ -62,6 +62,7 @@ __all__ = [
     "Reruns",
     "Sources",
     "all_results",
+    "apply_settings",
     "compared_figures",
     "contamination_inputs",
     "contamination_options",
@@ -100,6 +101,5 @@ __all__ = [
     "training_inputs",
     "training_request",
     "usable_work_folder",
-    "vary_targets",
     "workers_memory",
 ]

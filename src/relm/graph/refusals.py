@@ -17,6 +17,7 @@ from relm.graph.asking import PROJECT, stop_at_faults
 from relm.graph.environments import TrainingPlace, find_device_fault, find_fault
 from relm.graph.images import Images
 from relm.graph.room import find_room_fault
+from relm.graph.variations import pass_to_jobs, require_name
 from relm.limits import find_folder_fault, find_path_fault, nearest_existing
 from relm.provenance.container import container
 from relm.recipes.evaluations import HARNESS_TASKS
@@ -26,7 +27,7 @@ from relm.recipes.run_folder import CHECKPOINT_FILES, WEIGHTS
 from relm.recipes.task_trust import TRUST, find_trust_fault
 from relm.reporting.shorter_runs import describe_shorter_run
 
-RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/]+)/?")
+RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/+]+(\+.+?)?)/?")
 
 
 @stop_at_faults
@@ -61,6 +62,7 @@ class Refusals:
             self.prepare()
         self._build_graph()
         if executes:
+            pass_to_jobs(PROJECT.planned())
             self.require()
 
     @stop_at_faults
@@ -87,7 +89,7 @@ class Refusals:
     def _find_recipe_faults(self, name: str) -> list[str]:
         """Return the faults of a recipe that cannot be planned, and what the machine lacks for it; none of a sound recipe."""
         try:
-            PROJECT.plan(name)
+            require_name(name)
         except RelmError as error:
             placed = PROJECT.find_run(name)
             fault = find_device_fault(name, *placed, self._place) if placed else None
@@ -124,6 +126,7 @@ class Refusals:
             yield from filter(None, [find_fault(plan, self._place)])
             yield from find_training_faults(plan, phases, self._place)
         yield from _find_untrusted_tasks(jobs)
+        yield from _find_lost_names(jobs) if self._is_on_cluster else ()
         yield from filter(None, [find_room_fault(jobs, self.shards_on_disk)])
 
     def _find_folder_faults(self) -> list[str]:
@@ -192,6 +195,12 @@ def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
                 yield from filter(
                     None, [find_trust_fault(HARNESS_TASKS, f"{TRUST}=1 snakemake {shlex.quote(str(plan.results))}")]
                 )
+
+
+def _find_lost_names(jobs: Iterable[Any]) -> Iterator[str]:
+    """Yield which names cannot be passed to a job's process: Snakemake 9.27 splits the values of its wildcards at commas."""
+    for name in sorted({job.wildcards.recipe for job in jobs if "," in getattr(job.wildcards, "recipe", "")}):
+        yield f"results/{name}: Snakemake cannot pass a comma to a job on a cluster; write such a variation into a recipe"
 
 
 def _phases_to_train(jobs: Iterable[Any]) -> Mapping[str, list[str]]:

@@ -111,7 +111,7 @@ class Reruns:
     @stop_at_faults
     def published_reference(self, wildcards: Any) -> dict[str, Any]:
         """Return the inputs of the published figures of the authors' released weights."""
-        plan = PROJECT.plan(wildcards.recipe)
+        plan = plan_of_run(wildcards)
         inputs = {"evaluations": list_reference(plan), "verdict": str(plan.verdict(REFERENCE))}
         key = plan.verdict(REFERENCE).parent.name
         is_other = _read(plan.reference_results / "verify.json").get("key", key) != key

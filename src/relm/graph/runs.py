@@ -11,6 +11,7 @@ from relm.devices import ranks
 from relm.devices.ipu import instances
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings, with_indexes
+from relm.graph.variations import require_name
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import BEFORE, Plan
 from relm.recipes.run_folder import MODEL_PARTS, REPORT_FILES, WEIGHTS, final_logs
@@ -20,10 +21,11 @@ def plan_of_run(wildcards: Any) -> Plan:
     """Return the plan of the recipe that a path names or, of several seeds, of the run with the path's fingerprint.
 
     Raises:
-        RelmError: the recipe has no run with the path's fingerprint.
+        RelmError: the recipe has no run with the path's fingerprint, or a result's name is another spelling of the run's.
     """
     plan = PROJECT.plan(wildcards.recipe)
     if not hasattr(wildcards, "fingerprint"):
+        require_name(wildcards.recipe)
         return plan
     run = plan.find_run(wildcards.fingerprint)
     if run is None:

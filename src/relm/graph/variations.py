@@ -1,45 +1,75 @@
-"""`--config set=KEY=VALUE`: the variation of a recipe as Snakemake's target.
+"""Variations of a recipe in Snakemake: names such as `results/tiny+seed=2`, and `--config set=run.threads=1`.
 
-A variation is a run of its own, whose name has the settings: `snakemake results/tiny --config set=seed=2` makes
-`results/tiny+seed=2`, and never replaces `results/tiny`. Settings of how a run is executed (`run.threads=1`) name no other run;
-they are passed on to the steps that read them.
+A setting that changes the run is part of its name. Snakemake passes the others, which say how runs are executed, to the
+processes of its jobs with its configuration, and steps that read them get `--set`.
 """
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
 from relm.graph.shards import SHARDS_ON_DISK
-from relm.recipes.run_name import RUN_NAME, RunName, is_execution
+from relm.recipes.run_name import SMOKE, RunName, is_execution
+from relm.recipes.section import NAME
 from relm.recipes.variation import format_value, split_settings
 
-TARGET = re.compile(rf"(?P<folder>results/(?:reference/)?)(?P<name>{RUN_NAME})/?")
-# Key of Snakemake's configuration with the names of varied runs, for jobs in processes of their own.
-VARIED = "varied"
-SET_ONCE = "give all settings in one set=, separated by commas: --config set=seed=2,run.threads=1"
+TARGET = re.compile(rf"(\./)?(?P<folder>results/(reference/)?)(?P<name>({SMOKE})?{NAME.pattern}(\+.+?)?(@{NAME.pattern})?)/?")
+SET = re.compile(r"(--config=|-C)?set=")
+VARIED = "RELM_VARIED"
+"""Environment variable with the names of varied runs. The Snakefile declares it, so that jobs on other machines get it."""
+SET_ONCE = "give all settings in one set=, separated by commas: --config set=run.threads=1,run.log_interval=5"
 
 
 @stop_at_faults
-def vary_targets(workflow: Any, config: Mapping[str, Any]) -> None:
-    """Have Snakemake make the variations of its targets, with the settings in its configuration.
+def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
+    """Have plans follow the settings in Snakemake's configuration, which change how runs are executed and not what they are.
 
     Raises:
-        SystemExit: the settings have faults.
+        SystemExit: the settings have faults, or make another run.
     """
     settings = read_settings(config.get("set"))
     PROJECT.execution = tuple(setting for setting in settings if is_execution(setting))
-    PROJECT.varied = tuple(str(config.get(VARIED) or "").split())
-    if is_main_process(workflow):
-        if workflow.modifier.parent_modifier is None:  # no module of another workflow, whose configuration is its own
-            refuse_unread(config)
-        if sum(word.startswith("set=") for word in sys.argv) > 1:  # Snakemake would keep the last one alone
-            raise RelmError(f"--config: set is given twice; {SET_ONCE}")
-        _replace_targets_later(workflow, settings)
+    if not is_main_process(workflow):
+        PROJECT.varied = tuple(os.environ.setdefault(VARIED, "").split())
+        return
+    os.environ[VARIED] = ""
+    if workflow.modifier.parent_modifier is None:  # no module of another workflow, whose configuration is its own
+        refuse_unread(config)
+    if sum(map(bool, map(SET.match, sys.argv))) > 1:  # Snakemake would keep the last one alone
+        raise RelmError(f"--config: set is given twice; {SET_ONCE}")
+    if named := [setting for setting in settings if not is_execution(setting)]:
+        anyone = shlex.join(["snakemake", f"results/{RunName('NAME', False, None, tuple(named))}"])
+        command = write_command(_list_words(), named) or anyone
+        first = "" if any(map(SET.match, sys.argv)) else "remove it from the configuration file and "
+        raise RelmError(f"--config set: {named[0]} makes another run, so it belongs in the target; {first}give {command}")
+
+
+def pass_to_jobs(names: Iterable[str]) -> None:
+    """Have jobs in processes of their own, wherever Snakemake starts them from now on, find the data of varied runs."""
+    os.environ[VARIED] = " ".join(name for name in names if RunName.parse(name).settings)
+
+
+def require_name(name: str) -> None:
+    """Raise an error with the right command unless a run has the one name under which it is published.
+
+    Raises:
+        RelmError: it has another name, or its recipe has faults.
+    """
+    unplaced, _, placed = name.partition("@")
+    if "+" in placed:
+        machine, _, settings = placed.partition("+")
+        raise RelmError(f"results/{name}: settings stand before the machine; give results/{unplaced}+{settings}@{machine}")
+    if (right := PROJECT.plan(name).published_name) == name:
+        return
+    execution = next(filter(is_execution, RunName.parse(name).settings), None)
+    reason = f"{execution} does not change the run" if execution else f"this run is written results/{right}"
+    raise RelmError(f"results/{name}: {reason}; give {write_command(_list_words() or [f'results/{name}'])}")
 
 
 def refuse_unread(config: Mapping[str, Any]) -> None:
@@ -48,10 +78,10 @@ def refuse_unread(config: Mapping[str, Any]) -> None:
     Raises:
         RelmError: there is one.
     """
-    if unread := [key for key in config if key not in ("set", VARIED, SHARDS_ON_DISK)]:
+    if unread := [key for key in config if key not in ("set", SHARDS_ON_DISK)]:
         raise RelmError(
-            f"--config {unread[0]}: nothing reads this key; keys of the recipe stand in set=, such as "
-            "--config set=pretrain.main.steps=600"
+            f"--config {unread[0]}: nothing reads this key; keys of the recipe are part of a run's name, such as "
+            "results/NAME+pretrain.main.steps=600"
         )
 
 
@@ -61,22 +91,6 @@ def set_options(wildcards: Any, resources: Any) -> str:
     As it depends on resources, Snakemake makes nothing again if it changes.
     """
     return " ".join(f"--set {shlex.quote(setting)}" for setting in PROJECT.execution)
-
-
-def _replace_targets_later(workflow: Any, settings: Sequence[str]) -> None:
-    """Have Snakemake replace its targets once it knows them, which is after the Snakefile was read."""
-    prepare = workflow._prepare_dag
-    named = [setting for setting in settings if not is_execution(setting)]
-
-    @stop_at_faults
-    def prepare_varied(*args: Any, **kwargs: Any) -> Any:
-        targets = {target: vary_target(target, named) for target in workflow.dag_settings.targets}
-        if settings and not targets:
-            raise RelmError("--config set: varies a recipe, and none is given; give snakemake results/NAME --config set=...")
-        _replace_targets(workflow, targets)
-        return prepare(*args, **kwargs)
-
-    workflow._prepare_dag = prepare_varied
 
 
 def read_settings(given: Any) -> list[str]:
@@ -103,38 +117,33 @@ def _close_quote(text: str) -> str:
     return text + next((mark for mark in "'\"" if text.count(mark) % 2), "")
 
 
-def vary_target(target: str, settings: Sequence[str]) -> str:
-    """Return the target of a variation; one without settings is returned as it is, and its recipe is not read.
+def _list_words() -> list[str]:
+    """Return the words of the user's command; none if no run is among them."""
+    return sys.argv[1:] if any(map(TARGET.fullmatch, sys.argv[1:])) else []
+
+
+def write_command(words: Sequence[str], settings: Sequence[str] = ()) -> str:
+    """Return a command in which each run has its own name, with further settings, and only its execution is left in `set=`.
+
+    >>> write_command([])
+    ''
 
     Raises:
-        RelmError: the settings have faults, or the target is no recipe's.
+        RelmError: the settings have faults.
     """
-    found = TARGET.fullmatch(target)
-    if found is None:
-        if settings:
-            raise RelmError(
-                f"--config set: varies results/NAME, and {target} is another target; give results/NAME, or leave set out"
-            )
-        return target
-    run = RunName.parse(found["name"])
-    if given := [setting for setting in run.settings if is_execution(setting)]:
-        raise RelmError(
-            f"{target}: {given[0]} names no other run; give snakemake {found['folder']}{run.published} --config set={given[0]}"
-        )
-    if not run.settings and not settings:
-        return target
-    return f"{found['folder']}{PROJECT.plan(str(run.vary(settings))).published_name}"
-
-
-def _replace_targets(workflow: Any, targets: Mapping[str, str]) -> None:
-    """Have Snakemake make other targets, and pass their names to jobs that it starts as processes of their own."""
-    for target, varied in targets.items():
-        if varied.rstrip("/") != target.rstrip("/"):
-            print(f"relm: {target} with these settings is {shlex.quote(varied)}", file=sys.stderr)
-    names = [varied.split("/", 1)[1].removeprefix("reference/") for varied in targets.values() if "+" in varied]
-    if not names:
-        return
-    workflow.dag_settings.targets = frozenset(targets.values())
-    execution = [f"set={','.join(PROJECT.execution)}"] if PROJECT.execution else []
-    others = [word for word in workflow.config_settings.config_args or () if not word.startswith("set=")]
-    workflow.config_settings.config_args = [*others, *execution, f"{VARIED}={' '.join(names)}"]
+    kept, execution = [], list(PROJECT.execution)
+    for word in words:
+        if found := TARGET.fullmatch(word):
+            run = RunName.parse(found["name"]).vary(settings)
+            execution += filter(is_execution, run.settings)
+            word = f"{found['folder']}{PROJECT.plan(str(run.published)).published_name}"
+        if not SET.match(word):
+            kept.append("--config" if word == "-C" else word)
+    if execution and "--config" not in kept:
+        kept.append("--config")
+    if "--config" in kept:  # Snakemake reads the last one alone
+        at = kept.index("--config") + 1
+        kept[at:at] = [f"set={','.join(dict.fromkeys(execution))}"] if execution else []
+        if kept[at:] == [] or kept[at].startswith("-"):
+            del kept[at - 1]
+    return shlex.join(["snakemake", *kept]) if words else ""

@@ -54,6 +54,10 @@ class Project:
         self._jobs: dict[JobKey, DataJob] = {}
         self._indexed: set[str] = set()
 
+    def planned(self) -> list[str]:
+        """Return the names of the runs that were planned so far."""
+        return list(self._plans)
+
     def names(self) -> list[str]:
         """Return the sorted names of all recipes, without smoke twins."""
         return sorted(path.stem for path in self.recipes.glob("*.yaml") if is_recipe_name(path.stem))

@@ -38,7 +38,7 @@ def find_sentence(text: str) -> str:
             return noted
     if found := _SWALLOWED.search(text):
         value = f"expected KEY=VALUE, found {found[1]}" if found[1] else "a key is a word"
-        return f"--config: {value}. If that is a target, put it first: snakemake TARGET -n --config set=seed=2"
+        return f"--config: {value}. If that is a target, put it first: snakemake TARGET -n --config set=run.threads=1"
     lines = [line.strip() for line in text.splitlines() if not _FRAME.match(line)]
     return _CLASS.sub("", "\n".join(lines)) or text.strip()
 
