@@ -2,20 +2,27 @@
 
 import contextlib
 import json
+import logging
+import random
 import shlex
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake.scheduling import greedy, milp
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from relm.artifact import read_json, read_sealed, record_of, seal, sha256_of, sidecar_of, write_json
 from relm.cli import main
+from relm.graph.shards import Sources
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from run_products import hash_products
@@ -171,6 +178,98 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} was not made")
 
 
+@dataclass(frozen=True)
+class ReadyJob:
+    """What Snakemake's schedulers ask of a job."""
+
+    shard: int
+    step: int
+    priority: int
+    threads: int
+    input: tuple[str, ...] = ()
+
+    @property
+    def scheduler_resources(self) -> dict[str, int]:
+        return {"_cores": self.threads, "shards": 1}
+
+
+def limit_to(shards: int, cores: int) -> tuple[Sources, dict[str, int]]:
+    """Return the sources of a command, and Snakemake's resources."""
+    resources = {"_cores": cores}
+    storage = SimpleNamespace(notemp=False)
+    workflow = SimpleNamespace(storage_settings=storage, cores=cores, register_resource=resources.__setitem__, scheduler=None)
+    return Sources(workflow, {"shards_on_disk": shards}), resources
+
+
+def take(free: dict[str, int], jobs: set[ReadyJob], sign: int) -> None:
+    """Take the resources of jobs, or give them back."""
+    for job in jobs:
+        for name, value in job.scheduler_resources.items():
+            free[name] += sign * value
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("scheduler", [greedy, milp])
+@pytest.mark.parametrize(("shards", "cores"), [(1, 1), (1, 4), (2, 1), (2, 2), (2, 5), (3, 8)])
+def test_snakemakes_schedulers_keep_to_the_number_of_shards(scheduler: Any, shards: int, cores: int) -> None:
+    sources, free = limit_to(shards, cores)
+    steps, count, generator = 3, 6, random.Random(cores)
+    select = scheduler.Scheduler(None, scheduler.SchedulerSettings(), logging.getLogger()).select_jobs
+    ready = {ReadyJob(shard, 0, 0, sources.threads) for shard in range(count)}
+    running: set[ReadyJob] = set()
+    while ready or running:
+        started = set(select(list(ready), list(ready), free, {}) or ()) if ready and min(free.values()) else set()
+        ready, running = ready - started, running | started
+        take(free, started, -1)
+        assert len({job.shard for job in running} | {job.shard for job in ready if job.step}) <= shards
+        ended = generator.choice(sorted(running, key=lambda job: job.shard))
+        running.remove(ended)
+        if ended.step + 1 < steps:
+            ready.add(ReadyJob(ended.shard, ended.step + 1, sources.priority, sources.threads))
+        take(free, {ended}, 1)
+    assert free == {"_cores": cores, "shards": shards}
+
+
+def test_each_job_on_a_shard_takes_a_slot_and_what_uses_up_a_shard_comes_first(tmp_path: Path, server: FileServer) -> None:
+    project = make_sharded_project(tmp_path / "planned", server)
+    planned = project.snakemake("results/sharded", "-n", FRAMES, *LIMITED).stdout
+    jobs = {block.partition(":")[0]: block for block in planned.split("\nrule ")[1:]}
+    for rule in ("download_data", "extract", "pregenerate"):
+        assert "shards=1" in jobs[rule]
+        assert ("priority: 1" in jobs[rule]) == (rule != "download_data")
+
+
+def test_the_scheduler_stays_snakemakes_own() -> None:
+    limit_to(1, cores=1)
+    assert JobScheduler.open_jobs.fget.__module__ == JobScheduler.__module__
+
+
+def test_downloads_are_refused_once_so_many_shards_failed() -> None:
+    sources, _ = limit_to(2, cores=1)
+    failed = [SimpleNamespace(rule=SimpleNamespace(name=name), wildcards=of("a")) for name in ("download_data", "extract")]
+    sources.workflow.scheduler = SimpleNamespace(failed=failed)
+    assert sources.refuse_more(of("c"), None) == ""
+    failed.append(SimpleNamespace(rule=SimpleNamespace(name="pregenerate"), wildcards=of("b")))
+    assert "jobs of 2 shards failed" in sources.refuse_more(of("c"), None)
+
+
+def of(shard: str) -> SimpleNamespace:
+    """Return the wildcards of a job."""
+    return SimpleNamespace(dataset="texts", key="0", shard=shard)
+
+
+@pytest.mark.full
+def test_shards_whose_jobs_fail_stop_further_downloads(tmp_path: Path, server: FileServer) -> None:
+    for path in server.folder.iterdir():
+        path.write_text("no JSON\n" * 10)
+    project = make_sharded_project(tmp_path / "failing", server)
+    done = project.snakemake("results/sharded", *LIMITED)
+    assert done.returncode != 0
+    assert sum(server.fetched.values()) == 1
+    assert "jobs of 1 shards failed, whose files stay on the disk, and shards_on_disk=1 allows no more" in done.stdout
+    assert len(list_sources(project.folder)) == 1
+
+
 def test_one_shard_is_on_the_disk_at_a_time_also_after_sigkill_and_the_examples_are_the_same(
     tmp_path: Path, server: FileServer
 ) -> None:
@@ -220,6 +319,7 @@ def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_re
     assert project.jobs("results/sharded", "--notemp") == project.jobs("results/sharded", *LIMITED) == {}
     make(project, "results/sharded", "--delete-temp-output", *LIMITED)
 
+    shutil.rmtree(project.folder / ".snakemake")
     (project.folder / "recipes" / "other.yaml").write_text(OTHER)
     jobs = project.jobs("results/sharded", "results/other")
     assert (jobs["download_data"], jobs["extract"], jobs["pregenerate"]) == (SHARDS, SHARDS, SHARDS)
