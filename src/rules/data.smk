@@ -31,7 +31,9 @@ rule download_model:
         file=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}",
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
+    priority: SOURCES.first_priority
     resources:
+        shards=SOURCES.all_slots,
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
@@ -49,6 +51,9 @@ rule copy_model:
         file=f"{WORK}/models/{{model}}-{{key}}/{{file}}",
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
+    priority: SOURCES.first_priority
+    resources:
+        shards=SOURCES.all_slots,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -189,6 +194,9 @@ rule import_tokenizer:
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
+    priority: SOURCES.first_priority
+    resources:
+        shards=SOURCES.all_slots,
     params:
         job=graph.data_job("tokenizer"),
     shell:

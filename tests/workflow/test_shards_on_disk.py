@@ -180,17 +180,18 @@ def wait_for(path: Path) -> None:
 
 @dataclass(frozen=True)
 class ReadyJob:
-    """What Snakemake's schedulers ask of a job."""
+    """What Snakemake's schedulers ask of a job: a step on a shard or, without one, of the tokenizer's import."""
 
-    shard: int
+    shard: int | None
     step: int
     priority: int
     threads: int
+    slots: int = 1
     input: tuple[str, ...] = ()
 
     @property
     def scheduler_resources(self) -> dict[str, int]:
-        return {"_cores": self.threads, "shards": 1}
+        return {"_cores": self.threads, "shards": self.slots}
 
 
 def limit_to(shards: int, cores: int) -> tuple[Sources, dict[str, int]]:
@@ -213,19 +214,22 @@ def take(free: dict[str, int], jobs: set[ReadyJob], sign: int) -> None:
 @pytest.mark.parametrize(("shards", "cores"), [(1, 1), (1, 4), (2, 1), (2, 2), (2, 5), (3, 8)])
 def test_snakemakes_schedulers_keep_to_the_number_of_shards(scheduler: Any, shards: int, cores: int) -> None:
     sources, free = limit_to(shards, cores)
-    steps, count, generator = 3, 6, random.Random(cores)
+    generator = random.Random(cores)
     select = scheduler.Scheduler(None, scheduler.SchedulerSettings(), logging.getLogger()).select_jobs
-    ready = {ReadyJob(shard, 0, 0, sources.threads) for shard in range(count)}
-    running: set[ReadyJob] = set()
-    while ready or running:
-        started = set(select(list(ready), list(ready), free, {}) or ()) if ready and min(free.values()) else set()
-        ready, running = ready - started, running | started
+    left = {ReadyJob(shard, 0, 0, sources.threads) for shard in range(6)}
+    left |= {ReadyJob(shard, step, sources.priority, sources.threads) for shard in range(6) for step in (1, 2)}
+    left |= {ReadyJob(None, step, sources.first_priority, 1, sources.all_slots) for step in (0, 1)}
+    done, running = set[tuple[int | None, int]](), set[ReadyJob]()
+    while left or running:
+        ready = [job for job in left if job.step == 0 or {(job.shard, job.step - 1), (None, job.step - 1)} <= done]
+        started = set(select(ready, list(left), free, {}) or ()) if ready and min(free.values()) else set()
+        left, running = left - started, running | started
         take(free, started, -1)
-        assert len({job.shard for job in running} | {job.shard for job in ready if job.step}) <= shards
-        ended = generator.choice(sorted(running, key=lambda job: job.shard))
+        begun = {shard for shard, _ in done} | {job.shard for job in running}
+        assert len(begun - {job for job in begun if (job, 2) in done} - {None}) <= shards
+        ended = generator.choice(sorted(running, key=repr))
         running.remove(ended)
-        if ended.step + 1 < steps:
-            ready.add(ReadyJob(ended.shard, ended.step + 1, sources.priority, sources.threads))
+        done.add((ended.shard, ended.step))
         take(free, {ended}, 1)
     assert free == {"_cores": cores, "shards": shards}
 
@@ -250,7 +254,7 @@ def test_downloads_are_refused_once_so_many_shards_failed() -> None:
     sources.workflow.scheduler = SimpleNamespace(failed=failed)
     assert sources.refuse_more(of("c"), None) == ""
     failed.append(SimpleNamespace(rule=SimpleNamespace(name="pregenerate"), wildcards=of("b")))
-    assert "jobs of 2 shards failed" in sources.refuse_more(of("c"), None)
+    assert "not started, because jobs on a, b failed" in sources.refuse_more(of("c"), None)
 
 
 def of(shard: str) -> SimpleNamespace:
@@ -266,7 +270,7 @@ def test_shards_whose_jobs_fail_stop_further_downloads(tmp_path: Path, server: F
     done = project.snakemake("results/sharded", *LIMITED)
     assert done.returncode != 0
     assert sum(server.fetched.values()) == 1
-    assert "jobs of 1 shards failed, whose files stay on the disk, and shards_on_disk=1 allows no more" in done.stdout
+    assert ".jsonl failed and left files on the disk; correct that, and run the same command again" in done.stdout
     assert len(list_sources(project.folder)) == 1
 
 

@@ -6,9 +6,9 @@ the recorded sha256.
 
 Two properties of the rules hold downloads back. First, each job on a shard takes one of N slots, and a download takes as many
 cores and as much memory as the jobs that use a shard up. Second, those have a higher priority. So a download starts only where
-all of them that are ready have started, and fewer than N jobs run. A shard whose documents wait for a job that needs all of
-them, such as the training of a tokenizer, takes no slot. A shard whose job failed would take none either; once there are N of
-these, further downloads fail.
+all of them that are ready have started, and fewer than N jobs run. For the import of a tokenizer, without which no shard can be
+used up, all slots are kept, and it comes first. A shard whose documents wait for a job that needs all of them, such as the
+training of a tokenizer, takes no slot. Nor does a shard whose job failed; once there are N of these, further downloads fail.
 """
 
 import contextlib
@@ -35,10 +35,8 @@ SLOTS = "shards"
 """Snakemake's resource: the jobs that may work on a shard at once."""
 USERS = ("extract_range", "extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
 """The rules that use up a shard."""
-LEFT = (
-    "jobs of {count} shards failed, whose files stay on the disk, and shards_on_disk={limit} allows no more; correct what "
-    "failed, and run the same command again"
-)
+BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
+"""The rules that come before the first shard."""
 USED_UP = "used_up"
 """Folder in the work folder whose files no rule makes."""
 
@@ -71,19 +69,35 @@ class Sources:
         """Priority of a job that uses up a shard."""
         return 0 if self.limit is None else 1
 
+    @property
+    def all_slots(self) -> int:
+        """The slots of a job before the first shard."""
+        return self.limit or 1
+
+    @property
+    def first_priority(self) -> int:
+        """Priority of a job before the first shard: more than that of all jobs together which may run in its place."""
+        return 0 if self.limit is None else 1 + self.limit
+
     def priority_of_download(self, wildcards: Any) -> int:
         """Return the priority of a download: one that a killed command began comes before others."""
         folder = work_folder() / "downloads" / "data" / wildcards.dataset / wildcards.key
         return self.priority if (folder / f".{wildcards.shard}.part").exists() else 0
 
     def refuse_more(self, wildcards: Any, resources: Any) -> str:
-        """Return a shell command that fails if failed jobs left N shards on the disk; otherwise nothing."""
+        """Return a shell command that fails if N shards stay on the disk because of failed jobs; otherwise nothing."""
         failed = self.workflow.scheduler.failed if self.limit is not None and self.workflow.scheduler else ()
         left = {(job.wildcards.dataset, job.wildcards.shard) for job in failed if job.rule.name in USERS}
-        if self.limit is None or len(left) < self.limit:
+        before = [job.rule.name for job in failed if job.rule.name in BEFORE_SHARDS]
+        if self.limit is None or (len(left) < self.limit and not before):
             return ""
         log = work_folder() / "logs/download/data" / wildcards.dataset / wildcards.key / f"{wildcards.shard}.log"
-        words = f"relm download: {LEFT.format(count=len(left), limit=self.limit)}"
+        cause = (
+            f"{before[0]} failed"
+            if before
+            else f"jobs on {', '.join(sorted(shard for _, shard in left))} failed and left files on the disk"
+        )
+        words = f"relm download: not started, because {cause}; correct that, and run the same command again"
         return f'echo "$(date -u +%FT%TZ)" {shlex.quote(words)} | tee {shlex.quote(str(log))} >&2; exit 1; '
 
     def deleted_after_use(self, pattern: str) -> Any:
