@@ -127,6 +127,7 @@ def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_the
     settings = SimpleNamespace(targets=[str(held_out)], forceall=False, forcerun=(), forcetargets=False)
     workflow = SimpleNamespace(
         storage_settings=SimpleNamespace(notemp=False),
+        cores=1,
         register_resource=lambda name, value: None,
         dag_settings=settings,
         exec_mode=ExecMode.DEFAULT,
@@ -146,7 +147,7 @@ def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_the
 
 
 def test_with_notemp_all_sources_stay() -> None:
-    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True))
+    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True), cores=1)
     sources = Sources(workflow, {"shards_on_disk": 1})
     assert sources.limit is None
     assert sources.deleted_after_use("a") == "a"

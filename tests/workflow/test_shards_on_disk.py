@@ -180,7 +180,7 @@ def wait_for(path: Path) -> None:
 
 @dataclass(frozen=True)
 class ReadyJob:
-    """What Snakemake's schedulers ask of a job: a step on a shard or, without one, of the tokenizer's import."""
+    """A job as Snakemake's schedulers see it: a step on a shard or, without one, of the tokenizer's import."""
 
     shard: int | None
     step: int
@@ -254,7 +254,7 @@ def test_downloads_are_refused_once_so_many_shards_failed() -> None:
     sources.workflow.scheduler = SimpleNamespace(failed=failed)
     assert sources.refuse_more(of("c"), None) == ""
     failed.append(SimpleNamespace(rule=SimpleNamespace(name="pregenerate"), wildcards=of("b")))
-    assert "not started, because jobs on a, b failed" in sources.refuse_more(of("c"), None)
+    assert "not started, because the job on a, b failed" in sources.refuse_more(of("c"), None)
 
 
 def of(shard: str) -> SimpleNamespace:
@@ -270,7 +270,7 @@ def test_shards_whose_jobs_fail_stop_further_downloads(tmp_path: Path, server: F
     done = project.snakemake("results/sharded", *LIMITED)
     assert done.returncode != 0
     assert sum(server.fetched.values()) == 1
-    assert ".jsonl failed and left files on the disk; correct that, and run the same command again" in done.stdout
+    assert ".jsonl failed; correct that, and run the same command again" in done.stdout
     assert len(list_sources(project.folder)) == 1
 
 

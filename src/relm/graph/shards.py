@@ -31,14 +31,10 @@ from relm.recipes.redaction import expand_path, shorten_path
 
 SHARDS_ON_DISK = "shards_on_disk"
 """Key of Snakemake's configuration."""
-SLOTS = "shards"
-"""Snakemake's resource: the jobs that may work on a shard at once."""
 USERS = ("extract_range", "extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
 """The rules that use up a shard."""
 BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
 """The rules that come before the first shard."""
-USED_UP = "used_up"
-"""Folder in the work folder whose files no rule makes."""
 
 
 class Sources:
@@ -54,30 +50,16 @@ class Sources:
         limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
         self.limit = None if workflow.storage_settings.notemp else limit
         """Number of shards of all datasets that may be on the disk at once; None: everything stays, as with --notemp."""
+        self.all_slots = self.limit or 1
+        """Slots of a job before the first shard; a job on a shard takes one."""
+        self.threads = max(1, (workflow.cores or 1) // self.all_slots)
+        """CPU threads of a job on a shard."""
+        self.priority, self.first_priority = (0, 0) if self.limit is None else (1, 1 + self.limit)
+        """Priority of a job that uses up a shard, and of one before the first shard, which exceeds that of N others together."""
         self.seen: set[Path] = set()
         """The sources that the graph's jobs are made from, whether they still need them or not."""
         if self.limit is not None:
-            workflow.register_resource(SLOTS, self.limit)
-
-    @property
-    def threads(self) -> int:
-        """CPU threads of a job that works on a shard."""
-        return max(1, (self.workflow.cores or 1) // (self.limit or 1))
-
-    @property
-    def priority(self) -> int:
-        """Priority of a job that uses up a shard."""
-        return 0 if self.limit is None else 1
-
-    @property
-    def all_slots(self) -> int:
-        """The slots of a job before the first shard."""
-        return self.limit or 1
-
-    @property
-    def first_priority(self) -> int:
-        """Priority of a job before the first shard: more than that of all jobs together which may run in its place."""
-        return 0 if self.limit is None else 1 + self.limit
+            workflow.register_resource("shards", self.limit)
 
     def priority_of_download(self, wildcards: Any) -> int:
         """Return the priority of a download: one that a killed command began comes before others."""
@@ -92,12 +74,8 @@ class Sources:
         if self.limit is None or (len(left) < self.limit and not before):
             return ""
         log = work_folder() / "logs/download/data" / wildcards.dataset / wildcards.key / f"{wildcards.shard}.log"
-        cause = (
-            f"{before[0]} failed"
-            if before
-            else f"jobs on {', '.join(sorted(shard for _, shard in left))} failed and left files on the disk"
-        )
-        words = f"relm download: not started, because {cause}; correct that, and run the same command again"
+        cause = before[0] if before else f"the job on {', '.join(sorted(shard for _, shard in left))}"
+        words = f"relm download: not started, because {cause} failed; correct that, and run the same command again"
         return f'echo "$(date -u +%FT%TZ)" {shlex.quote(words)} | tee {shlex.quote(str(log))} >&2; exit 1; '
 
     def deleted_after_use(self, pattern: str) -> Any:
@@ -109,8 +87,8 @@ class Sources:
     ) -> Callable[[Any], Mapping[str, Any]]:
         """Return an input function with which Snakemake leaves out a finished job whose sources were deleted.
 
-        It has one input, which no rule makes, and Snakemake then takes the outputs as they are. So they are not made again
-        where another job has the sources made again, as long as the records that stayed say that they were made from these.
+        Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not made
+        again where another job has the sources made again, as long as the records that stayed say that they were made from these.
         Where sources are deleted, a job that makes sources stays in the graph, because Snakemake deletes what a job has made.
         """
 
@@ -118,14 +96,13 @@ class Sources:
         def inputs(wildcards: Any) -> Mapping[str, Any]:
             files = list_inputs(wildcards)
             sources = [path for path in _flatten(files.values()) if is_source(path)]
-            if self.limit is not None:
-                self.seen.update(sources)
-            elif all(path.exists() for path in sources):
+            self.seen.update(sources)
+            if not sources or (self.limit is None and all(path.exists() for path in sources)):
                 return files
             outputs = list_outputs(wildcards)
             is_deleted_later = self.limit is not None and is_source(outputs[0])
             if not is_deleted_later and self._are_made(outputs) and are_made_from(outputs[0], sources):
-                return {"used_up": str(work_folder() / USED_UP / outputs[0].name)}
+                return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
             return files
 
         return inputs
