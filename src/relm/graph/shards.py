@@ -55,7 +55,7 @@ class Sources:
         self.threads = max(1, (workflow.cores or 1) // self.all_slots)
         """CPU threads of a job on a shard."""
         self.priority, self.first_priority = (0, 0) if self.limit is None else (1, 1 + self.limit)
-        """Priority of a job that uses up a shard, and of one before the first shard, which exceeds that of N others together."""
+        """Priority of a job that uses up a shard, and of one before the first shard, which exceeds that of N others."""
         self.seen: set[Path] = set()
         """The sources that the graph's jobs are made from, whether they still need them or not."""
         if self.limit is not None:
@@ -87,8 +87,8 @@ class Sources:
     ) -> Callable[[Any], Mapping[str, Any]]:
         """Return an input function with which Snakemake leaves out a finished job whose sources were deleted.
 
-        Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not made
-        again where another job has the sources made again, as long as the records that stayed say that they were made from these.
+        Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not
+        made again where another job has the sources made again, as long as the records say that they were made from these.
         Where sources are deleted, a job that makes sources stays in the graph, because Snakemake deletes what a job has made.
         """
 
