@@ -73,6 +73,7 @@ localrules:
 
 onstart:
     supervision.forward_termination_to_jobs()
+    SOURCES.delete_used_up()
 
 
 onerror:

@@ -10,14 +10,18 @@ rule download_data:
         file=SOURCES.deleted_after_use(f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}"),
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
+    priority: SOURCES.priority_of_download
+    threads: SOURCES.threads if SOURCES.limit else 1
     resources:
-        mem_mb=graph.SMALL_MEMORY_MB,
+        shards=1,
+        mem_mb=graph.workers_memory if SOURCES.limit else graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
+        refusal=SOURCES.refuse_more,
         sha256=graph.download_sha256,
     shell:
-        "python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
+        "{params.refusal}python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
@@ -27,7 +31,9 @@ rule download_model:
         file=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}",
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
+    priority: SOURCES.first_priority
     resources:
+        shards=SOURCES.all_slots,
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
@@ -45,6 +51,9 @@ rule copy_model:
         file=f"{WORK}/models/{{model}}-{{key}}/{{file}}",
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
+    priority: SOURCES.first_priority
+    resources:
+        shards=SOURCES.all_slots,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -80,8 +89,10 @@ rule extract_range:
         held_out_sidecar=f"{RANGES}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.{{part}}.log",
-    threads: workflow.cores or 1
+    priority: SOURCES.priority
+    threads: SOURCES.threads
     resources:
+        shards=1,
         mem_mb=graph.workers_memory,
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
@@ -102,8 +113,10 @@ rule extract:
         held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
-    threads: workflow.cores or 1
+    priority: SOURCES.priority
+    threads: SOURCES.threads
     resources:
+        shards=1,
         mem_mb=graph.workers_memory,
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
@@ -142,8 +155,10 @@ rule remove_listed:
         sidecar=f"{KEPT}/{{shard}}.{{split}}.jsonl.json",
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
-    threads: workflow.cores or 1
+    priority: SOURCES.priority
+    threads: SOURCES.threads
     resources:
+        shards=1,
         mem_mb=graph.workers_memory,
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
@@ -173,12 +188,15 @@ rule train_tokenizer:
 
 rule import_tokenizer:
     input:
-        unpack(SOURCES.unless_used_up(graph.data_inputs("tokenizer"), graph.data_outputs("tokenizer"))),
+        unpack(graph.data_inputs("tokenizer")),
     output:
         tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
+    priority: SOURCES.first_priority
+    resources:
+        shards=SOURCES.all_slots,
     params:
         job=graph.data_job("tokenizer"),
     shell:
@@ -197,8 +215,10 @@ rule pregenerate:
         held_out_sidecar=f"{EXAMPLES}.held_out.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
-    threads: workflow.cores or 1
+    priority: SOURCES.priority
+    threads: SOURCES.threads
     resources:
+        shards=1,
         mem_mb=graph.workers_memory,
         disk_mb=graph.examples_disk,
         runtime=graph.examples_runtime,
@@ -228,7 +248,9 @@ rule import_tokens:
         sidecar=f"{IMPORTED}/{{shard}}.{{split}}.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
+    priority: SOURCES.priority
     resources:
+        shards=1,
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.import_disk,
         runtime=graph.START,

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake_interface_executor_plugins.settings import ExecMode
 
 from relm.artifact import read_json, record_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.graph.shards import Sources, are_made_from
+from relm.graph.shards import Sources, are_made_from, list_all_sources
 from relm.provenance.deleted_sources import SHOWN, describe_deleted, find_deleted, recorded_sha256
 from relm.provenance.step_record import collect, record
+from relm.recipes.identity import is_source
 from relm.recipes.jobs import SPLITS
 from relm.reporting.check import check_folders
 from relm.reporting.publish import publish, published_files
@@ -111,8 +113,41 @@ def test_of_a_run_that_keeps_its_sources_or_was_copied_elsewhere_none_is_deleted
     assert find_deleted(records) == {}
 
 
+def test_all_sources_are_found_by_their_records_which_lead_nowhere_else(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    download, *documents = [path for path in sources_of(run) if SHARD in path.name]
+    assert list_all_sources(documents[:1]) == {download, documents[0]}
+    for path in (run.plan.examples("main", SHARD, "train"), run.plan.tokenizer, download.parent / "../../../../runs/a.xml"):
+        assert not is_source(path)
+
+
+def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_them(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    download, train, held_out = [path for path in sources_of(run) if SHARD in path.name]
+    settings = SimpleNamespace(targets=[str(held_out)], forceall=False, forcerun=(), forcetargets=False)
+    workflow = SimpleNamespace(
+        storage_settings=SimpleNamespace(notemp=False),
+        cores=1,
+        register_resource=lambda name, value: None,
+        dag_settings=settings,
+        exec_mode=ExecMode.DEFAULT,
+        touch=False,
+        dag=SimpleNamespace(needrun_jobs=lambda: [SimpleNamespace(input=[str(download)])]),
+    )
+    sources = Sources(workflow, {"shards_on_disk": 1})
+    examples = run.plan.examples("main", SHARD, "train")
+    examples.with_suffix(".idx").touch()
+    inputs = sources.unless_used_up(lambda _: {"documents": [str(train), str(held_out)]}, lambda _: [examples])(None)
+    assert not Path(inputs["used_up"]).exists(), "the examples are made from them"
+    sources.delete_used_up()
+    assert [path.exists() for path in (download, train, held_out)] == [True, False, True]
+    assert sidecar_of(train).exists()
+    settings.targets = [str(sidecar_of(examples))]
+    assert "documents" in sources.unless_used_up(lambda _: {"documents": [str(train)]}, lambda _: [examples])(None)
+
+
 def test_with_notemp_all_sources_stay() -> None:
-    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True))
+    workflow = SimpleNamespace(storage_settings=SimpleNamespace(notemp=True), cores=1)
     sources = Sources(workflow, {"shards_on_disk": 1})
     assert sources.limit is None
     assert sources.deleted_after_use("a") == "a"

@@ -2,20 +2,27 @@
 
 import contextlib
 import json
+import logging
+import random
 import shlex
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake.scheduling import greedy, milp
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from relm.artifact import read_json, read_sealed, record_of, seal, sha256_of, sidecar_of, write_json
 from relm.cli import main
+from relm.graph.shards import Sources
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from run_products import hash_products
@@ -171,6 +178,102 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} was not made")
 
 
+@dataclass(frozen=True)
+class ReadyJob:
+    """A job as Snakemake's schedulers see it: a step on a shard or, without one, of the tokenizer's import."""
+
+    shard: int | None
+    step: int
+    priority: int
+    threads: int
+    slots: int = 1
+    input: tuple[str, ...] = ()
+
+    @property
+    def scheduler_resources(self) -> dict[str, int]:
+        return {"_cores": self.threads, "shards": self.slots}
+
+
+def limit_to(shards: int, cores: int) -> tuple[Sources, dict[str, int]]:
+    """Return the sources of a command, and Snakemake's resources."""
+    resources = {"_cores": cores}
+    storage = SimpleNamespace(notemp=False)
+    workflow = SimpleNamespace(storage_settings=storage, cores=cores, register_resource=resources.__setitem__, scheduler=None)
+    return Sources(workflow, {"shards_on_disk": shards}), resources
+
+
+def take(free: dict[str, int], jobs: set[ReadyJob], sign: int) -> None:
+    """Take the resources of jobs, or give them back."""
+    for job in jobs:
+        for name, value in job.scheduler_resources.items():
+            free[name] += sign * value
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("scheduler", [greedy, milp])
+@pytest.mark.parametrize(("shards", "cores"), [(1, 1), (1, 4), (2, 1), (2, 2), (2, 5), (3, 8)])
+def test_snakemakes_schedulers_keep_to_the_number_of_shards(scheduler: Any, shards: int, cores: int) -> None:
+    sources, free = limit_to(shards, cores)
+    generator = random.Random(cores)
+    select = scheduler.Scheduler(None, scheduler.SchedulerSettings(), logging.getLogger()).select_jobs
+    left = {ReadyJob(shard, 0, 0, sources.threads) for shard in range(6)}
+    left |= {ReadyJob(shard, step, sources.priority, sources.threads) for shard in range(6) for step in (1, 2)}
+    left |= {ReadyJob(None, step, sources.first_priority, 1, sources.all_slots) for step in (0, 1)}
+    done, running = set[tuple[int | None, int]](), set[ReadyJob]()
+    while left or running:
+        ready = [job for job in left if job.step == 0 or {(job.shard, job.step - 1), (None, job.step - 1)} <= done]
+        started = set(select(ready, list(left), free, {}) or ()) if ready and min(free.values()) else set()
+        left, running = left - started, running | started
+        take(free, started, -1)
+        begun = {shard for shard, _ in done} | {job.shard for job in running}
+        assert len(begun - {job for job in begun if (job, 2) in done} - {None}) <= shards
+        ended = generator.choice(sorted(running, key=repr))
+        running.remove(ended)
+        done.add((ended.shard, ended.step))
+        take(free, {ended}, 1)
+    assert free == {"_cores": cores, "shards": shards}
+
+
+def test_each_job_on_a_shard_takes_a_slot_and_what_uses_up_a_shard_comes_first(tmp_path: Path, server: FileServer) -> None:
+    project = make_sharded_project(tmp_path / "planned", server)
+    planned = project.snakemake("results/sharded", "-n", FRAMES, *LIMITED).stdout
+    jobs = {block.partition(":")[0]: block for block in planned.split("\nrule ")[1:]}
+    for rule in ("download_data", "extract", "pregenerate"):
+        assert "shards=1" in jobs[rule]
+        assert ("priority: 1" in jobs[rule]) == (rule != "download_data")
+
+
+def test_the_scheduler_stays_snakemakes_own() -> None:
+    limit_to(1, cores=1)
+    assert JobScheduler.open_jobs.fget.__module__ == JobScheduler.__module__
+
+
+def test_downloads_are_refused_once_so_many_shards_failed() -> None:
+    sources, _ = limit_to(2, cores=1)
+    failed = [SimpleNamespace(rule=SimpleNamespace(name=name), wildcards=of("a")) for name in ("download_data", "extract")]
+    sources.workflow.scheduler = SimpleNamespace(failed=failed)
+    assert sources.refuse_more(of("c"), None) == ""
+    failed.append(SimpleNamespace(rule=SimpleNamespace(name="pregenerate"), wildcards=of("b")))
+    assert "not started, because the job on a, b failed" in sources.refuse_more(of("c"), None)
+
+
+def of(shard: str) -> SimpleNamespace:
+    """Return the wildcards of a job."""
+    return SimpleNamespace(dataset="texts", key="0", shard=shard)
+
+
+@pytest.mark.full
+def test_shards_whose_jobs_fail_stop_further_downloads(tmp_path: Path, server: FileServer) -> None:
+    for path in server.folder.iterdir():
+        path.write_text("no JSON\n" * 10)
+    project = make_sharded_project(tmp_path / "failing", server)
+    done = project.snakemake("results/sharded", *LIMITED)
+    assert done.returncode != 0
+    assert sum(server.fetched.values()) == 1
+    assert ".jsonl failed; correct that, and run the same command again" in done.stdout
+    assert len(list_sources(project.folder)) == 1
+
+
 def test_one_shard_is_on_the_disk_at_a_time_also_after_sigkill_and_the_examples_are_the_same(
     tmp_path: Path, server: FileServer
 ) -> None:
@@ -220,6 +323,7 @@ def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_re
     assert project.jobs("results/sharded", "--notemp") == project.jobs("results/sharded", *LIMITED) == {}
     make(project, "results/sharded", "--delete-temp-output", *LIMITED)
 
+    shutil.rmtree(project.folder / ".snakemake")
     (project.folder / "recipes" / "other.yaml").write_text(OTHER)
     jobs = project.jobs("results/sharded", "results/other")
     assert (jobs["download_data"], jobs["extract"], jobs["pregenerate"]) == (SHARDS, SHARDS, SHARDS)

@@ -1,12 +1,19 @@
 """Sources that are deleted after use: `--config shards_on_disk=N` has a few shards of a dataset on the disk at once.
 
 The files are the downloads of datasets, and the documents that are extracted from them. Snakemake deletes each when no job of
-the graph needs it any more; sidecars, records and examples stay. A download waits while so many shards are on the disk, so that
-the jobs that use up a shard come first. Files that a later command needs are made again, and must have the recorded sha256.
+the graph needs it any more; sidecars, records and examples stay. Files that a later command needs are made again, and must have
+the recorded sha256.
+
+Two properties of the rules hold downloads back. First, each job on a shard takes one of N slots, and a download takes as many
+cores and as much memory as the jobs that use a shard up. Second, those have a higher priority. So a download starts only where
+all of them that are ready have started, and fewer than N jobs run. For the import of a tokenizer, without which no shard can be
+used up, all slots are kept, and it comes first. A shard whose documents wait for a job that needs all of them, such as the
+training of a tokenizer, takes no slot. Nor does a shard whose job failed; once there are N of these, further downloads fail.
 """
 
+import contextlib
 import functools
-import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +23,25 @@ from snakemake.io import temp
 from relm.artifact import record_of, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, stop_at_faults
+from relm.graph.asking import stop_at_faults
 from relm.provenance.deleted_sources import recorded_sha256
 from relm.provenance.step_record import read_record
-from relm.recipes.identity import is_source
-from relm.recipes.redaction import shorten_path
+from relm.recipes.identity import is_source, work_folder
+from relm.recipes.redaction import expand_path, shorten_path
 
 SHARDS_ON_DISK = "shards_on_disk"
 """Key of Snakemake's configuration."""
-DOWNLOAD = "download_data"
-
-Shard = tuple[str, str]
+USERS = ("extract_range", "extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
+"""The rules that use up a shard."""
+BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
+"""The rules that come before the first shard."""
 
 
 class Sources:
     """The choice whether the sources of examples stay on the disk, and the graph's answer to their absence."""
 
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
-        """Read the number of shards from Snakemake's configuration, and have its scheduler keep to it.
+        """Read the number of shards from Snakemake's configuration.
 
         Raises:
             SystemExit: it is no whole number from 1 on.
@@ -42,8 +50,33 @@ class Sources:
         limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
         self.limit = None if workflow.storage_settings.notemp else limit
         """Number of shards of all datasets that may be on the disk at once; None: everything stays, as with --notemp."""
-        if self.limit is not None and is_main_process(workflow):
-            _hold_downloads(self.limit)
+        self.all_slots = self.limit or 1
+        """Slots of a job before the first shard; a job on a shard takes one."""
+        self.threads = max(1, (workflow.cores or 1) // self.all_slots)
+        """CPU threads of a job on a shard."""
+        self.priority, self.first_priority = (0, 0) if self.limit is None else (1, 1 + self.limit)
+        """Priority of a job that uses up a shard, and of one before the first shard, which exceeds that of N others."""
+        self.seen: set[Path] = set()
+        """The sources that the graph's jobs are made from, whether they still need them or not."""
+        if self.limit is not None:
+            workflow.register_resource("shards", self.limit)
+
+    def priority_of_download(self, wildcards: Any) -> int:
+        """Return the priority of a download: one that a killed command began comes before others."""
+        folder = work_folder() / "downloads" / "data" / wildcards.dataset / wildcards.key
+        return self.priority if (folder / f".{wildcards.shard}.part").exists() else 0
+
+    def refuse_more(self, wildcards: Any, resources: Any) -> str:
+        """Return a shell command that fails if N shards stay on the disk because of failed jobs; otherwise nothing."""
+        failed = self.workflow.scheduler.failed if self.limit is not None and self.workflow.scheduler else ()
+        left = {(job.wildcards.dataset, job.wildcards.shard) for job in failed if job.rule.name in USERS}
+        before = [job.rule.name for job in failed if job.rule.name in BEFORE_SHARDS]
+        if self.limit is None or (len(left) < self.limit and not before):
+            return ""
+        log = work_folder() / "logs/download/data" / wildcards.dataset / wildcards.key / f"{wildcards.shard}.log"
+        cause = before[0] if before else f"the job on {', '.join(sorted(shard for _, shard in left))}"
+        words = f"relm download: not started, because {cause} failed; correct that, and run the same command again"
+        return f'echo "$(date -u +%FT%TZ)" {shlex.quote(words)} | tee {shlex.quote(str(log))} >&2; exit 1; '
 
     def deleted_after_use(self, pattern: str) -> Any:
         """Return the pattern of an output, marked as temporary if sources are deleted."""
@@ -52,35 +85,44 @@ class Sources:
     def unless_used_up(
         self, list_inputs: Callable[[Any], Mapping[str, Any]], list_outputs: Callable[[Any], Sequence[Path]]
     ) -> Callable[[Any], Mapping[str, Any]]:
-        """Return an input function without any inputs for a job whose outputs are there and whose sources were deleted.
+        """Return an input function with which Snakemake leaves out a finished job whose sources were deleted.
 
-        They need not be made again where another job has the sources made again, as long as the records that stayed say that
-        they were made from these sources.
+        Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not
+        made again where another job has the sources made again, as long as the records say that they were made from these.
+        Where sources are deleted, a job that makes sources stays in the graph, because Snakemake deletes what a job has made.
         """
 
         @functools.wraps(list_inputs)
         def inputs(wildcards: Any) -> Mapping[str, Any]:
             files = list_inputs(wildcards)
-            deleted = [] if self._is_forced else [path for path in _flatten(files.values()) if _is_deleted(path)]
-            if not deleted:
+            sources = [path for path in _flatten(files.values()) if is_source(path)]
+            self.seen.update(sources)
+            if not sources or (self.limit is None and all(path.exists() for path in sources)):
                 return files
             outputs = list_outputs(wildcards)
-            return {} if self._are_made(outputs) and are_made_from(outputs[0], deleted) else files
+            is_deleted_later = self.limit is not None and is_source(outputs[0])
+            if not is_deleted_later and self._are_made(outputs) and are_made_from(outputs[0], sources):
+                return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
+            return files
 
         return inputs
 
-    @property
-    def _is_forced(self) -> bool:
-        """Jobs run although their outputs are there."""
-        settings = self.workflow.dag_settings
-        return bool(settings.forceall or settings.forcerun or settings.forcetargets)
-
     def _are_made(self, outputs: Sequence[Path]) -> bool:
-        """Return whether files and their sidecars are there, and Snakemake does not take them for incomplete."""
-        files = [each for path in outputs for each in ([path] if path.suffix == ".json" else [path, sidecar_of(path)])]
-        records = self.workflow.persistence
-        marks = [records._record_path(records._incomplete_path, str(path)) for path in outputs]
-        return all(path.exists() for path in files) and not any(map(os.path.exists, marks))
+        """Return whether files, their sidecars and indexes are there, and the command neither names nor forces them."""
+        settings = self.workflow.dag_settings
+        files = {each for path in outputs for each in [path, *_list_beside(path)]}
+        is_asked = not files.isdisjoint(map(Path, settings.targets))
+        is_forced = settings.forceall or settings.forcerun or settings.forcetargets
+        return not (is_asked or is_forced) and all(path.exists() for path in files)
+
+    def delete_used_up(self) -> None:
+        """Delete sources that no job will read: an earlier command was killed before it deleted them, or kept all sources."""
+        if self.limit is None or self.workflow.touch or not is_main_process(self.workflow):
+            return
+        needed = {Path(file) for job in self.workflow.dag.needrun_jobs() for file in job.input}
+        needed.update(map(Path, self.workflow.dag_settings.targets))
+        for path in list_all_sources(self.seen) - needed:
+            path.unlink(missing_ok=True)
 
 
 def read_limit(given: Any) -> int | None:
@@ -111,94 +153,23 @@ def are_made_from(output: Path, sources: Iterable[Path]) -> bool:
         return False
 
 
-def _is_deleted(path: Path) -> bool:
-    return is_source(path) and not path.exists()
+def list_all_sources(paths: Iterable[Path]) -> set[Path]:
+    """Return sources and, as far as their records say, the sources that they were made from."""
+    found, left = set[Path](), set(paths)
+    while left:
+        path = left.pop()
+        found.add(path)
+        with contextlib.suppress(RelmError):  # a record is absent or damaged
+            read = [expand_path(entry["path"]) for entry in read_record(record_of(path))["inputs"]]
+            left |= {source for source in read if is_source(source)} - found
+    return found
+
+
+def _list_beside(path: Path) -> list[Path]:
+    """Return the files that a step writes beside one of its outputs: sidecar and index."""
+    sidecars = [] if path.suffix == ".json" else [sidecar_of(path)]
+    return [*sidecars, *([path.with_suffix(".idx")] if path.suffix == ".bin" else [])]
 
 
 def _flatten(values: Iterable[Any]) -> list[Path]:
     return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
-
-
-# --- the scheduler -----------------------------------------------------------------------------------------------------------
-
-
-def _hold_downloads(limit: int) -> None:
-    """Have Snakemake's scheduler start a shard's download only while fewer shards than the limit are on the disk."""
-    from snakemake.scheduling.job_scheduler import JobScheduler
-
-    list_open = JobScheduler.open_jobs.fget
-    is_swept: list[bool] = []
-
-    def open_jobs(self: Any) -> list[Any]:
-        if self.dryrun or self.touch:
-            return list(list_open(self))
-        if not is_swept:
-            is_swept.append(True)
-            _delete_used_up(self.workflow)
-        return choose_jobs(self.workflow.dag, list_open(self), self.running, limit)
-
-    JobScheduler.open_jobs = property(open_jobs)
-
-
-def choose_jobs(dag: Any, ready: Sequence[Any], running: Iterable[Any], limit: int) -> list[Any]:
-    """Return the jobs that may start: all but downloads of datasets, and as many of these as the limit leaves.
-
-    Where nothing else can run, one download may: so a job that needs the documents of all shards gets them.
-    """
-    downloads = sorted((job for job in ready if job.rule.name == DOWNLOAD), key=_place_in_dataset)
-    others = [job for job in ready if job.rule.name != DOWNLOAD]
-    if not downloads:
-        return others
-    running = set(running)
-    occupied = find_occupied(dag, running)
-    started = [job for job in downloads if _shard_of(job) in occupied]
-    new = [job for job in downloads if _shard_of(job) not in occupied]
-    chosen = [*others, *started, *new[: max(0, limit - len(occupied))]]
-    return chosen if chosen or running else downloads[:1]
-
-
-def _place_in_dataset(job: Any) -> tuple[str, int]:
-    name, shard = _shard_of(job)
-    return name, list(PROJECT.dataset(name).files).index(shard)
-
-
-def _shard_of(job: Any) -> Shard:
-    return str(job.wildcards.dataset), str(job.wildcards.shard)
-
-
-def find_occupied(dag: Any, running: Iterable[Any]) -> set[Shard]:
-    """Return the shards that are on the disk, or arrive there, and will be deleted without another download.
-
-    A shard whose documents wait for a job that needs more downloads, such as the training of a tokenizer, does not count.
-    """
-    running = set(running)
-    waits: dict[Any, bool] = {}
-
-    def is_open(job: Any) -> bool:
-        return bool(dag.needrun(job) and not dag.finished(job))
-
-    def waits_for_download(job: Any) -> bool:
-        if job not in waits:
-            waits[job] = (job.rule.name == DOWNLOAD and job not in running) or any(
-                waits_for_download(each) for each in dag.dependencies[job] if is_open(each)
-            )
-        return waits[job]
-
-    def is_occupying(job: Any) -> bool:
-        if job in running or is_open(job):
-            return job in running
-        users = [user for user, files in dag.depending[job].items() if not job.temp_output.isdisjoint(files)]
-        return any(is_open(user) and not waits_for_download(user) for user in users)
-
-    return {_shard_of(job) for job in dag.jobs if job.temp_output and is_occupying(job)}
-
-
-def _delete_used_up(workflow: Any) -> None:
-    """Delete the files that an earlier command would have deleted: it was killed before, or had all sources kept."""
-    dag = workflow.dag
-    for job in dag.jobs:
-        if dag.needrun(job) or not dag.depending[job]:
-            continue
-        for file in job.temp_output:
-            if file not in dag.targetfiles and not dag.is_needed_tempfile(job, file):
-                Path(str(file)).unlink(missing_ok=True)

@@ -317,5 +317,7 @@ def is_source(path: Path) -> bool:
     """Return whether a file is a dataset's download, or documents: a source of examples, which may be deleted after use."""
     work = work_folder()
     parts = path.relative_to(work).parts if path.is_relative_to(work) else ()
+    if ".." in parts:
+        return False
     is_document = parts[:1] in (("documents",), ("kept",)) and path.suffix == ".jsonl" and path.name != "removed.jsonl"
     return is_document or (parts[:2] == ("downloads", "data") and path.suffix != ".json")
