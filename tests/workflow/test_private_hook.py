@@ -20,7 +20,7 @@ def test_the_private_hook_was_read_in_this_version_of_snakemake() -> None:
         f"Snakemake {snakemake.__version__} is installed; `Workflow._build_dag` was read in {READ_IN}. Look whether it still "
         "builds the graph before images are pulled, also in a dry-run; then change READ_IN"
     )
-    from snakemake.workflow import Workflow
+    from snakemake.api import Workflow
 
     assert callable(Workflow._build_dag)
 
