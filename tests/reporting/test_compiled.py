@@ -13,8 +13,9 @@ from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.forecast.compilation.compile_record import Compilation, write_compilation
 from relm.graph import runs
+from relm.plan.products import published_files
 from relm.recipes.project import Project
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 
 

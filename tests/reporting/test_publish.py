@@ -11,9 +11,10 @@ import pytest
 
 from relm.artifact import checked_sidecar, sha256_of, write_json
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.recipes.run_folder import REPORT_FILES
 from relm.reporting import file_copies
-from relm.reporting.publish import publish, publish_run, published_files
+from relm.reporting.publish import publish, publish_run
 
 
 @pytest.fixture

@@ -20,15 +20,12 @@ from relm.limits import require_disk
 from relm.recipes.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
-from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, MACHINES, WEIGHTS
+from relm.recipes.run_folder import CHECKPOINT_FILES, MACHINES, OF_ONE_MACHINE, WEIGHTS
 from relm.recipes.run_name import RunName
 from relm.training.checkpoint_state import STATE, read_state, write_state
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
-from relm.training.shard_stamps import RECORD
 
-# Files of a phase that belong to one machine: programs of its device, its lock, and its records of its own files.
-OF_ONE_MACHINE = (COMPILED, "lock", RECORD)
 FICLONE = 0x40049409  # ioctl_ficlone(2): copies share their blocks where the file system can do so
 
 logger = logging.getLogger(__name__)
