@@ -102,7 +102,7 @@ class Needs:
                 self.add_run(run)
 
     def _add_plan(self, plan: Plan) -> None:
-        self._add([*list_shared_files(plan), plan.run_folder])
+        self._add([*list_shared_files(plan), *(job.folder for job in plan.data_jobs), plan.run_folder])
 
     def _add_published(self, path: Path) -> None:
         try:

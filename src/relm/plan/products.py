@@ -80,7 +80,7 @@ PRODUCTS = {
     "model copy": ProductKind("models/{model}-{key}/{file}", "download"),
     "test download": ProductKind("downloads/evaluations/{test}/{key}/{file}", "download"),
     "documents": ProductKind("documents/{dataset}-{key}/{shard}.{split}.jsonl", "extract", remade=True),
-    "kept": ProductKind("kept/{dataset}-{key}/{shard}.{split}.jsonl", "remove-listed"),
+    "kept": ProductKind("kept/{dataset}-{key}/{shard}.{split}.jsonl", "remove-listed", remade=True),
     "examples": ProductKind("examples/{dataset}-{key}/{shard}.{split}.{suffix}", "pregenerate", remade=True),
     "imported": ProductKind("examples/{dataset}-{key}/imported/{shard}.{split}.{suffix}", "import", remade=True),
     "manifest": ProductKind("examples/{dataset}-{key}/manifest.json", "manifest", remade=True),
@@ -122,9 +122,6 @@ PRODUCTS = {
     "checksums": ProductKind("", "publish", CHECKSUMS),
     "reference checksums": ProductKind("", "publish", CHECKSUMS, in_reference=True),
 }
-
-
-# --- the files of a plan -----------------------------------------------------------------------------------------------------
 
 
 def _list_data(plan: Plan) -> Iterator[Path]:
@@ -191,8 +188,6 @@ def name_files(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
     """Return the figures of evaluations or tests, given by their names, by the names under which they are published."""
     return {PRODUCTS[kind].published.format(task=name, test=name): path for name, path in files.items()}
 
-
-# --- names -------------------------------------------------------------------------------------------------------------------
 
 _WILDCARD = re.compile(r"\{(\w+)\}")
 _VISIBLE = r"[^./][^/]*"
