@@ -2,7 +2,7 @@
 
 from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import DEVICE_FIGURES, RECORDS, REPORT_FILES, WEIGHTS
+from relm.recipes.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
 
 
 def require_phases_as_made(plan: Plan) -> None:
@@ -10,9 +10,3 @@ def require_phases_as_made(plan: Plan) -> None:
     for phase in plan.phases:
         for name in (*RECORDS, DEVICE_FIGURES):
             require_as_made(plan.run_folder / phase / name, first_output=plan.model_folder(phase) / WEIGHTS)
-
-
-def require_report_as_made(plan: Plan) -> None:
-    """Raise RelmError unless the files of the report are those that its record lists."""
-    for name in REPORT_FILES:
-        require_as_made(plan.run_folder / "report" / name, first_output=plan.run_folder / "report" / "report.html")

@@ -17,7 +17,7 @@ from relm.recipes.run_folder import CHECKSUMS, METADATA, WEIGHTS
 from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
 from relm.reporting.known_hashes import note_checked
-from relm.reporting.made_files import require_phases_as_made, require_report_as_made
+from relm.reporting.made_files import require_phases_as_made
 from relm.training.model_files import checked_model
 
 
@@ -30,12 +30,11 @@ def publish_run(plan: Plan, folder: Path) -> str:
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
-    require_report_as_made(plan)
     for run in plan.runs:
         require_phases_as_made(run)
     for name, path in files.items():
-        if find_maker(name)[0] not in ("pretrain", "report"):
-            require_as_made(path)
+        if (maker := find_maker(name)[0]) != "pretrain":
+            require_as_made(path, first_output=files["report.html"] if maker == "report" else None)
     reported = read_crate_hashes(files[METADATA].parent) or {}
     return publish(files, folder, reported)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
@@ -18,25 +18,15 @@ from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKSUMS, WEIGHTS
 from relm.replay.published_files import recorded_sha256
 
+_ANY = re.compile(".*", re.DOTALL)
 # Folders of a checkout with code that is run, and those of runs: none of them counts as the user's own.
 NOT_OWN = ("work", "results", "src", "recipes", "profiles", "containers", "envs", ".ci")
-
-
-class _Folder(NamedTuple):
-    """A folder with any count of files, and the pattern of their paths inside it."""
-
-    path: Path
-    names: re.Pattern[str]
-
-    def has(self, path: Path) -> bool:
-        """Return whether push sends a file as one of this folder's."""
-        return path.is_relative_to(self.path) and self.names.fullmatch(path.relative_to(self.path).as_posix()) is not None
 
 
 def list_files(plan: Plan) -> dict[str, Path]:
     """Return name -> file of all existing files: downloads, documents, tokenizer, examples, weights, run folder, results."""
     known = {path for path in list_shared_files(plan) if path.is_file()}
-    known |= {path for folder in _folders(plan) for path in _list_inside(folder.path) if folder.has(path)}
+    known |= {path for folder, names in _folders(plan).items() for path in _list_inside(folder, names)}
     # Those in the work folder come first: their sidecars have the hashes, which their published links lack.
     ordered = sorted(known, key=lambda path: (not path.is_relative_to(plan.work), path))
     return {_name_file(plan, path): path for path in ordered} | {path.as_posix(): path for path in _in_own_folders(plan)}
@@ -44,8 +34,8 @@ def list_files(plan: Plan) -> dict[str, Path]:
 
 def list_others(plan: Plan) -> list[Path]:
     """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
-    run = _Folder(plan.run_folder, match_run_files(plan, only_pushed=False))
-    return [path for path in _list_inside(run.path) if not run.has(path)]
+    known = set(_list_inside(plan.run_folder, match_run_files(plan, only_pushed=False)))
+    return [path for path in _list_inside(plan.run_folder) if path not in known]
 
 
 def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
@@ -55,7 +45,8 @@ def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
     for name in names:
         first, _, rest = name.partition("/")
         path = plan.work / rest if first == "work" else Path(name)
-        if (path in shared or any(folder.has(path) for folder in folders)) and _name_file(plan, path) == name:
+        is_inside = any(_has(folder, path, pattern) for folder, pattern in folders.items())
+        if (path in shared or is_inside) and _name_file(plan, path) == name:
             found[name] = path
     return found
 
@@ -64,21 +55,22 @@ def _name_file(plan: Plan, path: Path) -> str:
     return f"work/{path.relative_to(plan.work).as_posix()}" if path.is_relative_to(plan.work) else path.as_posix()
 
 
-def _folders(plan: Plan) -> list[_Folder]:
-    """Return the run's folder and, for the first of a recipe's seeds, its published ones."""
-    own = _Folder(plan.run_folder, match_run_files(plan, only_pushed=True))
+def _folders(plan: Plan) -> dict[Path, re.Pattern[str]]:
+    """Return folder -> pattern of the sent paths in it: the run's and, for the first of several seeds, the published ones."""
+    own = {plan.run_folder: match_run_files(plan, only_pushed=True)}
     published = {False: plan.results, True: plan.reference_results} if not plan.number else {}
-    return [
-        own,
-        *(_Folder(path, match_published_files(plan, in_reference)) for in_reference, path in published.items()),
-    ]
+    return own | {path: match_published_files(plan, in_reference) for in_reference, path in published.items()}
 
 
-def _list_inside(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder, without hidden ones and links."""
+def _has(folder: Path, path: Path, names: re.Pattern[str]) -> bool:
+    return path.is_relative_to(folder) and names.fullmatch(path.relative_to(folder).as_posix()) is not None
+
+
+def _list_inside(folder: Path, names: re.Pattern[str] = _ANY) -> Iterator[Path]:
+    """Yield the files in a folder whose paths in it match a pattern; not hidden ones and links."""
     for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if not any(part.startswith(".") for part in parts) and path.is_file() and not path.is_symlink():
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and _has(folder, path, names) and path.is_file() and not path.is_symlink():
             yield path
 
 
