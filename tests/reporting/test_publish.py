@@ -68,7 +68,7 @@ def test_a_large_file_is_linked_read_only_where_the_disk_has_no_room(
 ) -> None:
     monkeypatch.setattr(file_copies, "SMALL", 12)
     monkeypatch.setattr(file_copies, "free_disk", lambda _: 1000)
-    monkeypatch.setattr(file_copies, "_clone", lambda *_: False)
+    monkeypatch.setattr(file_copies, "clone_file", lambda *_: False)
     sentence = publish(files, tmp_path / "a")
     assert "copied but for eval/held_out.json: the disk has no room for it" in sentence
     linked, copied = tmp_path / "a/eval/held_out.json", tmp_path / "a/README.md"
