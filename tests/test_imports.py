@@ -26,6 +26,7 @@ ORDER = [
     "models",
     "examples",
     "corpus",
+    "plan",
     "recipes",
     "progress",
     "json_shapes",

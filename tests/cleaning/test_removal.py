@@ -109,6 +109,20 @@ def test_the_data_of_a_variation_stay_while_its_recipe_asks_for_it(copied_run: F
     assert found() == {}
 
 
+def test_documents_before_and_after_a_removal_stay_while_a_recipe_asks_for_it(copied_run: FinishedRun) -> None:
+    recipe = Path("recipes/tiny.yaml")
+    before = recipe.read_text()
+    edit_recipe(remove={"duplicates": True})
+    plan = Project().plan("tiny")
+    folders = {str(job.folder) for job in plan.data_jobs}
+    for folder in folders:
+        Path(folder, "file").parent.mkdir(parents=True, exist_ok=True)
+        Path(folder, "file").touch()
+    assert folders.isdisjoint(found())
+    recipe.write_text(before)
+    assert str(plan.kept_job.folder) in found()
+
+
 def test_a_kept_run_keeps_its_data(old_run: FinishedRun) -> None:
     assert found(keep=("tiny",)) == {str(old_run.plan.run_folder): "--keep tiny"}
     (old_run.plan.run_folder / "resolved.json").unlink()

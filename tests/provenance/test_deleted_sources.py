@@ -12,12 +12,13 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from relm.artifact import read_json, record_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
 from relm.graph.shards import Sources, are_made_from, list_all_sources
+from relm.plan.products import published_files
 from relm.provenance.deleted_sources import SHOWN, describe_deleted, find_deleted, recorded_sha256
 from relm.provenance.step_record import collect, record
 from relm.recipes.identity import is_source
 from relm.recipes.jobs import SPLITS
 from relm.reporting.check import check_folders
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 from relm.reporting.status import describe_progress
 

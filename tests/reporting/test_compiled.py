@@ -12,7 +12,8 @@ from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, write_compilation
-from relm.reporting.publish import publish, published_files
+from relm.plan.products import published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from relm.artifact import write_json
+from relm.plan.products import published_files
 from relm.reporting.device import summarise_device
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 
 FIRST = {

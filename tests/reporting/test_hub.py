@@ -16,8 +16,9 @@ import pytest
 from finished_runs import build_run
 from relm.cli import main
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.reporting.hub import prepare_files, publish_to_hub
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 from small_servers import QuietHandler, running
 

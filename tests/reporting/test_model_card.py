@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from relm.plan.products import published_files
 from relm.reporting.model_card import licence
 from relm.reporting.pages import fenced
-from relm.reporting.publish import published_files
 from relm.reporting.report import write_report
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from relm.artifact import checked_sidecar, sha256_of, write_json
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.recipes.run_folder import REPORT_FILES
 from relm.reporting import file_copies
-from relm.reporting.publish import publish, publish_run, published_files
+from relm.reporting.publish import publish, publish_run
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_large_file_is_linked_read_only_where_the_disk_has_no_room(
 ) -> None:
     monkeypatch.setattr(file_copies, "SMALL", 12)
     monkeypatch.setattr(file_copies, "free_disk", lambda _: 1000)
-    monkeypatch.setattr(file_copies, "_clone", lambda *_: False)
+    monkeypatch.setattr(file_copies, "clone_file", lambda *_: False)
     sentence = publish(files, tmp_path / "a")
     assert "copied but for eval/held_out.json: the disk has no room for it" in sentence
     linked, copied = tmp_path / "a/eval/held_out.json", tmp_path / "a/README.md"

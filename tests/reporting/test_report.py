@@ -13,9 +13,10 @@ import pytest
 
 from relm.artifact import read_json, seal, write_json
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.provenance.step_record import record_of
 from relm.reporting.findings import gather
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import publish
 from relm.reporting.report import scale, write_report
 
 

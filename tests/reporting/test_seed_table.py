@@ -12,9 +12,10 @@ from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.graph import find_seed
 from relm.recipes.project import Project
+from relm.recipes.run_folder import REPORT_FILES
 from relm.replay.attested_run import find_run
 from relm.reporting.findings import gather
-from relm.reporting.publish import REPORT_FILES, publish_run
+from relm.reporting.publish import publish_run
 from relm.reporting.report import write_report
 from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress

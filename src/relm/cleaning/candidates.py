@@ -11,6 +11,7 @@ from pathlib import Path
 from relm.cleaning.needs import Needs
 from relm.cleaning.uses import Uses
 from relm.errors import RelmError
+from relm.plan.products import PRODUCTS
 from relm.recipes.identity import KEY
 from relm.recipes.run_name import RunName
 from relm.reporting.live_steps import is_locked
@@ -19,8 +20,6 @@ from relm.reporting.stored_runs import StoredRun, find_stored_runs
 RUN, DATA, UNFINISHED, LOCK = "run", "data", "unfinished", "lock"
 NOT_CHOSEN = "not chosen by --only"
 KINDS = (RUN, DATA, UNFINISHED, LOCK)
-# Folders of products whose key is in their name. Downloads stay: they are dear, and another recipe may want them.
-KEYED = ("documents", "examples", "tokenizers", "converted")
 _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
 # Names under which files and folders are written, or moved before they are removed.
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
@@ -95,7 +94,7 @@ def _describe_old(run: StoredRun, needs: Needs) -> str:
 
 
 def _old_data(work: Path, needs: Needs) -> Iterator[Candidate]:
-    for kind in KEYED:
+    for kind in dict.fromkeys(product.path.partition("/")[0] for product in PRODUCTS.values() if product.remade):
         for folder in sorted(_entries(work / kind)):
             if _KEYED_NAME.fullmatch(folder.name) and not needs.has(folder):
                 yield _measure(Candidate(folder, DATA, f"no recipe, result or kept run asks for these {kind}", 0, 0))

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from relm.artifact import read_json, stamp_of
-from relm.cluster.bucket.run_files import list_single_files
 from relm.errors import RelmError
+from relm.plan.products import list_shared_files
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.redaction import expand_path
@@ -102,7 +102,7 @@ class Needs:
                 self.add_run(run)
 
     def _add_plan(self, plan: Plan) -> None:
-        self._add([*list_single_files(plan), plan.run_folder])
+        self._add([*list_shared_files(plan), *(job.folder for job in plan.data_jobs), plan.run_folder])
 
     def _add_published(self, path: Path) -> None:
         try:

@@ -5,7 +5,6 @@ The copy appears by one rename: after a SIGKILL the new run has everything or no
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -13,23 +12,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, sidecar_of, write_json
+from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, sidecar_of, sync_path, write_json
 from relm.cluster.supervision import is_locked
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
-from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, MACHINES, WEIGHTS
+from relm.recipes.run_folder import CHECKPOINT_FILES, MACHINES, OF_ONE_MACHINE, WEIGHTS
 from relm.recipes.run_name import RunName
+from relm.reporting.file_copies import clone_file
 from relm.training.checkpoint_state import STATE, read_state, write_state
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
-from relm.training.shard_stamps import RECORD
-
-# Files of a phase that belong to one machine: programs of its device, its lock, and its records of its own files.
-OF_ONE_MACHINE = (COMPILED, "lock", RECORD)
-FICLONE = 0x40049409  # ioctl_ficlone(2): copies share their blocks where the file system can do so
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +232,9 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     elif path.name == STATE and MACHINES not in (state := read_state(path.parent)):
         write_state(copy.parent, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
     else:
-        _copy_content(path, copy)
+        if not clone_file(path, copy):
+            shutil.copyfile(path, copy)
+        sync_path(copy)
     status = path.stat()
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -250,16 +247,6 @@ def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[st
         for files in ("inputs", "outputs")
     }
     return {**record, **moved, "taken_over_from": record.get("taken_over_from", source.run_name)}
-
-
-def _copy_content(path: Path, copy: Path) -> None:
-    with open(path, "rb") as read, open(copy, "wb") as written:
-        try:
-            fcntl.ioctl(written.fileno(), FICLONE, read.fileno())
-        except OSError:
-            shutil.copyfileobj(read, written, 1 << 20)
-        written.flush()
-        os.fsync(written.fileno())
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:

@@ -12,9 +12,10 @@ from relm.devices.ipu import instances
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings, with_indexes
 from relm.graph.variations import require_name
+from relm.plan.products import find_maker, published_files
 from relm.recipes.devices import DEVICES
-from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import MODEL_PARTS, REPORT_FILES, WEIGHTS, final_logs
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import WEIGHTS
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -97,16 +98,12 @@ def fingerprint(wildcards: Any) -> str:
 
 def list_published(plan: Plan) -> dict[str, Any]:
     """Return the files from which `results/NAME` is published, so that one that was deleted is made again."""
-    model = plan.model_folder(plan.phases[-1])
-    figures = [path for run in plan.runs for path in run.evaluations().values()]
-    logs = [path for run in plan.runs for phase in run.phases for path in final_logs(run.run_folder / phase).values()]
+    files = published_files(plan, only_required=True)
+    trained = [path for name, path in files.items() if find_maker(name)[0] == "pretrain"]
     return {
-        "logs": ancient(strings(logs)),
-        "report": [str(plan.report_folder / name) for name in REPORT_FILES],
-        "figures": strings([*figures, *plan.evaluations(BEFORE).values(), *plan.contamination().values()]),
-        "verdict": str(plan.verdict()),
+        "derived": strings([path for path in files.values() if path not in trained]),
         "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in run.phases]),
-        "model": ancient(strings([model / name for name in (WEIGHTS, *MODEL_PARTS)])),
+        "trained": ancient(strings([path for path in trained if path.suffixes != [".safetensors", ".json"]])),
     }
 
 

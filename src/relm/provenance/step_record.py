@@ -26,7 +26,9 @@ from relm.json_shapes import COUNT, FLAG, LINE, NUMBER, TEXT, Nullable, require_
 from relm.provenance import container, surroundings
 from relm.recipes.checkout import read_commit
 from relm.recipes.identity import is_source, work_folder
+from relm.recipes.plan import Plan
 from relm.recipes.redaction import expand_path, mask_value, shorten_path
+from relm.recipes.run_folder import DEVICE_FIGURES, WEIGHTS, final_logs
 
 Record = dict[str, Any]
 _FILES = [{"path": LINE, "sha256": Nullable(LINE), "size": Nullable(COUNT)}]
@@ -151,6 +153,14 @@ def require_as_made(path: Path, expected_sha256: str | None = None, *, first_out
             f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
             "quoted. Delete it, and the same snakemake command makes it again"
         )
+
+
+def require_phases_as_made(plan: Plan) -> None:
+    """Raise RelmError unless the logs and attestations of each phase are those that the record of its training lists."""
+    for phase in plan.phases:
+        folder = plan.run_folder / phase
+        for path in (*final_logs(folder).values(), folder / DEVICE_FIGURES):
+            require_as_made(path, first_output=plan.model_folder(phase) / WEIGHTS)
 
 
 def read_record(path: Path) -> Record:

@@ -9,6 +9,9 @@ LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 RESOLVED = "resolved.json"
 # Compiled programs of a device with long compilation times.
 COMPILED = "compiled"
+# Files of a phase that belong to one machine: programs of its device, its lock, and its records of its own files.
+SHARDS = "shards.json"
+OF_ONE_MACHINE = (COMPILED, "lock", SHARDS)
 # Counters of such a device, one line for each training process.
 DEVICE_FIGURES = "device.json"
 DEVICE_SHAPE = {"processes": [{"after_step": COUNT, "steps": COUNT, "*": NUMBER}]}
@@ -21,6 +24,8 @@ WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 # Files of a published run: the records of all steps, and the sha256 of every other file.
 PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
+# Findings of `relm compile`, in a run's folder, in its report, and in a published one.
+COMPILATION = "compile.json"
 # In a run's folder: the result that the run's replaced in results/NAME.
 REPLACED = "replaced.json"
 # Files of a report.

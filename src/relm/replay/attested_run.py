@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from relm.artifact import read_json, require_regular_file, sha256_of
 from relm.errors import RelmError
+from relm.plan.products import published_name
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.recipe import Phase
@@ -23,15 +24,6 @@ from relm.training.checkpoint_state import STATE, read_state
 # The facts on how its files were made that a line of checkpoints.jsonl must have.
 MADE_ON = {"device", "micro_batch_size"}
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
-
-
-def published_name(record: str, phase: str, phases: Sequence[str]) -> str:
-    """Return the name of a phase's record in `results/NAME`.
-
-    >>> published_name("train.jsonl", "long", ["short", "long"]), published_name("train.jsonl", "main", ["main"])
-    ('train.long.jsonl', 'train.jsonl')
-    """
-    return record if len(phases) == 1 else record.replace(".", f".{phase}.")
 
 
 class AttestedCheckpoint(NamedTuple):

@@ -17,9 +17,10 @@ from relm.artifact import atomic_file, read_json, sha256_of
 from relm.devices.ranks import rank
 from relm.errors import RelmError
 from relm.formatting import format_duration
+from relm.plan.products import published_name
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, acceptance_of
-from relm.replay.attested_run import published_name, read_lines
+from relm.replay.attested_run import read_lines
 from relm.replay.published_files import recorded_sha256
 from relm.training.attested_hashes import find_log_fault
 from relm.training.checkpoint_state import read_state

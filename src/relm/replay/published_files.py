@@ -12,23 +12,12 @@ from typing import NamedTuple
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
+from relm.plan.products import PRODUCTS, find_maker
 from relm.recipes.run_folder import CHECKSUMS, METADATA
 
 DAMAGED, MISSING, UNEXPECTED = "damaged", "missing", "unexpected"
 LISTS = (CHECKSUMS, METADATA)
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f]+)")
-_OF_A_PHASE = r"(train|checkpoints)(\.(?P<lines>.+))?\.jsonl|(order|device)(\.(?P<record>.+))?\.json"
-_OF_A_MODEL = r".*\.safetensors(\.json)?|(generation_|tokenizer_)?config\.json|tokenizer\.json"
-# Steps in the order of the data flow, each with a pattern of the names of the files that it publishes.
-_MAKERS = {
-    "pretrain": re.compile(f"{_OF_A_PHASE}|{_OF_A_MODEL}"),
-    "compile": re.compile(r"compile\.json"),
-    "contamination": re.compile(r"eval/contamination/.+"),
-    "evaluate": re.compile(r"eval/.+"),
-    "verify": re.compile(r"verify\.json"),
-    "report": re.compile(r"README\.md|report\.html|recipe\.json|provenance\.json|ro-crate-metadata\.json"),
-    "publish": re.compile(re.escape(CHECKSUMS)),
-}
 
 
 class FileDifference(NamedTuple):
@@ -46,36 +35,20 @@ class FileDifference(NamedTuple):
         return f"{self.name}: {self.state}: {self.detail}{maker}"
 
 
-def find_maker(name: str) -> str:
-    """Return the step that makes a published file.
-
-    >>> find_maker("eval/held_out.json"), find_maker("seeds/2/train.long.jsonl"), find_maker("notes.txt")
-    ('evaluate', 'pretrain', '')
-    """
-    return next((step for step, names in _MAKERS.items() if names.fullmatch(_of_a_run(name))), "")
-
-
-def _of_a_run(name: str) -> str:
-    """Return the name of a file in its run: of several seeds, `seeds/SEED/` has those of the others."""
-    return re.sub(r"^seeds/[^/]+/", "", name)
-
-
 def describe_maker(name: str) -> str:
     """Return the step that makes a published file, with its phase where the name has one.
 
     >>> describe_maker("train.long.jsonl"), describe_maker("verify.json"), describe_maker("notes.txt")
     ('pretrain, phase long', 'verify', 'no step of relm')
     """
-    step = find_maker(name)
-    found = _MAKERS[step].fullmatch(_of_a_run(name)) if step else None
-    phase = next(filter(None, found.groupdict().values()), None) if found else None
+    step, phase = find_maker(name)
     return f"{step}, phase {phase}" if phase else step or "no step of relm"
 
 
 def first_differing_step(differences: list[FileDifference]) -> str:
     """Return the first step in the data flow that made one of the differing files; empty: none of them."""
-    steps = {find_maker(found.name) for found in differences if found.state != UNEXPECTED}
-    return next((step for step in _MAKERS if step in steps), "")
+    steps = {find_maker(found.name)[0] for found in differences if found.state != UNEXPECTED}
+    return next((product.maker for product in PRODUCTS.values() if product.maker in steps), "")
 
 
 def format_checksums(hashes: Mapping[str, str]) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 from relm.artifact import checked_sidecar, read_json, read_sealed, sha256_of, sidecar_of
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CHECKPOINTS, CHECKSUMS, LOG, METADATA, PROVENANCE, RECORDS, WEIGHTS
-from relm.replay.attested_run import AttestedRun, Segment, published_name
+from relm.recipes.run_folder import CHECKPOINTS, CHECKSUMS, LOG, METADATA, PROVENANCE, WEIGHTS
+from relm.replay.attested_run import AttestedRun, Segment
 from relm.replay.published_files import MISSING, compare_files, read_crate_hashes
 from relm.training.model_files import require_no_others
 
@@ -51,9 +52,10 @@ def _wrong_published(run: AttestedRun) -> list[str]:
     if wrong:
         return wrong
     recorded = read_crate_hashes(run.folder) or {}
+    names = {path: name for name, path in published_files(run.plan).items()}
     for inside, sha256 in _outputs(published_records(run.folder), run.plan):
-        name = _published_as(inside, run.plan)
-        if name in recorded and sha256 != recorded[name]:
+        name = names.get(run.plan.run_folder / inside)
+        if name is not None and sha256 != recorded.get(name, sha256):
             wrong.append(f"{run.folder / name}: {METADATA} and {PROVENANCE} record different sha256s of it")
     return wrong
 
@@ -66,16 +68,6 @@ def published_records(folder: Path) -> list[Record]:
     """
     path = folder / PROVENANCE
     return _checked_records(path, read_json(path)) if path.exists() else []
-
-
-def _published_as(inside: str, plan: Plan) -> str:
-    """Return the name in `results/NAME` of a file of the run's folder, or its path there if it is not published."""
-    phase, _, rest = inside.partition("/")
-    if phase not in plan.phases:
-        return inside
-    if rest in RECORDS:
-        return published_name(rest, phase, plan.phases)
-    return rest.removeprefix("model/") if phase == plan.phases[-1] and rest.startswith("model/") else inside
 
 
 # --- work/runs/NAME/FINGERPRINT ----------------------------------------------------------------------------------------------

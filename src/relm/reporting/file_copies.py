@@ -27,7 +27,7 @@ def copy_file(source: Path, target: Path) -> str:
     """
     source = source.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    manner = SHARED if _clone(source, target) else COPIED
+    manner = SHARED if clone_file(source, target) else COPIED
     size = source.stat().st_size
     if manner == COPIED and size > SMALL and free_disk(target.parent) < size + RESERVE:
         os.link(source, target)
@@ -40,7 +40,7 @@ def copy_file(source: Path, target: Path) -> str:
     return manner
 
 
-def _clone(source: Path, target: Path) -> bool:
+def clone_file(source: Path, target: Path) -> bool:
     """Share the blocks of a file with a new one; return False, and leave nothing, where the file system cannot."""
     with open(source, "rb") as read, open(target, "wb") as written:
         try:

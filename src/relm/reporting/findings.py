@@ -15,7 +15,7 @@ from relm.json_shapes import COUNT, read_shaped, require_shape
 from relm.provenance.container import format_container
 from relm.provenance.deleted_sources import find_deleted
 from relm.provenance.origin import Origin, describe_origin
-from relm.provenance.step_record import Record, collect, require_as_made
+from relm.provenance.step_record import Record, collect, require_as_made, require_phases_as_made
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -26,7 +26,6 @@ from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
-from relm.reporting.made_files import require_phases_as_made
 from relm.reporting.result_files import read_contamination, read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines

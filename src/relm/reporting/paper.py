@@ -8,13 +8,13 @@ from typing import Any
 from relm.artifact import atomic_file, write_json
 from relm.errors import RelmError
 from relm.formatting import format_duration
+from relm.plan.products import SEEDS, published_name
 from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.recipe import Paper
 from relm.recipes.run_folder import LOG
-from relm.replay.attested_run import published_name
 from relm.reporting.check import require_as_published
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
@@ -22,7 +22,6 @@ from relm.reporting.paper_files import DIFFERENCES, FILES, TABLE
 from relm.reporting.publish import publish
 from relm.reporting.report import scale
 from relm.reporting.result_files import read_verdict
-from relm.reporting.seeds import FOLDER
 from relm.reporting.training_log import read_log
 from relm.reporting.verify import overall
 
@@ -185,7 +184,7 @@ def find_training_seconds(plan: Plan) -> float | None:
 def _published_logs(plan: Plan) -> Iterator[dict[str, Path]]:
     """Yield phase -> the published log of each seed, which need not exist."""
     for run in plan.runs:
-        folder = plan.results / FOLDER / str(run.recipe.seed) if run.number else plan.results
+        folder = plan.results / SEEDS / str(run.recipe.seed) if run.number else plan.results
         yield {phase: folder / published_name(LOG, phase, plan.phases) for phase in plan.phases}
 
 

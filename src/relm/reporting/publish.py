@@ -10,52 +10,14 @@ from pathlib import Path
 from relm.artifact import atomic_file, sha256_of
 from relm.errors import RelmError
 from relm.formatting import format_bytes
-from relm.provenance.step_record import require_as_made
-from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import CHECKSUMS, CONTAMINATION, DEVICE_FIGURES, METADATA, REPORT_FILES, WEIGHTS, final_logs
-from relm.replay.attested_run import published_name
+from relm.plan.products import find_maker, published_files
+from relm.provenance.step_record import require_as_made, require_phases_as_made
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import CHECKSUMS, METADATA, WEIGHTS
 from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
 from relm.reporting.known_hashes import note_checked
-from relm.reporting.made_files import require_phases_as_made, require_report_as_made
-from relm.reporting.seeds import published_seeds
 from relm.training.model_files import checked_model
-
-COMPILATION = "compile.json"
-MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.json", "tokenizer.json", "tokenizer_config.json")
-
-
-def published_files(plan: Plan) -> dict[str, Path]:
-    """Return the files that a run publishes, by their names in `results/NAME`."""
-    model = plan.model_folder(plan.phases[-1])
-    model_files = [*MODEL_FILES, *(["generation_config.json"] if plan.recipe.model.generates else [])]
-    return {
-        **{name: plan.report_folder / name for name in REPORT_FILES},
-        **{name: model / name for name in model_files},
-        **{
-            published_name(name, phase, plan.phases): path
-            for phase in plan.phases
-            for name, path in final_logs(plan.run_folder / phase).items()
-        },
-        **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
-        **({COMPILATION: path} if (path := reported_compilation(plan)).is_file() else {}),
-        **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE), plan.contamination()),
-        "verify.json": plan.verdict(),
-        **published_seeds(plan),
-    }
-
-
-def reported_compilation(plan: Plan) -> Path:
-    """Return the path of the `compile.json` that the report shows; absent where the recipe was not compiled by then."""
-    return plan.report_folder / COMPILATION
-
-
-def evaluation_names(
-    evaluations: Mapping[str, Path], before: Mapping[str, Path], contamination: Mapping[str, Path]
-) -> dict[str, Path]:
-    """Return the figures of the trained model, of its starting weights and of its tests, by their names in `results/NAME`."""
-    folders = {"eval": evaluations, "eval/before": before, f"eval/{CONTAMINATION}": contamination}
-    return {f"{folder}/{task}.json": path for folder, files in folders.items() for task, path in files.items()}
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
@@ -67,11 +29,11 @@ def publish_run(plan: Plan, folder: Path) -> str:
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
-    require_report_as_made(plan)
     for run in plan.runs:
         require_phases_as_made(run)
-    for path in (files["verify.json"], *(path for name, path in files.items() if "eval/" in name)):
-        require_as_made(path)
+    for name, path in files.items():
+        if (maker := find_maker(name)[0]) != "pretrain":
+            require_as_made(path, first_output=files["report.html"] if maker == "report" else None)
     reported = read_crate_hashes(files[METADATA].parent) or {}
     return publish(files, folder, reported)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
+from relm.plan.products import published_files
 from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import REFERENCE, Plan
 from relm.reporting.figures import measured_task
@@ -25,17 +26,14 @@ def publish_reference(plan: Plan, folder: Path) -> str:
     """
     if plan.reference_model is None:
         raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
-    verdict = plan.verdict(REFERENCE)
-    evaluations = plan.evaluations(REFERENCE)
-    for path in (verdict, *evaluations.values()):
-        require_as_made(path)
-    page = plan.run_folder / REFERENCE / PAGE
-    with atomic_file(page, "w") as file:
-        file.write(
-            reference_page(plan, read_verdict(verdict), {task: read_evaluation(path) for task, path in evaluations.items()})
-        )
-    files = {f"eval/{task}.json": path for task, path in evaluations.items()}
-    return publish({PAGE: page, "verify.json": verdict, **files}, folder)
+    files = published_files(plan, in_reference=True)
+    for name, path in files.items():
+        if name != PAGE:
+            require_as_made(path)
+    evaluations = {task: read_evaluation(path) for task, path in plan.evaluations(REFERENCE).items()}
+    with atomic_file(files[PAGE], "w") as file:
+        file.write(reference_page(plan, read_verdict(files["verify.json"]), evaluations))
+    return publish(files, folder)
 
 
 def reference_page(plan: Plan, verdict: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> str:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import atomic_file, write_json
+from relm.plan.products import SEEDS, name_files, published_files
 from relm.provenance.citation import read_citation
 from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import METADATA, REPORT_FILES
+from relm.recipes.run_folder import COMPILATION, CONTAMINATION, METADATA, REPORT_FILES
 from relm.reporting.curve import watched_run
 from relm.reporting.findings import Findings, gather
 from relm.reporting.headline import run_facts
@@ -16,9 +17,7 @@ from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.pipeline import report_pipeline
-from relm.reporting.publish import COMPILATION, evaluation_names, published_files
 from relm.reporting.replaced_results import keep_replaced
-from relm.reporting.seeds import seed_evaluation_names
 from relm.reporting.training_charts import training_charts, values_table
 from relm.reporting.training_log import read_log
 
@@ -57,9 +56,10 @@ def write_report(
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
     files.pop(COMPILATION, None)  # of an earlier report
     files |= _kept_compilation(findings, output_folder / COMPILATION)
-    files |= evaluation_names(evaluations, before or {}, contamination or {}) | {"verify.json": verify}
+    files |= name_files("evaluation", evaluations) | name_files("evaluation before", before or {})
+    files |= name_files(CONTAMINATION, contamination or {}) | {"verify.json": verify}
     for run, figures in zip(plan.runs[1:], other_seeds, strict=True):
-        files |= seed_evaluation_names(run, figures)
+        files |= {f"{SEEDS}/{run.recipe.seed}/{name}": path for name, path in name_files("evaluation", figures).items()}
     del files[METADATA]
     write_json(output_folder / METADATA, build_crate(_published_run(findings), files))
     missing = sum(1 for record in findings.records if not record["step"])

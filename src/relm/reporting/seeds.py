@@ -1,20 +1,13 @@
-"""The runs of a recipe with `seeds` beside each other: a table for the report, and what is published of each."""
+"""The runs of a recipe with `seeds` beside each other: a table for the report."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import WEIGHTS, final_logs
-from relm.replay.attested_run import published_name
 from relm.reporting.curve import watched_run
 from relm.reporting.figures import format_figure
-
-FOLDER = "seeds"
-"""Folder in `results/NAME` of the runs after the first."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +71,3 @@ def format_spread(spread: float) -> str:
     ('0.0245', '1,410', '–')
     """
     return "–" if not spread else f"{spread:,.0f}" if spread >= 1000 else f"{spread:.3g}"
-
-
-def seed_evaluation_names(run: Plan, evaluations: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the figures of a run after the first, by their names in `results/NAME`."""
-    return {f"{FOLDER}/{run.recipe.seed}/eval/{task}.json": path for task, path in evaluations.items()}
-
-
-def published_seeds(plan: Plan) -> dict[str, Path]:
-    """Return the files that the runs after the first publish, by their names in `results/NAME`.
-
-    These are figures, logs, and the hashes of checkpoints and weights. The weights themselves stay in the work folder: they
-    take as much space as the published model, and `relm reproduce work/runs/NAME/FINGERPRINT` compares with them there.
-    """
-    files: dict[str, Path] = {}
-    for run in plan.runs[1:]:
-        folder = f"{FOLDER}/{run.recipe.seed}"
-        files |= seed_evaluation_names(run, run.evaluations()) | {
-            f"{folder}/{published_name(name, phase, run.phases)}": path
-            for phase in run.phases
-            for name, path in final_logs(run.run_folder / phase).items()
-        }
-        sidecar = sidecar_of(run.model_folder(run.phases[-1]) / WEIGHTS)
-        files[f"{folder}/{sidecar.name}"] = sidecar
-    return files

@@ -12,8 +12,7 @@ from typing import Any
 from relm.artifact import read_json, stamp_of, write_json
 from relm.errors import RelmError
 from relm.examples.manifest import read_manifest
-
-RECORD = "shards.json"
+from relm.recipes.run_folder import SHARDS
 
 
 @contextmanager
@@ -31,11 +30,11 @@ def known_shards(folder: Path, manifest: Path, splits: Iterable[str], resumes: b
         RelmError: the manifest has no such split.
     """
     stamps = stamps_of(manifest, splits)
-    recorded = _recorded(folder / RECORD) if resumes else {}
+    recorded = _recorded(folder / SHARDS) if resumes else {}
     hashes = any(recorded.get(file) != stamp for file, stamp in stamps.items())
     yield hashes
     if hashes and writes:
-        write_json(folder / RECORD, stamps)
+        write_json(folder / SHARDS, stamps)
 
 
 def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:

@@ -373,11 +373,12 @@ def test_a_folder_of_the_projects_code_is_no_folder_of_ones_own(own: Plan) -> No
 
 
 def test_what_push_sends_of_every_kind_pull_accepts(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
-    from relm.cluster.bucket.run_files import find_paths, list_files, list_single_files
+    from relm.cluster.bucket.run_files import find_paths, list_files
+    from relm.plan.products import list_shared_files
 
     run = plan.run_folder
     begun = [
-        *list_single_files(plan),
+        *list_shared_files(plan),
         *(run / "main" / name for name in ("order.json", "device.json", "checkpoints.jsonl")),
         run / "main" / "model" / "model.safetensors.json",
         run / "main" / "model" / "model.safetensors.record.json",

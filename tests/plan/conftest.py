@@ -1,0 +1,5 @@
+"""The fixtures of runs that are finished by hand, see `finished_runs`."""
+
+from finished_runs import copied_run, in_project, run_made_once
+
+__all__ = ["copied_run", "in_project", "run_made_once"]
