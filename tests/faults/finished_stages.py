@@ -96,7 +96,7 @@ def list_stages() -> list[Stage]:
     Each seed of a recipe has a folder of its own.
     """
     recorded = list(read_json(Path("results/tiny/provenance.json"))["steps"])
-    recorded += [read_json(path) for path in RUN.glob("*/report/report.html.record.json")]
+    recorded += [read_json(path) for path in RUN.glob("*/report/*/report.html.record.json")]
     steps, resumes = [], []
     for record in recorded:
         words = record["argv"][record["argv"].index(record["step"]) :]

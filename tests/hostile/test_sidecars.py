@@ -15,7 +15,7 @@ from relm.cluster.supervision import _read_owner
 from relm.corpus.hugging_face import _load_saved
 from relm.errors import RelmError
 from relm.examples.manifest import read_manifest, write_manifest
-from relm.graph.reruns import _value
+from relm.graph.reruns import _read
 from relm.recipes.project import Project
 from relm.recipes.run_folder import REPLACED
 from relm.reporting.replaced_results import keep_replaced
@@ -46,12 +46,13 @@ READERS = {
     "results/tiny/SHA256SUMS": ("check", "status"),
     "results/tiny/model.safetensors.json": ("check", "diff"),
     "{run}/resolved.json": ("runs", "status", "diff", "gc"),
-    "{run}/verify.json": ("report", "runs", "status"),
-    "{run}/verify.json.record.json": ("report",),
-    "{run}/eval/held_out.json": ("verify", "report", "runs", "diff"),
+    "{verdict}": ("report", "runs", "status"),
+    "{verdict}.record.json": ("report",),
+    "{held_out}": ("verify", "report", "runs", "diff"),
     "{run}/main/model/model.safetensors.json": ("verify", "report", "runs"),
     "{run}/main/model/model.safetensors.record.json": ("report",),
-    "{run}/main/train.jsonl": ("report", "runs", "status"),
+    "{run}/main/logs/train.jsonl": ("report",),
+    "{run}/main/train.jsonl": ("runs", "status"),
     "{run}/main/checkpoints.jsonl": ("status", "check run"),
     "{examples}.json": ("manifest",),
     "{examples}.record.json": ("report",),
@@ -81,6 +82,8 @@ def published_run(run_made_once: Path, tmp_path_factory: pytest.TempPathFactory)
         examples = plan.examples("main", plan.shards[0], "train")
         write_json(plan.run_folder / "resolved.json", {"fingerprint": plan.fingerprint, "recipe": {}})
         names = {"run": str(plan.run_folder), "examples": str(examples), "manifest": str(plan.manifest("main"))}
+        names |= {task: str(path) for task, path in plan.evaluations().items()}
+        names |= {"verdict": str(plan.verdict()), "report": str(plan.report_folder / "report.html")}
         assert main(commands(names)["report"]) == 0
         assert main(["publish", "tiny"]) == 0
         yield names
@@ -88,7 +91,7 @@ def published_run(run_made_once: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def commands(names: dict[str, str]) -> dict[str, list[str]]:
     run = names["run"]
-    figures = ["--evaluations", f"{run}/eval/held_out.json", f"{run}/eval/samples.json"]
+    figures = ["--evaluations", names["held_out"], names["samples"]]
     return {
         "check": ["check", "results/tiny"],
         "check run": ["check", run],
@@ -98,7 +101,7 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
         "gc": ["gc"],
         "command": ["command", "tiny"],
         "inspect": ["inspect", names["examples"]],
-        "report": ["report", "tiny", "--verify", f"{run}/verify.json", *figures, "--output", f"{run}/report/report.html"],
+        "report": ["report", "tiny", "--verify", names["verdict"], *figures, "--output", names["report"]],
         "verify": [
             "verify",
             "tiny",
@@ -106,7 +109,7 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
             f"{run}/main/model/model.safetensors",
             *figures,
             "--output",
-            f"{run}/verify.json",
+            names["verdict"],
         ],
         "manifest": [
             "manifest",
@@ -247,7 +250,7 @@ def test_counts_of_a_manifest_that_contradict_each_other_are_not_believed(
 def test_what_snakemake_and_its_terminal_read_of_a_damaged_file_is_nothing(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(damage)
-    assert _value(path, "sha256") is None
+    assert _read(path) == {}
     assert _read_owner(path)["machine"] == {}
 
 

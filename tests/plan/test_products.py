@@ -32,9 +32,9 @@ def test_a_toy_in_the_table_is_published_checked_pushed_pulled_and_collected(
 ) -> None:
     monkeypatch.setitem(PRODUCTS, "toy", TOY)
     plan, store = copied_run.plan, f"file://{tmp_path_factory.mktemp('store')}"
-    (toy,) = TOY.list_files(plan)
+    (toy,) = TOY.list_files(plan, ())
     write_json(toy, {"wheels": 4})
-    write_report(plan, copied_run.verify, copied_run.evaluations, plan.run_folder / "report")
+    write_report(plan, copied_run.verify, copied_run.evaluations, plan.report_folder)
     publish_run(plan, plan.results)
     published = plan.results / "toy.json"
     assert sha256_of(published) == sha256_of(toy)

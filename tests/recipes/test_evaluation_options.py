@@ -107,7 +107,7 @@ def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, m
     content = f"title: x\nlicence: CC0-1.0\n{TESTS['answers'].format(files[0])}{files[1]}\n"
     Path("recipes/evaluations/answers.yaml").write_text(content)
     plan = Project().plan("new")
-    assert plan.test_download("answers").parts[-2:] == ("1" * 12, "a.txt")
+    assert plan.test_downloads("answers")["file"].parts[-2:] == ("1" * 12, "a.txt")
     assert plan.test_downloads("answers")["training_file"].parts[-2:] == ("0" * 12, "b.txt")
     assert plan.evaluation_identity("answers")["evaluation"] == "squad"
     assert plan.evaluations()["answers"].name == "answers.json"

@@ -13,7 +13,8 @@ import pytest
 from relm.artifact import sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
-from relm.graph.reruns import Reruns
+from relm.graph.reruns import Reruns, _is_of_another_report
+from relm.recipes.resolved import resolve
 from relm.replay.published_files import compare_files
 from relm.reporting.check import DamagedResult, check_folders, describe_published
 from relm.reporting.publish import publish
@@ -200,3 +201,16 @@ def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(
     figures.write_text(figures.read_text().replace("4.25", "4.15"))
     with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made, so no figure"):
         write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+
+
+def test_a_folder_of_an_earlier_version_is_compared_by_its_recipe_where_the_run_is_at_hand(
+    finished_run: Callable[..., Any], in_project: Path
+) -> None:
+    plan = finished_run().plan
+    stated = resolve(plan)
+    other = {**stated, "recipe": {**stated["recipe"], "title": "Another title"}}
+    assert [_is_of_another_report(plan, each) for each in (stated, other, {}, {"recipe": 1})] == [False, True, False, False]
+    assert _is_of_another_report(plan, {**stated, "report": "0" * 12})
+    assert not _is_of_another_report(plan, {**other, "report": plan.report_key})
+    shutil.rmtree(plan.run_folder)
+    assert not _is_of_another_report(plan, other), "it would train again"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.training import shard_stamps
+from relm.recipes.run_folder import SHARDS
 from relm.training.shard_stamps import known_shards
 
 
@@ -85,7 +85,7 @@ def test_a_split_that_was_not_opened_before_is_hashed(data: Path, tmp_path: Path
 @pytest.mark.parametrize("text", ["", "[]", "{", "{}"])
 def test_a_broken_record_is_written_again(data: Path, tmp_path: Path, text: str) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
-    (tmp_path / "run" / shard_stamps.RECORD).write_text(text)
+    (tmp_path / "run" / SHARDS).write_text(text)
     assert hashes(tmp_path / "run", data)
     assert not hashes(tmp_path / "run", data)
 

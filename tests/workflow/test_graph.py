@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from relm.artifact import write_json
+from relm.forecast.compilation.compiling import recipe_facts, topology_of
 from relm.recipes.project import Project
 from small_project import CHECKOUT, TINY_RECIPE, Commands
 
@@ -149,6 +151,8 @@ def test_what_only_the_compiled_programs_follow_from_compiles_anew(project: Comm
     rules.write_text(rules.read_text().replace('"python -m relm compile ', '"echo {{}} > {output:q}; true '))
     done = project.snakemake(str(target))
     assert done.returncode == 0, done.stdout
+    plan = Project().plan("on_tpu")
+    write_json(target, {"topology": topology_of(plan), **recipe_facts(plan, plan.phases)})
     assert project.jobs(str(target)) == {}
     for changed in ({"size": 16}, {"anew": True}, {"topology": "v5e-8"}):
         write_tpu_recipe(recipe, **before | changed)

@@ -1,6 +1,7 @@
 """The project that all functions of rules share, and the conversion of errors for Snakemake."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -19,6 +20,12 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
+def keep_signature(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Store a function's signature, which Snakemake would otherwise work out again for each job."""
+    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return function
+
+
 def _convert_faults(error_class: type[BaseException]) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
     """Return a decorator of functions that converts a RelmError to another class of error with the same message."""
 
@@ -31,7 +38,7 @@ def _convert_faults(error_class: type[BaseException]) -> Callable[[Callable[Argu
                 note_fault(str(error))
                 raise error_class(str(error)) from None
 
-        return wrapper
+        return keep_signature(wrapper)
 
     return decorate
 

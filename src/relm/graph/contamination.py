@@ -25,7 +25,7 @@ def contamination_inputs(wildcards: Any) -> dict[str, Any]:
             f"recipe {plan.name} counts no items of {wildcards.test}; set contamination: true, and name the test in evaluate"
         )
     require_key(plan.contamination()[wildcards.test], wildcards)
-    file, documents = plan.test_download(wildcards.test), [plan.documents(shard, "train") for shard in plan.shards]
+    file, documents = plan.test_downloads(wildcards.test)["file"], [plan.documents(shard, "train") for shard in plan.shards]
     return {
         "sidecars": [str(sidecar_of(file)), *sidecars(documents)],
         "file": ancient(str(file)),

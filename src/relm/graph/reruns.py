@@ -6,7 +6,7 @@ their rules get an input that is newer than they are. This depends on the files 
 
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from relm.graph.runs import list_published, plan_of_run, require_key
 from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
+from relm.recipes.resolved import differing_keys, resolve
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import DAMAGED, MISSING
 from relm.reporting.known_hashes import find_differences, knows_file
@@ -106,7 +107,7 @@ class Reruns:
             return DAMAGED
         if any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
             return "missing-files"
-        return None if stated.get("report", plan.report_key) == plan.report_key else "another-report"  # older ones state none
+        return "another-report" if _is_of_another_report(plan, stated) else None
 
     @stop_at_faults
     def published_reference(self, wildcards: Any) -> dict[str, Any]:
@@ -149,6 +150,16 @@ class Reruns:
         return (
             self._make_again("other-settings") if any(found.get(key, value) != value for key, value in wanted.items()) else {}
         )
+
+
+def _is_of_another_report(plan: Plan, stated: Mapping[str, Any]) -> bool:
+    """Return whether a published `recipe.json` belongs to another report than the recipe's.
+
+    An earlier version stated no key there. Its recipe is compared instead where the run's own files are at hand.
+    """
+    if "report" in stated:
+        return bool(stated["report"] != plan.report_key)
+    return isinstance(stated.get("recipe"), dict) and plan.run_folder.is_dir() and bool(differing_keys(stated, resolve(plan)))
 
 
 def _was_published(plan: Plan, name: str) -> bool:

@@ -23,7 +23,7 @@ from snakemake.io import temp
 from relm.artifact import record_of, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import stop_at_faults
+from relm.graph.asking import keep_signature, stop_at_faults
 from relm.provenance.deleted_sources import recorded_sha256
 from relm.provenance.step_record import read_record
 from relm.recipes.identity import is_source, work_folder
@@ -105,7 +105,7 @@ class Sources:
                 return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
             return files
 
-        return inputs
+        return keep_signature(inputs)
 
     def _are_made(self, outputs: Sequence[Path]) -> bool:
         """Return whether files, their sidecars and indexes are there, and the command neither names nor forces them."""

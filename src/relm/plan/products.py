@@ -55,13 +55,18 @@ class ProductKind:
     remade: bool = False
     """Can be made again, so that gc removes its folder KIND/NAME-KEY when nothing asks for it."""
 
-    def list_files(self, plan: Plan) -> list[Path]:
-        """Return the files of a run that its plan knows of, there or not; it knows of no checkpoints, for example."""
+    def list_files(self, plan: Plan, figures: Sequence[Path]) -> list[Path]:
+        """Return the files of a run that its plan knows of, there or not; it knows of no checkpoints, for example.
+
+        Args:
+            plan: the plan.
+            figures: `list_figures` of the plan.
+        """
         if self.path and set(_WILDCARD.findall(self.path)) <= {"recipe", "fingerprint", "phase"}:
             run = {"recipe": plan.run_name, "fingerprint": plan.fingerprint}
             return list(dict.fromkeys(plan.work / self.path.format(**run, phase=phase) for phase in plan.phases))
         pattern = re.compile(_make_pattern(self.path, plan))
-        return [path for path in _list_figures(plan) if pattern.fullmatch(_inside(plan, path))]
+        return [path for path in figures if pattern.fullmatch(_inside(plan, path))]
 
     def published_in(self, phases: Sequence[str]) -> str:
         """Return the name in the published folder, with wildcards, of a run with these phases."""
@@ -161,7 +166,8 @@ def _list_data(plan: Plan) -> Iterator[Path]:
             yield from (examples, examples.with_suffix(".idx")) if examples.suffix == ".bin" else (examples,)
 
 
-def _list_figures(plan: Plan) -> Iterator[Path]:
+def list_figures(plan: Plan) -> Iterator[Path]:
+    """Yield the files of a run whose paths have a key of their own."""
     yield from (path for of in (TRAINED, BEFORE, REFERENCE) for path in plan.evaluations(of).values())
     yield from plan.contamination().values()
     if not plan.number:
@@ -176,7 +182,7 @@ def list_shared_files(plan: Plan) -> Iterator[Path]:
     rows = [each for each in PRODUCTS.values() if each.pushed and not each.path.startswith(RUN)]
     pattern = re.compile(_join(_make_pattern(each.path, plan) for each in rows))
     data = (path for path in _list_data(plan) if pattern.fullmatch(_inside(plan, path)))
-    for path in (*data, *(path for each in rows for path in each.list_files(plan))):
+    for path in (*data, *(path for each in rows for path in each.list_files(plan, ()))):
         yield from (path, sidecar_of(path), record_of(path))
 
 
@@ -198,10 +204,10 @@ def published_files(plan: Plan, in_reference: bool = False, only_required: bool 
 
 
 def _name_files(plan: Plan, rows: Iterable[ProductKind]) -> dict[str, Path]:
-    files = {}
+    files, figures = {}, list(list_figures(plan))
     for each in rows:
         pattern = re.compile(_make_pattern(each.path, plan))
-        for path in each.list_files(plan):
+        for path in each.list_files(plan, figures):
             if (found := pattern.fullmatch(_inside(plan, path))) and (path.is_file() or not each.optional):
                 logs = final_logs(path.parent.parent) if path.parent.name == FINAL_LOGS else {}
                 files[each.published_in(plan.phases).format(**found.groupdict())] = logs.get(path.name, path)

@@ -1,4 +1,4 @@
-"""Where an evaluation runs: its device, and the pipeline on which it fine-tunes."""
+"""Choose the device of an evaluation, and the pipeline on which it fine-tunes."""
 
 from relm.recipes.devices import DEVICES, find_evaluation_device
 from relm.recipes.pipeline import Pipeline

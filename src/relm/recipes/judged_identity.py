@@ -35,18 +35,26 @@ def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str
     return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
 
 
-def report_key(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any], compilation: Path) -> str:
-    """Return the key of a report.
+def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
+    """Return the digest of what a report shows.
 
     Args:
         recipe: the recipe, whose words the report shows.
         named: the dataset, models and tests that the recipe names.
         parts: keys of the verdict and of all figures that the report shows.
-        compilation: findings of `relm compile`, which the report shows if they exist.
     """
     words = recipe.model_dump(mode="json", include=_SHOWN)
     if recipe.expect_curve is not None:
         words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
     shown = [part.model_dump(mode="json") if part else None for part in named]
-    compiled = sha256_of(compilation) if compilation.is_file() else None
-    return digest([REVISIONS["report"], words, shown, *parts, compiled])
+    return digest([REVISIONS["report"], words, shown, *parts])
+
+
+def report_key(reported: str, compilation: Path) -> str:
+    """Return the key of a report.
+
+    Args:
+        reported: `reported_digest` of what it shows.
+        compilation: findings of `relm compile`, which it shows as well if they exist.
+    """
+    return digest([reported, sha256_of(compilation) if compilation.is_file() else None])

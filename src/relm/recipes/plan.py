@@ -339,11 +339,16 @@ class Plan:
 
     @property
     def report_key(self) -> str:
-        """Key in the path of the report: it depends on the verdict, and on the words of the recipe and of what it names."""
+        """Key in the path of the report, which changes when the recipe is compiled."""
+        return judged_identity.report_key(self._reported, self.compilation)
+
+    @functools.cached_property
+    def _reported(self) -> str:
+        """Digest of the rest of a report's identity: the verdict, and the words of the recipe and of what it names."""
         counts = {name: path.parent.name for name, path in self.contamination().items()}
         named = [self.dataset, self.tokenizer_model, self.init_model, *self.tests.values()]
         parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), counts]
-        return judged_identity.report_key(self.recipe, named, parts, self.compilation)
+        return judged_identity.reported_digest(self.recipe, named, parts)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
         """Return the declaration of the evaluation with a result of this name.
@@ -375,10 +380,6 @@ class Plan:
     def evaluation_limit(self) -> int | None:
         """Number of examples that each evaluation of a smoke twin reads; None: all."""
         return SMOKE_EXAMPLES if self.name.startswith(SMOKE) else None
-
-    def test_download(self, test: str) -> Path:
-        """Return the path of the file of a published test that is scored, in a folder named after its identity."""
-        return self.test_downloads(test)["file"]
 
     def test_downloads(self, test: str) -> dict[str, Path]:
         """Return each input of the test's protocol that is a file -> its path, in a folder named after its identity."""
