@@ -1,5 +1,6 @@
 """Evaluations in the graph: on published files, before and after, of the authors' weights, and one that fails."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from made_once import copy_of
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED
 from relm.recipes.project import Project
 from relm.replay.segment import reproduce
 from small_project import Commands
@@ -179,22 +181,32 @@ def test_weights_of_the_authors_are_judged_by_the_same_code_and_nothing_is_train
     assert tuned.jobs("results/reference/tuned") == {}
 
 
-def test_figures_of_another_file_or_other_weights_are_made_again_without_snakemakes_records(
-    tuned: Commands, tmp_path: Path
-) -> None:
+def test_figures_of_another_file_are_made_again_without_snakemakes_records(tuned: Commands, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     subprocess.run(["cp", "-a", str(tuned.folder), str(folder)], check=True)
     project = Commands(folder)
     shutil.rmtree(folder / ".snakemake")
     add_test(project, "river", "perplexity", "river.txt", TEXT.replace("summer", "winter"))
-    (run,) = (path.relative_to(folder) for path in folder.glob("work/runs/tuned/*"))
-    of_others = run / "reference" / "held_out.json"
-    (folder / of_others).parent.mkdir(exist_ok=True)
-    (folder / of_others).write_text('{"task": "held_out", "model_sha256": "of other weights"}')
-    assert project.jobs(f"{run}/eval/river.json", f"{run}/before/river.json", str(of_others)) == {
-        "download_test": 1,
-        "evaluate": 3,
-    }
+    with contextlib.chdir(folder):
+        targets = [str(Project().plan("tuned").evaluations(of)["river"]) for of in (TRAINED, BEFORE)]
+    assert project.jobs(*targets) == {"download_test": 1, "evaluate": 2}
+
+
+def test_figures_of_other_weights_have_another_path(tuned: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("recipes", "mirror", "mine"):
+        shutil.copytree(tuned.folder / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree("mine", "others")
+    config = Path("others/config.json")
+    config.write_text(config.read_text() + " ")
+    Path("recipes/models/others.yaml").write_text(MODEL.format(name="others", folder="others"))
+    recipe = Path("recipes/tuned.yaml")
+    before = Project().plan("tuned")
+    paths = {before.verdict(REFERENCE), *before.evaluations(REFERENCE).values()}
+    recipe.write_text(recipe.read_text().replace("expect_reference: start", "expect_reference: others"))
+    after = Project().plan("tuned")
+    assert after.run_folder == before.run_folder
+    assert not paths & {after.verdict(REFERENCE), *after.evaluations(REFERENCE).values()}
 
 
 def test_a_segment_is_not_replayed_from_forged_starting_weights(
@@ -228,15 +240,14 @@ def test_an_evaluation_that_fails_leaves_the_others_and_is_made_up_for(tuned: Co
         recipe.replace("[held_out, river, passages, samples]", "[brook, river, held_out]")
     )
     (run,) = folder.glob("work/runs/tuned/*/eval")
-    for path in [*run.glob("river*"), *run.glob("held_out*")]:
+    for path in [*run.glob("*/river*"), *run.glob("*/held_out*")]:
         path.unlink()
     done = project.snakemake("results/tuned")
     assert done.returncode != 0
     assert "brook.txt" in done.stdout
     assert "sha256" in done.stdout
-    assert (run / "river.json").exists()
-    assert (run / "held_out.json").exists()
-    assert not (run / "brook.json").exists()
+    assert {path.stem for path in run.glob("*/*.json")} >= {"river", "held_out"}
+    assert not list(run.glob("*/brook.json"))
     (folder / "mirror" / "brook.txt").write_text(right)
     shown = project.snakemake("results/tuned", "--dry-run").stdout
     assert set(re.findall(r"^  evaluate (.*?)  ", shown, re.MULTILINE)) == {"brook", "before brook"}
