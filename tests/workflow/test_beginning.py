@@ -293,13 +293,20 @@ def test_a_command_that_begins_otherwise_than_its_recipe_is_refused(recipe, begi
 
 
 @pytest.mark.full
-def test_a_kept_optimizer_that_is_lost_is_made_again(finished: Commands) -> None:
+def test_a_kept_optimizer_that_is_lost_is_named_with_what_to_delete(finished: Commands) -> None:
     write_phases(finished)
     train(finished, "kept")
     (run,) = finished.folder.glob("work/runs/kept/*")
     before = (run / "second" / "model" / "model.safetensors").read_bytes()
     shutil.rmtree(run / "main" / "checkpoints")
     shutil.rmtree(run / "second")
+    shutil.rmtree(finished.folder / "results" / "kept", ignore_errors=True)
+    sidecar = run / "main" / "model" / "model.safetensors.json"
+    done = finished.snakemake("results/kept")
+    assert done.returncode == 1
+    assert f"step-00000004/model.safetensors, which is gone. Delete {sidecar.relative_to(finished.folder)}" in done.stdout
+    assert "started" not in done.stdout
+    sidecar.unlink()
     train(finished, "kept")
     assert (run / "second" / "model" / "model.safetensors").read_bytes() == before
 
