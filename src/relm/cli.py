@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = reader.read(argv)
     except MissingArguments as missing:
-        return run_filled_in(reader, argv, missing)
+        return run_by_name(reader, argv, missing)
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
     step = steps[arguments.step]
@@ -157,16 +157,19 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
     return 1, f"{error.filename or 'a file'}: {error.strerror or error}; is the disk full or read-only?"
 
 
-def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
-    """Run `relm STEP NAME` with what the graph of the recipe knows, and return its exit status."""
+def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
+    """Run `relm STEP NAME` with what the recipe's plan knows, and return its exit status."""
     step, *words = argv
-    is_of_graph, reads_result = reader.steps[step].records, reader.steps[step].reads_result
-    if not words or words[0].startswith("-") or not (is_of_graph or reads_result):
+    if not words or words[0].startswith("-") or not reader.steps[step].takes_name:
         return print_missing(missing, reader, step)
-    from relm.steps.filled_in import fill_in, fill_in_result
+    from relm.steps.by_name import describe_command, find_command, read_words
 
     try:
-        command = (fill_in_result if reads_result else fill_in)(Project(), step, words)
+        named = read_words(words)
+        command = find_command(Project(), step, named)
+        if named.printed is not None:
+            print(describe_command(Project(), command, named.printed))
+            return 0
     except RelmError as error:
         print(f"relm {step}: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,7 +1,6 @@
 # From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
-# A large file is always `ancient()`; the sidecar beside it has its hash. A download's folder is named after its sha256, so that
-# an edited sha256 causes a new download, with or without Snakemake's records. The command of a job gets its identity as --job:
-# the document whose digest is the key in its path.
+# Inputs and commands are those of `plan/data_jobs.py`. A large file is always `ancient()`; the sidecar beside it has its hash. A
+# download's folder is named after its sha256, so that an edited sha256 causes a new download, with or without Snakemake's records.
 
 
 rule download_data:
@@ -19,10 +18,9 @@ rule download_data:
         runtime=graph.RUNTIME,
     params:
         refusal=SOURCES.refuse_more,
-        sha256=graph.download_sha256,
+        command=graph.command("download_data"),
     shell:
-        "{params.refusal}python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
-        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
+        "{params.refusal}{params.command} --log {log:q}"
 
 
 rule download_model:
@@ -38,10 +36,9 @@ rule download_model:
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
-        sha256=graph.download_sha256,
+        command=graph.command("download_model"),
     shell:
-        "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
-        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # A model in a local folder: copied files stay unchanged when the folder changes, because the key of the content is in the path.
@@ -55,17 +52,15 @@ rule copy_model:
     resources:
         shards=SOURCES.all_slots,
     params:
-        sha256=graph.download_sha256,
+        command=graph.command("copy_model"),
     shell:
-        "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
-        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # Weights that were released as a pickle only; they are read once, restricted to tensors.
 rule convert_weights:
     input:
-        sidecar=f"{WORK}/downloads/models/{{model}}/{{key}}/pytorch_model.bin.json",
-        file=ancient(f"{WORK}/downloads/models/{{model}}/{{key}}/pytorch_model.bin"),
+        unpack(graph.inputs("convert_weights")),
     output:
         weights=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors",
         weights_sidecar=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors.json",
@@ -73,15 +68,16 @@ rule convert_weights:
         configuration_sidecar=f"{WORK}/converted/{{model}}-{{key}}/config.json.json",
     log:
         f"{LOGS}/converted/{{model}}-{{key}}.log",
+    params:
+        command=graph.command("convert_weights"),
     shell:
-        "python -m relm convert-weights --model recipes/models/{wildcards.model}.yaml --key {wildcards.key}"
-        " --file {input.file:q} --output {output.weights:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # Only of datasets with `ranges`: the documents of each range of a file, which `extract` joins.
 rule extract_range:
     input:
-        unpack(SOURCES.unless_used_up(graph.range_source, graph.range_outputs)),
+        unpack(SOURCES.inputs("extract_range")),
     output:
         train=SOURCES.deleted_after_use(f"{RANGES}.train.jsonl"),
         train_sidecar=f"{RANGES}.train.jsonl.json",
@@ -97,15 +93,14 @@ rule extract_range:
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
     params:
-        job=graph.data_job("documents"),
+        command=graph.command("extract_range"),
     shell:
-        "python -m relm extract {params.job} --range {wildcards.part} --workers {threads}"
-        " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule extract:
     input:
-        unpack(SOURCES.unless_used_up(graph.data_inputs("documents"), graph.data_outputs("documents"))),
+        unpack(SOURCES.inputs("extract")),
     output:
         train=SOURCES.deleted_after_use(f"{DOCUMENTS}.train.jsonl"),
         train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
@@ -121,15 +116,15 @@ rule extract:
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
     params:
-        command=graph.documents_command,
+        command=graph.command("extract"),
     shell:
-        "python -m relm {params.command} --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # Only of recipes with `data: {remove: ...}`: which documents of all shards are removed, and then each shard without them.
 rule list_removed:
     input:
-        unpack(SOURCES.unless_used_up(graph.list_inputs, graph.list_outputs)),
+        unpack(SOURCES.inputs("list_removed")),
     output:
         removed=f"{KEPT}/removed.jsonl",
         sidecar=f"{KEPT}/removed.jsonl.json",
@@ -141,15 +136,14 @@ rule list_removed:
         disk_mb=graph.DISK_MB,
         runtime=graph.RUNTIME,
     params:
-        options=graph.data_job("kept"),
+        command=graph.command("list_removed"),
     shell:
-        "python -m relm list-removed {params.options} --documents {input.documents:q} --workers {threads}"
-        " --output {output.removed:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule remove_listed:
     input:
-        unpack(SOURCES.unless_used_up(graph.kept_inputs, graph.data_outputs("kept"))),
+        unpack(SOURCES.inputs("remove_listed")),
     output:
         documents=SOURCES.deleted_after_use(f"{KEPT}/{{shard}}.{{split}}.jsonl"),
         sidecar=f"{KEPT}/{{shard}}.{{split}}.jsonl.json",
@@ -162,14 +156,15 @@ rule remove_listed:
         mem_mb=graph.workers_memory,
         disk_mb=graph.documents_disk,
         runtime=graph.documents_runtime,
+    params:
+        command=graph.command("remove_listed"),
     shell:
-        "python -m relm remove-listed --documents {input.documents:q} --removed {input.removed:q} --workers {threads}"
-        " --output {output.documents:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule train_tokenizer:
     input:
-        unpack(SOURCES.unless_used_up(graph.data_inputs("tokenizer"), graph.data_outputs("tokenizer"))),
+        unpack(SOURCES.inputs("tokenizer")),
     output:
         tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
@@ -181,14 +176,14 @@ rule train_tokenizer:
         disk_mb=graph.DISK_MB,
         runtime=graph.RUNTIME,
     params:
-        job=graph.data_job("tokenizer"),
+        command=graph.command("tokenizer"),
     shell:
-        "python -m relm train-tokenizer {params.job} --documents {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule import_tokenizer:
     input:
-        unpack(graph.data_inputs("tokenizer")),
+        unpack(graph.inputs("tokenizer")),
     output:
         tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
@@ -198,14 +193,14 @@ rule import_tokenizer:
     resources:
         shards=SOURCES.all_slots,
     params:
-        job=graph.data_job("tokenizer"),
+        command=graph.command("tokenizer"),
     shell:
-        "python -m relm import-tokenizer {params.job} --files {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule pregenerate:
     input:
-        unpack(SOURCES.unless_used_up(graph.data_inputs("examples"), graph.data_outputs("examples"))),
+        unpack(SOURCES.inputs("pregenerate")),
     output:
         train=f"{EXAMPLES}.train.bin",
         train_index=f"{EXAMPLES}.train.idx",
@@ -223,10 +218,9 @@ rule pregenerate:
         disk_mb=graph.examples_disk,
         runtime=graph.examples_runtime,
     params:
-        job=graph.data_job("examples"),
+        command=graph.command("pregenerate"),
     shell:
-        "python -m relm pregenerate {params.job} --tokenizer {input.tokenizer:q} --documents {input.documents:q}"
-        " --workers {threads} --output {output.train:q} {output.held_out:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # Sequences of a fixed length, or pairs of texts, for masked and seq2seq phases.
@@ -241,7 +235,7 @@ use rule pregenerate as pregenerate_table with:
 # Tokens that somebody else has published: they are checked and copied, without extraction and tokenisation.
 rule import_tokens:
     input:
-        unpack(SOURCES.unless_used_up(graph.data_inputs("examples"), graph.data_outputs("examples"))),
+        unpack(SOURCES.inputs("import_tokens")),
     output:
         tokens=f"{IMPORTED}/{{shard}}.{{split}}.bin",
         index=f"{IMPORTED}/{{shard}}.{{split}}.idx",
@@ -255,20 +249,20 @@ rule import_tokens:
         disk_mb=graph.import_disk,
         runtime=graph.START,
     params:
-        options=graph.data_job("examples"),
+        command=graph.command("import_tokens"),
     shell:
-        "python -m relm import {params.options} --tokenizer {input.tokenizer:q} --files {input.files:q}"
-        " --output {output.tokens:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule manifest:
     input:
-        graph.shard_sidecars,
+        unpack(graph.inputs("manifest")),
     output:
         manifest=f"{WORK}/examples/{{dataset}}-{{key}}/manifest.json",
         croissant=f"{WORK}/examples/{{dataset}}-{{key}}/croissant.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
+    params:
+        command=graph.command("manifest"),
     shell:
-        "python -m relm manifest --dataset recipes/data/{wildcards.dataset}.yaml --sidecars {input:q}"
-        " --output {output.manifest:q} --log {log:q}"
+        "{params.command} --log {log:q}"

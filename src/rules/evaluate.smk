@@ -13,16 +13,15 @@ rule download_test:
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
-        sha256=graph.download_sha256,
+        command=graph.command("download_test"),
     shell:
-        "python -m relm download --test recipes/evaluations/{wildcards.test}.yaml --file {wildcards.shard}"
-        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # How many items of a test the training documents have; only where the recipe asks for it.
 rule contamination:
     input:
-        unpack(SOURCES.unless_used_up(graph.contamination_inputs, graph.contamination_outputs)),
+        unpack(SOURCES.inputs("contamination")),
     output:
         counts=f"{RUN}/contamination/{{key}}/{{test}}.json",
         record=f"{RUN}/contamination/{{key}}/{{test}}.json.record.json",
@@ -33,15 +32,14 @@ rule contamination:
         mem_mb=graph.workers_memory,
         runtime=graph.RUNTIME,
     params:
-        test=graph.contamination_options,
+        command=graph.command("contamination"),
     shell:
-        "python -m relm contamination {params.test} --file {input.file:q} --documents {input.documents:q} --workers {threads}"
-        " --output {output.counts:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule evaluate:
     input:
-        unpack(graph.evaluation_inputs),
+        unpack(graph.inputs("evaluate")),
     output:
         figures=f"{RUN}/{{of}}/{{key}}/{{task}}.json",
         record=f"{RUN}/{{of}}/{{key}}/{{task}}.json.record.json",
@@ -57,8 +55,6 @@ rule evaluate:
         mem_mb=graph.evaluation_request("mem_mb"),
         runtime=graph.evaluation_request("runtime"),
     params:
-        job=graph.evaluation_job,
-        model=graph.evaluated_weights,
-        options=graph.evaluation_options,
+        command=graph.command("evaluate"),
     shell:
-        "python -m relm evaluate --job {params.job:q} --model {params.model:q} {params.options} --output {output.figures:q} --log {log:q}"
+        "{params.command} --log {log:q}"

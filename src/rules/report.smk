@@ -3,15 +3,16 @@
 
 rule verify:
     input:
-        unpack(graph.judged_inputs("eval")),
+        unpack(graph.inputs("verify")),
     output:
         verdict=f"{RUN}/verify/{{key}}/verify.json",
         record=f"{RUN}/verify/{{key}}/verify.json.record.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}.log",
+    params:
+        command=graph.command("verify"),
     shell:
-        "python -m relm verify {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
-        " --evaluations {input.evaluations:q} --output {output.verdict:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule report:
@@ -27,11 +28,9 @@ rule report:
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/report/{{key}}.log",
     params:
-        set=graph.set_options,
+        command=graph.command("report"),
     shell:
-        "python -m relm report {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
-        " --evaluations {input.evaluations:q} --before {input.before:q}"
-        " --contamination {input.contamination:q} {params.set} --output {output.report:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # The one input of a published folder with damaged files. It fails and says more; so nothing is published over the folder.
@@ -49,43 +48,41 @@ rule publish:
     input:
         unpack(RERUNS.published),
     output:
-        directory("results/{recipe}"),
+        folder=directory("results/{recipe}"),
     log:
         f"{LOGS}/publish/{{recipe}}.log",
     params:
-        fingerprint=graph.fingerprint,
-        set=graph.set_options,
+        command=graph.command("publish"),
     shell:
-        "python -m relm publish {wildcards.recipe:q} --fingerprint {params.fingerprint} {params.set} --output {output:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # Evaluate the authors' released weights with the same code, so that a wrong evaluation is found before an expensive run.
 rule verify_reference:
     input:
-        unpack(graph.judged_inputs("reference")),
+        unpack(graph.inputs("verify_reference")),
     output:
         verdict=f"{RUN}/verify/{{key}}/verify_reference.json",
         record=f"{RUN}/verify/{{key}}/verify_reference.json.record.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}_reference.log",
+    params:
+        command=graph.command("verify_reference"),
     shell:
-        "python -m relm verify {wildcards.recipe:q} --reference --fingerprint {wildcards.fingerprint} --model {input.model:q}"
-        " --evaluations {input.evaluations:q} --output {output.verdict:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 rule publish_reference:
     input:
         unpack(RERUNS.published_reference),
     output:
-        directory("results/reference/{recipe}"),
+        folder=directory("results/reference/{recipe}"),
     log:
         f"{LOGS}/publish/reference/{{recipe}}.log",
     params:
-        fingerprint=graph.fingerprint,
-        set=graph.set_options,
+        command=graph.command("publish_reference"),
     shell:
-        "python -m relm publish {wildcards.recipe:q} --reference --fingerprint {params.fingerprint} {params.set}"
-        " --output {output:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # What one change costs: the figures of a paper's recipes that have a control, beside those of the controls.

@@ -6,7 +6,7 @@
 # The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
 rule pretrain:
     input:
-        unpack(graph.training_inputs),
+        unpack(graph.inputs("pretrain")),
     output:
         model=f"{RUN}/{{phase}}/model/model.safetensors",
         sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",
@@ -36,12 +36,9 @@ rule pretrain:
         disk_mb=graph.training_request("disk_mb"),
         runtime=graph.training_request("runtime"),
     params:
-        start=graph.start_options,
-        launcher=graph.launcher,
-        set=graph.set_options,
+        command=graph.command("pretrain"),
     shell:
-        "{params.launcher} pretrain {wildcards.recipe:q} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
-        " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} {params.set} --output {output.model:q} --log {log:q}"
+        "{params.command} --log {log:q}"
 
 
 # No rule's input, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
@@ -49,13 +46,12 @@ rule compile:
     input:
         unpack(RERUNS.compiled),
     output:
-        f"{RUN}/compile.json",
+        compilation=f"{RUN}/compile.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/compile.log",
     container:
         IMAGES.of_compiling
     params:
-        set=graph.set_options,
+        command=graph.command("compile"),
     shell:
-        "python -m relm compile {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} {params.set}"
-        " --output {output:q} --log {log:q}"
+        "{params.command} --log {log:q}"

@@ -85,11 +85,6 @@ def test_one_process_is_started_plainly_and_several_by_an_option_of_relm() -> No
     assert ranks.launcher(4) == ["python", "-m", "relm", "--processes", "4"]
 
 
-def test_an_older_record_of_several_processes_is_read_as_well() -> None:
-    torchrun = "torchrun --standalone --nproc-per-node 8 --shutdown-timeout 1800 -m -- relm pretrain NAME"
-    assert ranks.split_launcher(torchrun.split()) == ["pretrain", "NAME"]
-
-
 POPRUN = {
     "POPDIST_NUM_TOTAL_REPLICAS": "8",
     "POPDIST_NUM_LOCAL_REPLICAS": "4",
@@ -104,7 +99,6 @@ def test_popruns_instances_are_ranks_and_their_launcher_is_recorded(monkeypatch:
     assert (ranks.rank(), ranks.ranks()) == (1, 2)
     started = " ".join(ranks.started_by())
     assert started.endswith("poprun --num-instances 2 --num-replicas 8 --ipus-per-replica 16 python -m relm")
-    assert ranks.split_launcher([*ranks.started_by(), "pretrain", "relm"]) == ["pretrain", "relm"]
 
 
 @pytest.mark.parametrize("value", ["", "x", "0", "-4", "9"])
@@ -113,18 +107,3 @@ def test_variables_that_poprun_cannot_have_set_make_no_ranks(monkeypatch: pytest
         monkeypatch.setenv(name, known)
     assert (ranks.rank(), ranks.ranks()) == (0, 1)
     assert ranks.started_by() == ["relm"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "relm"],
-        ["sh", "relm", "--processes", "2", "pretrain"],
-        ["relm", "--processes", "0", "pretrain"],
-        [*ranks.poprun(2, 8, 8, ["--host", "a"]), "pretrain"],
-        ["env", "LD_PRELOAD=x", *ranks.poprun(2, 8, 8)[2:], "pretrain"],
-        ["poprun", "relm"],
-    ],
-)
-def test_no_other_words_before_relm_are_taken_for_a_launcher(words: list[str]) -> None:
-    assert ranks.split_launcher(words) is None

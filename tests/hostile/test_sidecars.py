@@ -41,7 +41,7 @@ SIZES = {"beyond floats": "1e999", "NaN": "NaN", "negative": "-1", "text": '"5"'
 READERS = {
     "results/tiny/recipe.json": ("check", "runs", "status", "diff", "gc"),
     "results/tiny/verify.json": ("check", "runs", "status", "gc"),
-    "results/tiny/provenance.json": ("check", "gc", "command"),
+    "results/tiny/provenance.json": ("check", "gc"),
     "results/tiny/ro-crate-metadata.json": ("check", "status"),
     "results/tiny/SHA256SUMS": ("check", "status"),
     "results/tiny/model.safetensors.json": ("check", "diff"),
@@ -99,7 +99,6 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
         "status": ["status", "tiny"],
         "diff": ["diff", "tiny", "results/tiny"],
         "gc": ["gc"],
-        "command": ["command", "tiny"],
         "inspect": ["inspect", names["examples"]],
         "report": ["report", "tiny", "--verify", names["verdict"], *figures, "--output", names["report"]],
         "verify": [

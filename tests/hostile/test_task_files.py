@@ -7,9 +7,7 @@ import pytest
 
 from harness_tasks import harness_python, small_model, small_tokenizer
 from relm.cli import main
-from relm.errors import RelmError
 from relm.evaluation import harness
-from relm.steps.recorded_steps import require_graph_step
 from small_project import Commands
 
 SURFACE = "task files of the harness"
@@ -123,24 +121,6 @@ def test_trusted_task_files_go_to_the_harness(
 def test_the_harness_s_own_tasks_need_no_trust(options: list[str], model: Path, tasks: Path) -> None:
     assert evaluate("harness", model, *options) == 1
     assert Path("executed").exists()
-
-
-def test_a_record_cannot_trust_task_files() -> None:
-    words = [
-        "relm",
-        "harness",
-        "--task",
-        "own",
-        "--model",
-        "work/m",
-        "--task-folder",
-        "recipes/harness",
-        "--output",
-        "work/own.json",
-    ]
-    require_graph_step(words)
-    with pytest.raises(RelmError, match="the recorded harness has --trust-tasks, which nobody can give for you"):
-        require_graph_step([*words, "--trust-tasks"])
 
 
 def test_a_run_with_task_files_is_refused_before_its_first_job(project: Commands) -> None:

@@ -1,16 +1,13 @@
 """The pipelines on which evaluations fine-tune, of recipes that train on IPUs."""
 
 import json
-import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT
-from relm.graph.evaluations import evaluation_options
+from relm.plan.run_jobs import evaluate
 from relm.recipes.evaluation_place import evaluation_device, tuning_pipeline
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
@@ -43,11 +40,10 @@ def test_the_twin_fine_tunes_on_the_simulator_with_as_few_sequences_as_fill_it()
     assert plan.evaluation_identity(TASK)["options"]["batch_size"] == 18
 
 
-def test_the_graph_passes_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    plan = PROJECT.plan("bert_large_pod16")
-    wildcards = SimpleNamespace(recipe="bert_large_pod16", fingerprint=plan.fingerprint, of="eval", task=TASK)
-    words = shlex.split(evaluation_options(wildcards, {}, None))
+    plan = Project().plan("bert_large_pod16")
+    words = evaluate(plan, "eval", TASK).command()
     assert words[words.index("--device") + 1] == "ipu"
     given = Pipeline.model_validate(json.loads(words[words.index("--pipeline") + 1]))
     assert given == tuning_pipeline(plan, TASK)

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from relm.cli import main
-from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.reporting.run_table import WIDTH, describe_table
 from relm.steps import list_steps
 from relm.steps.completion import write_completion
 from relm.steps.contract import GROUPS
-from relm.steps.filled_in import fill_in, fill_in_result
 from relm.steps.parser import parser
 from small_project import CHECKOUT, Commands
 
@@ -63,63 +61,6 @@ def test_a_list_outside_a_checkout_says_so(
         capsys.readouterr().err
         == f"relm {command}: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"
     )
-
-
-def test_a_step_with_a_recipes_name_is_filled_in(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.folder)
-    plan = Project().plan("tiny")
-    for name, value in project.environment.items():
-        monkeypatch.setenv(name, value)
-    command = fill_in(Project(), "pretrain", ["tiny", "--seconds", "5"])
-    assert command[:3] == ["relm", "pretrain", "tiny"]
-    assert command[command.index("--fingerprint") + 1] == plan.fingerprint
-    assert command[command.index("--manifest") + 1] == str(plan.manifest("main"))
-    assert command[-2:] == ["--seconds", "5"]
-
-
-def test_of_several_jobs_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph's answer stands in, since the test before this one asks the graph."""
-    from relm.steps import filled_in
-    from relm.steps.step_commands import StepCommand
-
-    outputs = {kind: f"eval/{kind}.json" for kind in ("held_out", "samples")}
-    jobs = [
-        StepCommand(["relm", "evaluate", "--job", f'{{"evaluation":"{kind}"}}', "--output", output], output)
-        for kind, output in outputs.items()
-    ]
-    monkeypatch.setattr(filled_in, "planned", lambda project, name: jobs)
-    with pytest.raises(RelmError, match=r"step evaluate of tiny has 2 jobs; say which"):
-        fill_in(Project(), "evaluate", ["tiny"])
-    assert fill_in(Project(), "evaluate", ["tiny", "samples"]) == list(jobs[1].argv)
-    assert fill_in(Project(), "held-out", ["results/tiny"]) == list(jobs[0].argv)
-    with pytest.raises(RelmError, match=r"recipe tiny has no evaluation lambada; add it to `evaluate`"):
-        fill_in(Project(), "lambada", ["tiny"])
-
-
-def test_generate_takes_the_published_model_of_a_recipe(
-    project: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(project.folder)
-    assert main(["generate", "tiny", "--prompt", "x"]) == 1
-    assert "results/tiny/model.safetensors: no such file; `snakemake results/tiny` trains and" in capsys.readouterr().err
-    Path("results/tiny").mkdir(parents=True)
-    Path("results/tiny/model.safetensors").touch()
-    assert fill_in_result(Project(), "generate", ["tiny", "--length", "5"]) == [
-        "relm", "generate", "--model", "results/tiny", "--length", "5",
-    ]  # fmt: skip
-    with pytest.raises(RelmError, match=r"there is no recipe .tyni."):
-        fill_in_result(Project(), "generate", ["tyni"])
-    capsys.readouterr()
-    assert main(["generate"]) == 2
-    assert "`relm generate NAME` takes the model in results/NAME" in capsys.readouterr().err
-
-
-def test_the_filled_in_paths_are_in_the_work_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(CHECKOUT)
-    monkeypatch.setenv("RELM_WORK", str(tmp_path))
-    command = fill_in(Project(), "pretrain", ["quickstart"])
-    assert command[command.index("--output") + 1].startswith(f"{tmp_path}/runs/quickstart/")
-    assert not any(word.startswith("work/") for word in command)
 
 
 def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:

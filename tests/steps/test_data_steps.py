@@ -1,7 +1,6 @@
 """Commands by hand up to the tokenizer: the flags of the short form build the document that the graph passes as --job."""
 
 import json
-import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import pytest
 from relm.artifact import sha256_of, write_json
 from relm.corpus import extract as extraction
 from relm.errors import RelmError
+from relm.plan.data_jobs import extract
 from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import documents_identity, given
-from relm.recipes.jobs import LISTED_FILES, SPLITS, DocumentsJob
+from relm.recipes.jobs import LISTED_FILES, DocumentsJob
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
@@ -204,13 +204,11 @@ def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Names
 
 def extract_documents(job: DocumentsJob, shard: str, **edits: Any) -> str:
     """Run the command of one shard, as the graph gives it but for edits of the document."""
-    words = shlex.split(job.options(shard))
-    words[1] = json.dumps({**json.loads(words[1]), **edits})
-    outputs = [str(job.documents(shard, split)) for split in SPLITS]
-    command = ("extract", *words, "--workers", "1", "--train", outputs[0], "--held-out", outputs[1])
-    for output in outputs:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-    return extract_job(parsed(*command)).run()
+    planned = extract(job, shard)
+    words = planned.command(workers=1)
+    words[2] = json.dumps({**json.loads(words[2]), **edits})
+    planned.makes.parent.mkdir(parents=True, exist_ok=True)
+    return extract_job(parsed(*words)).run()
 
 
 def test_documents_of_a_folder_are_compared_with_the_key_in_their_path(texts: Namespace) -> None:

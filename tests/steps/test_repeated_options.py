@@ -7,9 +7,9 @@ import pytest
 
 from relm.errors import RelmError
 from relm.steps import list_steps
+from relm.steps.by_name import leave_out_given
 from relm.steps.contract import Once, unite_values
 from relm.steps.examples import document_of_examples
-from relm.steps.filled_in import leave_out_given
 from relm.steps.images import _build
 from relm.steps.parser import parser
 

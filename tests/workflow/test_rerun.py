@@ -104,7 +104,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
     "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
     "a comment in a rule": (edit_a_rule("rule pretrain:", "# A remark.\nrule pretrain:"), NOTHING),
-    "a rule's command in other words": (edit_a_rule("{params.launcher} pretrain", "{params.launcher}  pretrain"), NOTHING),
+    "a rule's command in other words": (edit_a_rule("{params.command} --log", "{params.command}  --log"), NOTHING),
     "another source of the same bytes": (edit("recipes/data/sample.yaml", "127.0.0.1:9", "127.0.0.1:10"), REPORTED),
     "another number of threads": (edit("recipes/tiny.yaml", "threads: 1", "threads: 2"), REPORTED),
     "another number of processes": (edit("recipes/tiny.yaml", "threads: 1", "threads: 1, processes: 2"), REPORTED),

@@ -1,6 +1,6 @@
 """The image that a step runs in, whether it has the network, and the folders that it reads beside the checkout.
 
-The rules, the shim for Snakemake, `relm images run` and `relm command` all ask here.
+The rules, the shim for Snakemake, `relm images run` and `relm STEP NAME --print` all ask here.
 """
 
 import itertools

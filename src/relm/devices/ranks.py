@@ -5,7 +5,6 @@ instances of a run on IPUs.
 """
 
 import os
-import re
 from collections.abc import Sequence
 
 PROCESSES = "--processes"
@@ -13,8 +12,6 @@ PROCESSES = "--processes"
 # Environment variables that PopRun sets for each instance.
 TOTAL, LOCAL, OFFSET = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS", "POPDIST_REPLICA_INDEX_OFFSET"
 IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
-# Older records have torchrun, and the seconds that it gave for saving a checkpoint.
-_TORCHRUN = "torchrun --standalone --nproc-per-node {} --shutdown-timeout {} -m -- relm"
 # Replicas of several hosts exchange gradients through the Pod's gateways.
 _GATEWAYS = 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}'
 
@@ -58,30 +55,6 @@ def words_of_step(words: Sequence[str]) -> list[str]:
     """
     rest = list(words[words.index("relm") + 1 :])
     return rest[2:] if rest[:1] == [PROCESSES] else rest
-
-
-def split_launcher(words: Sequence[str]) -> list[str] | None:
-    """Return the words of the step in a recorded command; None if it begins otherwise than `started_by` does, or did.
-
-    >>> split_launcher(["relm", "--processes", "8", "pretrain", "NAME"])
-    ['pretrain', 'NAME']
-    >>> split_launcher([*poprun(2, 8, 8), "pretrain", "NAME"])
-    ['pretrain', 'NAME']
-    >>> split_launcher(["sh", "-c", "relm"])
-    """
-    if "relm" not in words:
-        return None
-    step = words_of_step(words)
-    prefix = list(words[: len(words) - len(step)])
-    counts = [int(word) for word in prefix if re.fullmatch("[1-9][0-9]{0,5}", word)]
-    starts = [["relm"]]
-    if len(counts) == 1:
-        starts.append(_started_alone(counts[0]))
-    if len(counts) == 2:
-        starts.append(_TORCHRUN.format(*counts).split())
-    if len(counts) == 3:
-        starts.append(poprun(counts[0], counts[1], counts[2]))
-    return step if prefix in starts else None
 
 
 def rank() -> int:

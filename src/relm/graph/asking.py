@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -61,16 +61,6 @@ report_faults(load_extensions)()
 def sidecars(paths: list[Path]) -> list[str]:
     """Return the paths of files' sidecars, which have the hashes of their content."""
     return [str(sidecar_of(path)) for path in paths]
-
-
-def sha256_option(expected: Mapping[str, str]) -> str:
-    """Return `--sha256 NAME=HASH ...`, or an empty string if no hash is given."""
-    return " ".join(["--sha256", *(f"{name}={sha256}" for name, sha256 in expected.items())]) if expected else ""
-
-
-def with_indexes(shards: list[Path]) -> list[Path]:
-    """Return shards of examples, each stream of tokens with the index of its documents."""
-    return [path for shard in shards for path in ((shard, shard.with_suffix(".idx")) if shard.suffix == ".bin" else (shard,))]
 
 
 def strings(paths: list[Path]) -> list[str]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from relm.graph.asking import PROJECT, report_faults
-from relm.graph.data import find_data_job
 from relm.graph.default_requests import (
     DISK_MB,
     EXAMPLES_OF_TEXT,
@@ -85,5 +84,5 @@ def _text_mb(wildcards: Any) -> int:
 
 def _copies(wildcards: Any) -> int:
     """Return how often examples have each document."""
-    masked = find_data_job(ExamplesJob.product, wildcards).document.get("masked") or {}
+    masked = PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset).document.get("masked") or {}
     return int(masked.get("duplication_factor", 1))

@@ -15,12 +15,11 @@ from snakemake.io import local
 from relm.artifact import read_json
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, stop_at_faults, strings
-from relm.graph.evaluations import list_judged, list_reference
-from relm.graph.runs import list_published, plan_of_run, require_key
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults
+from relm.graph.jobs import find_job, inputs_of, plan_of_run
 from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
-from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
+from relm.recipes.plan import REFERENCE, Plan
 from relm.recipes.resolved import differing_keys, resolve
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import DAMAGED, MISSING
@@ -61,14 +60,8 @@ class Reruns:
     @report_faults
     def reported(self, wildcards: Any) -> dict[str, Any]:
         """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces."""
-        plan = plan_of_run(wildcards)
-        require_key(plan.report_folder / "report.html", wildcards)
-        inputs = list_judged(plan, TRAINED) | {
-            "verify": str(plan.verdict()),
-            "before": strings(list(plan.evaluations(BEFORE).values())),
-            "contamination": strings(list(plan.contamination().values())),
-        }
-        return inputs | (self._make_again("another-fingerprint") if find_replaced(plan) else {})
+        inputs = inputs_of(find_job("report", wildcards))
+        return inputs | (self._make_again("another-fingerprint") if find_replaced(plan_of_run(wildcards)) else {})
 
     @stop_at_faults
     def published(self, wildcards: Any) -> dict[str, Any]:
@@ -78,13 +71,13 @@ class Reruns:
         it, and the command ends with 1 once its other targets are made. A dry-run, which also lists all commands of a recipe,
         only warns.
         """
-        plan = plan_of_run(wildcards)
+        plan, inputs = plan_of_run(wildcards), inputs_of(find_job("publish", wildcards))
         if not is_main_process(self.workflow) or not plan.results.is_dir():
-            return list_published(plan)
+            return inputs
         why = self.find_reason(plan)
         if why == DAMAGED and not self.workflow.dryrun:
             return {"damaged": str(work_folder() / DAMAGED_RESULTS / wildcards.recipe)} | self._make_again(why)
-        return list_published(plan) | (self._make_again(why) if why and why != DAMAGED else {})
+        return inputs | (self._make_again(why) if why and why != DAMAGED else {})
 
     def find_reason(self, plan: Plan) -> str | None:
         """Return why a published folder is not as the recipe would publish it; None if it is, as far as it tells."""
@@ -112,8 +105,7 @@ class Reruns:
     @stop_at_faults
     def published_reference(self, wildcards: Any) -> dict[str, Any]:
         """Return the inputs of the published figures of the authors' released weights."""
-        plan = plan_of_run(wildcards)
-        inputs = {"evaluations": list_reference(plan), "verdict": str(plan.verdict(REFERENCE))}
+        plan, inputs = plan_of_run(wildcards), inputs_of(find_job("publish_reference", wildcards))
         key = plan.verdict(REFERENCE).parent.name
         is_other = _read(plan.reference_results / "verify.json").get("key", key) != key
         return inputs | (self._make_again("another-verdict") if is_other else {})
@@ -147,9 +139,8 @@ class Reruns:
         plan = plan_of_run(wildcards)
         wanted = {"topology": topology_of(plan), **recipe_facts(plan, plan.phases)}
         found = _read(plan.compilation)
-        return (
-            self._make_again("other-settings") if any(found.get(key, value) != value for key, value in wanted.items()) else {}
-        )
+        is_other = any(found.get(key, value) != value for key, value in wanted.items())
+        return self._make_again("other-settings") if is_other else {}
 
 
 def _is_of_another_report(plan: Plan, stated: Mapping[str, Any]) -> bool:

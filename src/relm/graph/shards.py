@@ -12,7 +12,6 @@ training of a tokenizer, takes no slot. Nor does a shard whose job failed; once 
 """
 
 import contextlib
-import functools
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +22,15 @@ from snakemake.io import temp
 from relm.artifact import record_of, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import keep_signature, stop_at_faults
+from relm.graph.asking import report_faults, stop_at_faults
+from relm.graph.jobs import find_job, inputs_of
+from relm.graph.variations import SHARDS_ON_DISK
 from relm.provenance.deleted_sources import recorded_sha256
 from relm.provenance.step_record import read_record
 from relm.recipes.identity import is_source, work_folder
+from relm.recipes.jobs import with_indexes
 from relm.recipes.redaction import expand_path, shorten_path
 
-SHARDS_ON_DISK = "shards_on_disk"
-"""Key of Snakemake's configuration."""
 USERS = ("extract_range", "extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
 """The rules that use up a shard."""
 BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
@@ -82,35 +82,32 @@ class Sources:
         """Return the pattern of an output, marked as temporary if sources are deleted."""
         return pattern if self.limit is None else temp(pattern)
 
-    def unless_used_up(
-        self, list_inputs: Callable[[Any], Mapping[str, Any]], list_outputs: Callable[[Any], Sequence[Path]]
-    ) -> Callable[[Any], Mapping[str, Any]]:
-        """Return an input function with which Snakemake leaves out a finished job whose sources were deleted.
+    def inputs(self, rule: str) -> Callable[[Any], Mapping[str, Any]]:
+        """Return the input function of a rule with which Snakemake leaves out a finished job whose sources were deleted.
 
         Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not
         made again where another job has the sources made again, as long as the records say that they were made from these.
         Where sources are deleted, a job that makes sources stays in the graph, because Snakemake deletes what a job has made.
         """
 
-        @functools.wraps(list_inputs)
+        @report_faults
         def inputs(wildcards: Any) -> Mapping[str, Any]:
-            files = list_inputs(wildcards)
-            sources = [path for path in _flatten(files.values()) if is_source(path)]
+            job = find_job(rule, wildcards)
+            sources = [path for files in job.hashed.values() for path in files if is_source(path)]
             self.seen.update(sources)
-            if not sources or (self.limit is None and all(path.exists() for path in sources)):
-                return files
-            outputs = list_outputs(wildcards)
-            is_deleted_later = self.limit is not None and is_source(outputs[0])
-            if not is_deleted_later and self._are_made(outputs) and are_made_from(outputs[0], sources):
-                return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
-            return files
+            if sources and (self.limit is not None or not all(path.exists() for path in sources)):
+                outputs = list(job.outputs.values())
+                is_deleted_later = self.limit is not None and is_source(outputs[0])
+                if not is_deleted_later and self._are_made(outputs) and are_made_from(outputs[0], sources):
+                    return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
+            return inputs_of(job)
 
-        return keep_signature(inputs)
+        return inputs
 
     def _are_made(self, outputs: Sequence[Path]) -> bool:
         """Return whether files, their sidecars and indexes are there, and the command neither names nor forces them."""
         settings = self.workflow.dag_settings
-        files = {each for path in outputs for each in [path, *_list_beside(path)]}
+        files = {*with_indexes(outputs), *(sidecar_of(path) for path in outputs if path.suffix != ".json")}
         is_asked = not files.isdisjoint(map(Path, settings.targets))
         is_forced = settings.forceall or settings.forcerun or settings.forcetargets
         return not (is_asked or is_forced) and all(path.exists() for path in files)
@@ -163,13 +160,3 @@ def list_all_sources(paths: Iterable[Path]) -> set[Path]:
             read = [expand_path(entry["path"]) for entry in read_record(record_of(path))["inputs"]]
             left |= {source for source in read if is_source(source)} - found
     return found
-
-
-def _list_beside(path: Path) -> list[Path]:
-    """Return the files that a step writes beside one of its outputs: sidecar and index."""
-    sidecars = [] if path.suffix == ".json" else [sidecar_of(path)]
-    return [*sidecars, *([path.with_suffix(".idx")] if path.suffix == ".bin" else [])]
-
-
-def _flatten(values: Iterable[Any]) -> list[Path]:
-    return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, stop_at_faults
-from relm.graph.runs import require_key
+from relm.graph.jobs import require_key
 from relm.recipes.controls import differences_table, list_compared
 
 

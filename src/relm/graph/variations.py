@@ -14,13 +14,14 @@ from typing import Any
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
-from relm.graph.shards import SHARDS_ON_DISK
 from relm.recipes.run_name import SMOKE, RunName, is_execution
 from relm.recipes.section import NAME
 from relm.recipes.variation import format_value, split_settings
 
 TARGET = re.compile(rf"(\./)?(?P<folder>results/(reference/)?)(?P<name>({SMOKE})?{NAME.pattern}(\+.+?)?(@{NAME.pattern})?)/?")
 SET = re.compile(r"(--config=|-C)?set=")
+SHARDS_ON_DISK = "shards_on_disk"
+"""Key of Snakemake's configuration that `shards.py` reads."""
 VARIED = "RELM_VARIED"
 """Environment variable with the names of varied runs. The Snakefile declares it, so that jobs on other machines get it."""
 SET_ONCE = "give all settings in one set=, separated by commas: --config set=run.threads=1,run.log_interval=5"
@@ -83,14 +84,6 @@ def refuse_unread(config: Mapping[str, Any]) -> None:
             f"--config {unread[0]}: nothing reads this key; keys of the recipe are part of a run's name, such as "
             "results/NAME+pretrain.main.steps=600"
         )
-
-
-def set_options(wildcards: Any, resources: Any) -> str:
-    """Return `--set run.KEY=VALUE ...` for steps that read how a run is executed.
-
-    As it depends on resources, Snakemake makes nothing again if it changes.
-    """
-    return " ".join(f"--set {shlex.quote(setting)}" for setting in PROJECT.execution)
 
 
 def read_settings(given: Any) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from relm.artifact import record_of, sidecar_of
 from relm.recipes.identity import KEY
+from relm.recipes.jobs import with_indexes
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS
 from relm.recipes.run_folder import (
@@ -162,8 +163,7 @@ def _list_data(plan: Plan) -> Iterator[Path]:
     yield plan.tokenizer
     for phase in plan.phases:
         yield from (plan.manifest(phase), plan.manifest(phase).with_name("croissant.json"))
-        for examples in plan.example_files(phase):
-            yield from (examples, examples.with_suffix(".idx")) if examples.suffix == ".bin" else (examples,)
+        yield from with_indexes(plan.example_files(phase))
 
 
 def list_figures(plan: Plan) -> Iterator[Path]:

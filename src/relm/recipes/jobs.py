@@ -1,21 +1,18 @@
 """The jobs that prepare data: the identity document of each product, whose digest is the key in its path, and its paths.
 
-A plan decides its jobs once. The graph passes a job's document to the step that runs it, and the step reads nothing else about
-the recipe; `job_documents` converts a document back to sections.
+A plan decides its jobs once. A step gets a job's document and reads nothing else about the recipe; `job_documents` converts a
+document back to sections, and `plan/jobs.py` has the commands.
 """
 
 import functools
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.identity import digest
-from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.published_tests import PublishedTest
 
 # With more files than this, a command lists only the file that it reads, so that a person can read the command.
@@ -93,31 +90,6 @@ class DocumentsJob:
         """Return the downloaded file of a shard; none for a folder, because the key of its content is in the path."""
         return [self.download(shard)] if self.dataset.files else []
 
-    def inputs(self, shard: str) -> dict[str, list[Path]]:
-        """Return what the documents of a shard are made from: its downloaded file, or the documents of its ranges."""
-        if not self.ranges:
-            return {"source": self.source(shard)}
-        return {f"{split}_ranges": [self.range_documents(shard, part, split) for part in self.ranges] for split in SPLITS}
-
-    def command(self, shard: str, workers: int) -> str:
-        """Return the command that makes the documents of a shard from its source or its ranges, but for its outputs."""
-        if not self.ranges:
-            return f"extract {self.options(shard)} --workers {workers}"
-        options = [f"--{key.replace('_', '-')} {shlex.join(map(str, files))}" for key, files in self.inputs(shard).items()]
-        return " ".join(["join-ranges", shlex.join(_job_option(self.passed_document(shard))), *options])
-
-    def options(self, shard: str) -> str:
-        """Return `--job JSON --source SOURCE` for the command of one shard, `--pattern GLOB` for a folder with one, and
-        `--language CODE` if the source states its own."""
-        dataset = self.dataset
-        if dataset.hub is not None:
-            source = f"{dataset.hub.name}@{dataset.hub.revision}"
-        else:
-            source = str(self.download(shard) if dataset.folder is None else resolve_own_folder(dataset.folder, "folder"))
-        pattern = [] if dataset.pattern is None else ["--pattern", dataset.pattern]
-        language = ["--language", dataset.language] if FORMATS[dataset.format].states_language else []
-        return shlex.join([*_job_option(self.passed_document(shard)), "--source", source, *pattern, *language])
-
     def passed_document(self, shard: str) -> dict[str, Any]:
         """Return the document for the command of one shard: short enough to read, and for the kernel's limit.
 
@@ -167,27 +139,6 @@ class KeptDocumentsJob(DocumentsJob):
         """The list of removed documents, of all shards."""
         return self.folder / "removed.jsonl"
 
-    def inputs(self, shard: str) -> dict[str, list[Path]]:
-        """Return the documents of a shard, both splits, and the list of removed ones."""
-        return {"documents": [self.extracted.documents(shard, split) for split in SPLITS], "removed": [self.removed]}
-
-    def list_inputs(self) -> dict[str, list[Path]]:
-        """Return what the list is made from: the documents of all shards, held-out ones first, and the tests' files."""
-        documents = [self.extracted.documents(shard, split) for split in reversed(SPLITS) for shard in self.shards]
-        return {"documents": documents, "tests": [sought.file for sought in self.tests.values()]}
-
-    def options(self, shard: str = "") -> str:
-        """Return the options of the command that makes the list: `--duplicates`, `--cut-passages`, and each test."""
-        tests = [["--test", name, str(each.test.item_format), str(each.file)] for name, each in self.tests.items()]
-        keys = [["--text-key", name, each.text_key] for name, each in self.tests.items() if each.text_key]
-        return shlex.join(
-            [
-                *(["--duplicates"] if self.document["duplicates"] else []),
-                *(["--cut-passages"] if self.document.get("cut_passages") else []),
-                *(word for words in (*tests, *keys) for word in words),
-            ]
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class TokenizerJob:
@@ -216,14 +167,6 @@ class TokenizerJob:
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
         return self.folder / "tokenizer.json"
-
-    def inputs(self, shard: None = None) -> dict[str, list[Path]]:
-        """Return the documents or the published files; a tokenizer has no shards."""
-        return {"files": list(self.files)}
-
-    def options(self, shard: None = None) -> str:
-        """Return `--job JSON` for the command."""
-        return shlex.join(_job_option(self.document))
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,30 +211,15 @@ class ExamplesJob:
         jobs = ((shard, split) for split in splits or SPLITS for shard in self.documents.shards)
         return [self.examples(shard, split) for shard, split in jobs if split in self.documents.splits(shard)]
 
-    def inputs(self, shard: str) -> dict[str, list[Path]]:
-        """Return the documents of a shard, both splits, and the tokenizer; of imported tokens, their file instead."""
-        if self.documents.dataset.is_tokenized:
-            return {"files": [self.documents.download(shard)], "tokenizer": [self.tokenizer.tokenizer]}
-        documents = [self.documents.documents(shard, split) for split in SPLITS]
-        return {"documents": documents, "tokenizer": [self.tokenizer.tokenizer]}
-
-    def options(self, shard: str) -> str:
-        """Return `--job JSON` for the command; for imported tokens, `--format FORMAT`, and how many are read."""
-        dataset = self.documents.dataset
-        if not dataset.is_tokenized:
-            return shlex.join(_job_option(self.document))
-        first = dataset.held_out_tokens if shard in dataset.held_out_files else None
-        limit = [] if first is None else ["--first-tokens", str(first)]
-        return shlex.join(["--format", FORMATS[dataset.format].imported_as, *limit])
-
 
 DataJob = DocumentsJob | TokenizerJob | ExamplesJob
-
-
-def _job_option(document: Mapping[str, Any]) -> list[str]:
-    return ["--job", canonical_json(document)]
 
 
 def document_without_folder(document: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Return the document of a dataset's documents, in which the content of a local folder is replaced by its digest."""
     return {**document, "content": digest(document["content"])} if dataset.folder is not None else dict(document)
+
+
+def with_indexes(shards: Iterable[Path]) -> list[Path]:
+    """Return shards of examples, each stream of tokens with the index of its documents."""
+    return [path for shard in shards for path in ((shard, shard.with_suffix(".idx")) if shard.suffix == ".bin" else (shard,))]

@@ -54,10 +54,17 @@ class Step:
     epilog: str = field(default="")
     sentence_on_stderr: bool = False
     """True if standard output has the step's product and nothing else."""
+    in_recipes: bool = True
+    """False for a step with a record that is no job of a recipe."""
     reads_result: bool = False
-    """True if `relm STEP NAME` reads the model in results/NAME: the step is no job of a recipe's graph."""
+    """True if `relm STEP NAME` reads the model in results/NAME."""
     group: str = "project"
     """A key of `GROUPS`: the heading of `relm --help` under which it stands."""
+
+    @property
+    def takes_name(self) -> bool:
+        """True if `relm STEP NAME` takes files and options from a recipe."""
+        return self.reads_result or (self.records and self.in_recipes)
 
 
 def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:

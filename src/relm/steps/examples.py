@@ -241,6 +241,7 @@ STEPS: dict[str, Step] = {
             path("--output", "the file to write; megatron and tfrecord write an index beside it"),
         ],
         export_job,
+        in_recipes=False,
         group="data",
     ),
     "import": Step(

@@ -16,7 +16,7 @@ from relm.recipes.section import Document, validate
 from relm.steps.contract import Arguments, argument
 
 JOB = argument(
-    "--job", metavar="JSON", help="identity of the product, as the graph passes it; `relm command NAME STEP` prints one"
+    "--job", metavar="JSON", help="identity of the product, as the graph passes it; `relm STEP NAME --print` shows one"
 )
 
 
@@ -51,7 +51,7 @@ def read_job(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RelmError(f"--job: not valid JSON ({error}); quote it for the shell, as in --job '{{...}}'") from None
     if not isinstance(document, dict):
-        raise RelmError(f"--job: expected an object, found {text:.200}; `relm command NAME STEP` prints a whole command")
+        raise RelmError(f"--job: expected an object, found {text:.200}; `relm STEP NAME --print` prints a whole command")
     return document
 
 

@@ -13,7 +13,12 @@ from typing import Any, NoReturn
 from relm.steps.contract import GROUPS, Step, name_of
 
 INTRODUCTION = "Reproducible language-model pretraining. `snakemake results/NAME` runs all steps of a recipe in order."
-EPILOGUE = "`relm STEP --help` explains a step, `relm STEP NAME` fills in what the recipe's graph knows."
+EPILOGUE = "`relm STEP --help` explains a step; `relm STEP NAME` runs a recipe's job, with --print it shows its command."
+BY_NAME = (
+    "`relm {} NAME [WHICH] [--set KEY=VALUE]` takes all of this from a recipe. WHICH: of several jobs, a number or a part of "
+    "what it makes. --print [plain|docker]: show the command."
+)
+OF_RESULT = "`relm {} NAME` takes the model in results/NAME."
 WIDEST = 100
 SET_HELP = "a key of the recipe with another value for this run, such as pretrain.main.steps=600; may be given several times"
 
@@ -52,7 +57,9 @@ class Parser(argparse.ArgumentParser):
         commands = self.add_subparsers(dest="step", metavar="STEP", required=True, parser_class=StepParser)
         for name, step in steps.items():
             description = f"{step.help[:1].upper()}{step.help[1:]}."
-            command = commands.add_parser(name, description=description, epilog=step.epilog)
+            by_name = (OF_RESULT if step.reads_result else BY_NAME).format(name) if step.takes_name else ""
+            epilog = f"{step.epilog} {by_name}".strip()
+            command = commands.add_parser(name, description=description, epilog=epilog)
             for names, options in step.arguments:
                 command.add_argument(*names, **_complete(names, options))
             if any(name_of(argument) == "recipe" for argument in step.arguments):
@@ -132,10 +139,8 @@ def _complete(names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
 def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:
     """Print that arguments are absent, after the step's usage, and return the exit status."""
     parser.parsers[step].print_usage(sys.stderr)
-    hint = ""
-    if parser.steps[step].records:
-        hint = f"; `relm {step} NAME` takes them from a recipe where its graph has the step"
-    elif parser.steps[step].reads_result:
-        hint = f"; `relm {step} NAME` takes the model in results/NAME"
+    of_result = "; `relm {} NAME` takes the model in results/NAME"
+    hint = of_result if parser.steps[step].reads_result else "; `relm {} NAME` takes them from a recipe that has the step"
+    hint = hint.format(step) if parser.steps[step].takes_name else ""
     print(f"relm {step}: {error}{hint}", file=sys.stderr)
     return 2

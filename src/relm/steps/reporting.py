@@ -36,7 +36,7 @@ def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
     if files and len(folders) != runs:
         raise RelmError(
             f"--evaluations: in {len(folders)} folders ({', '.join(map(str, folders))}), expected one for each of the recipe's "
-            f"{runs} seeds; `relm command NAME` prints the whole command"
+            f"{runs} seeds; `relm verify NAME --print` prints the whole command"
         )
     return [_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
 
@@ -49,7 +49,7 @@ def verify_job(a: Arguments) -> Job:
     if len(a.model) != len(runs):
         raise RelmError(
             f"--model: {len(a.model)} given, expected one for each of the recipe's {len(runs)} seeds; "
-            "`relm command NAME verify` prints the whole command"
+            "`relm verify NAME --print` prints the whole command"
         )
     judged = [
         JudgedRun(run.recipe.seed, None if a.reference else run.fingerprint, model, evaluations)
@@ -170,6 +170,7 @@ STEPS: dict[str, Step] = {
             path("--output", "differences.md"),
         ],
         differences_job,
+        in_recipes=False,
     ),
     "publish": Step(
         "copy the finished files into results/NAME, complete or not at all",

@@ -74,12 +74,6 @@ def doctor_job(a: Arguments) -> Job:
     return Job(describe_machine)
 
 
-def command_job(a: Arguments) -> Job:
-    from relm.steps.step_commands import describe_command
-
-    return Job(lambda: describe_command(Project(), a.recipe, a.wanted, a.which, a.only, a.trust_image))
-
-
 def schema_job(a: Arguments) -> Job:
     from relm.reporting.json_schema import write_schemas
 
@@ -127,21 +121,6 @@ STEPS: dict[str, Step] = {
         epilog="With --trial a process of its own takes some steps of each phase on this CPU or GPU, at full size but of "
         "at most two micro-batches, and measures them. For a TPU ask `relm compile`.",
         group="forecast",
-    ),
-    "command": Step(
-        "print the command of a step, plain and as `docker run`, from the published result or the recipe's plan",
-        [
-            RECIPE,
-            argument("wanted", nargs="?", metavar="STEP", help="left out, the steps are listed"),
-            argument("which", nargs="?", metavar="WHICH", help="of several jobs: its number, or a part of what it makes"),
-            argument("--only", choices=("plain", "docker"), help="print this line and nothing else"),
-            argument("--trust-image", action="store_true", help="name the recorded image though the lock does not have it"),
-        ],
-        command_job,
-        records=False,
-        epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one. "
-        "Of a result only steps of the graph are printed, on files in work/ and recipes/, in images of containers/lock.yaml.",
-        group="overview",
     ),
     "compile": Step(
         "compile a recipe's full-size steps with the TPU's own compiler, without a TPU: do they fit, and what do they take",

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from relm.devices import ranks
 from relm.devices.ranks import IPUS, LOCAL, OFFSET, TOTAL
 from relm.errors import RelmError
+from relm.recipes.devices import DEVICES
 from relm.recipes.pipeline import Pipeline
+from relm.recipes.run import Run
 
 OPTIONS = "RELM_POPRUN_OPTIONS"
 """Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
@@ -27,6 +29,23 @@ def launcher(pipeline: Pipeline) -> list[str]:
     """Return the words in front of a step's name that start all instances by PopRun."""
     options = shlex.split(os.environ.get(OPTIONS, ""))
     return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
+
+
+def launch(run: Run | None, processes: int) -> list[str]:
+    """Return the words in front of a step's name that start it.
+
+    Args:
+        run: how the processes of a training job are started; None for another job.
+        processes: their number.
+    """
+    if (
+        run is not None
+        and run.pipeline is not None
+        and run.pipeline.instances > 1
+        and DEVICES[run.device].simulator is not None
+    ):
+        return launcher(run.pipeline)
+    return ranks.launcher(processes)
 
 
 def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> PopRunInstance:

@@ -1,0 +1,224 @@
+"""The planned job of each rule, and what Snakemake asks of it: inputs, outputs and the command.
+
+An input whose content counts is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake.io import ancient
+
+from relm.devices.ipu.instances import launch
+from relm.errors import RelmError
+from relm.graph.asking import PROJECT, report_faults, sidecars, strings
+from relm.graph.variations import require_name
+from relm.plan import data_jobs, run_jobs
+from relm.plan.jobs import RecipeJob
+from relm.recipes import identity
+from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, TokenizerJob
+from relm.recipes.plan import REFERENCE, TRAINED, Plan
+from relm.recipes.published_models import PICKLED_WEIGHTS, WEIGHTS_FILES
+from relm.recipes.remote_files import RemoteFile
+
+EDITED = "was it edited during the run? Give the same command again"
+
+
+def plan_of_run(wildcards: Any) -> Plan:
+    """Return the plan of the recipe that a path names or, of several seeds, of the run with the path's fingerprint.
+
+    Raises:
+        RelmError: the recipe has no run with the path's fingerprint, or a result's name is another spelling of the run's.
+    """
+    plan = PROJECT.plan(wildcards.recipe)
+    if not hasattr(wildcards, "fingerprint"):
+        require_name(wildcards.recipe)
+        return plan
+    run = plan.find_run(wildcards.fingerprint)
+    if run is None:
+        raise RelmError(
+            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, requested was {wildcards.fingerprint}: {EDITED}"
+        )
+    return run
+
+
+def require_key(path: Path | None, wildcards: Any, of: str = "") -> None:
+    """Raise RelmError unless the folder of a product has the key that a path names.
+
+    Args:
+        path: the product's path now; None: nothing makes it.
+        wildcards: those of the path that is requested.
+        of: what makes the product, for the message; empty: the recipe.
+    """
+    if path is None or path.parent.name != wildcards.key:
+        raise RelmError(
+            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, requested was key {wildcards.key}: was a recipe edited "
+            "during the run? Give the same command again"
+        )
+
+
+def _find(kind: type[DataJob], wildcards: Any) -> Any:
+    """Return the job that makes a product with the key, and of the dataset, that a path names."""
+    return PROJECT.find_job(kind, wildcards.key, wildcards.get("dataset"))
+
+
+def _download(kind: str, name: str, spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> RecipeJob:
+    """Return the download of the file that a path names.
+
+    Raises:
+        RelmError: the dataset or test has no such file, or its sha256 differs from the path's.
+    """
+    if wildcards.shard not in files:
+        raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
+    file = files[wildcards.shard]
+    if file.key != wildcards.key:
+        raise RelmError(f"{spec}: {wildcards.shard} has sha256 {file.key}..., requested was {wildcards.key}...: {EDITED}")
+    folder = identity.work_folder() / "downloads" / data_jobs.FOLDERS[kind]
+    return data_jobs.download(kind, name, file.sha256, folder / name / file.key / wildcards.shard)
+
+
+def _download_data(wildcards: Any) -> RecipeJob:
+    name = wildcards.dataset
+    return _download("dataset", name, PROJECT.dataset_path(name), PROJECT.dataset(name).files, wildcards)
+
+
+def _download_test(wildcards: Any) -> RecipeJob:
+    name = wildcards.test
+    return _download("test", name, PROJECT.test_path(name), PROJECT.test(name).files, wildcards)
+
+
+def _model_file(wildcards: Any) -> RecipeJob:
+    """Return the download of a model's file, or its copy from a local folder."""
+    name, work = wildcards.model, identity.work_folder()
+    model = PROJECT.model(name)
+    content = identity.model_content(name, model, work / "folders")
+    for files in (model.weights_files, model.tokenizer_files):
+        part = identity.part_of(content, files)
+        if identity.digest(part) == wildcards.key and wildcards.file in part:
+            folder = work / "downloads" / "models" / name / wildcards.key
+            folder = work / "models" / f"{name}-{wildcards.key}" if model.folder else folder
+            return data_jobs.download("model", name, part[wildcards.file], folder / wildcards.file)
+    source = f"folder {model.folder}" if model.folder else "its files"
+    raise RelmError(f"{PROJECT.model_path(name)}: no {wildcards.file} with key {wildcards.key} is in {source}: {EDITED}")
+
+
+def _convert_weights(wildcards: Any) -> RecipeJob:
+    name, key, work = wildcards.model, wildcards.key, identity.work_folder()
+    pickled = work / "downloads" / "models" / name / key / PICKLED_WEIGHTS
+    return data_jobs.convert_weights(name, pickled, work / "converted" / f"{name}-{key}" / WEIGHTS_FILES[0])
+
+
+def _contamination(wildcards: Any) -> RecipeJob:
+    plan, test = plan_of_run(wildcards), wildcards.test
+    if test not in plan.contamination():
+        raise RelmError(f"recipe {plan.name} counts no items of {test}; set contamination: true, and name the test in evaluate")
+    require_key(plan.contamination()[test], wildcards)
+    return run_jobs.contamination(plan, test)
+
+
+def _evaluate(wildcards: Any) -> RecipeJob:
+    plan = plan_of_run(wildcards)
+    require_key(plan.evaluations(wildcards.of).get(wildcards.task), wildcards)
+    return run_jobs.evaluate(plan, wildcards.of, wildcards.task)
+
+
+def _verify(of: str) -> Callable[[Any], RecipeJob]:
+    def find(wildcards: Any) -> RecipeJob:
+        plan = plan_of_run(wildcards)
+        if of == REFERENCE:
+            require_reference(plan)
+        require_key(plan.verdict(of), wildcards)
+        return run_jobs.verify(plan, of)
+
+    return find
+
+
+def require_reference(plan: Plan) -> None:
+    """Raise RelmError unless a recipe names weights that its authors released."""
+    if plan.reference_model is None:
+        raise RelmError(
+            f"recipe {plan.name} names no weights of its authors; set expect_reference to the name of a model in "
+            "recipes/models/ with weights"
+        )
+
+
+def _report(wildcards: Any) -> RecipeJob:
+    plan = plan_of_run(wildcards)
+    require_key(plan.report_folder / "report.html", wildcards)
+    return run_jobs.report(plan)
+
+
+def _publish(of: str) -> Callable[[Any], RecipeJob]:
+    def find(wildcards: Any) -> RecipeJob:
+        plan = plan_of_run(wildcards)
+        if of == REFERENCE:
+            require_reference(plan)
+        return run_jobs.publish(plan, of)
+
+    return find
+
+
+_FIND: dict[str, Callable[[Any], RecipeJob]] = {
+    "download_data": _download_data,
+    "download_model": _model_file,
+    "copy_model": _model_file,
+    "convert_weights": _convert_weights,
+    "extract_range": lambda each: data_jobs.extract_range(_find(DocumentsJob, each), each.shard, each.part),
+    "extract": lambda each: data_jobs.extract(_find(DocumentsJob, each), each.shard),
+    "list_removed": lambda each: data_jobs.list_removed(_find(KeptDocumentsJob, each)),
+    "remove_listed": lambda each: data_jobs.remove_listed(_find(KeptDocumentsJob, each), each.shard, each.split),
+    "tokenizer": lambda each: data_jobs.make_tokenizer(_find(TokenizerJob, each)),
+    "pregenerate": lambda each: data_jobs.pregenerate(_find(ExamplesJob, each), each.shard),
+    "import_tokens": lambda each: data_jobs.import_tokens(_find(ExamplesJob, each), each.shard, each.split),
+    "manifest": lambda each: data_jobs.manifest(_find(ExamplesJob, each)),
+    "pretrain": lambda each: run_jobs.pretrain(plan_of_run(each), each.phase),
+    "compile": lambda each: run_jobs.compile_programs(plan_of_run(each)),
+    "download_test": _download_test,
+    "contamination": _contamination,
+    "evaluate": _evaluate,
+    "verify": _verify(TRAINED),
+    "verify_reference": _verify(REFERENCE),
+    "report": _report,
+    "publish": _publish(TRAINED),
+    "publish_reference": _publish(REFERENCE),
+}
+
+
+def find_job(rule: str, wildcards: Any) -> RecipeJob:
+    """Return the planned job of a rule.
+
+    Raises:
+        RelmError: a recipe has faults, or was edited since the command was given.
+    """
+    return _FIND[rule](wildcards)
+
+
+def inputs(rule: str) -> Callable[[Any], dict[str, Any]]:
+    """Return the input function of a rule, for `unpack`."""
+    return report_faults(lambda wildcards: inputs_of(find_job(rule, wildcards)))
+
+
+def inputs_of(job: RecipeJob) -> dict[str, Any]:
+    """Return the inputs of a job as Snakemake takes them."""
+    content = {name: ancient(strings(list(files))) for name, files in {**job.hashed, **job.listed}.items()}
+    hashes = sidecars([path for files in job.hashed.values() for path in files])
+    return {"sidecars": hashes, **content, **{name: strings(list(files)) for name, files in job.dated.items()}}
+
+
+def command(rule: str) -> Callable[..., str]:
+    """Return the function of a rule's parameter with its command, for Snakemake's own paths.
+
+    As it depends on resources, Snakemake makes nothing again if it changes; the key in the path identifies the job.
+    """
+
+    @report_faults
+    def words(wildcards: Any, input: Any, output: Any, threads: int, resources: Any) -> str:
+        job = find_job(rule, wildcards)
+        places = {path: output[name] for name, path in job.outputs.items()}
+        for name, files in job.inputs.items():
+            found = input.get(name, [])
+            places |= dict(zip(files, [found] if isinstance(found, str) else found, strict=False))
+        return shlex.join([*launch(job.run, getattr(resources, "processes", 1)), *job.command(places, threads)])
+
+    return words

@@ -1,0 +1,176 @@
+"""The jobs of a run: training, evaluations, verdict, report and published folder."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import sidecar_of
+from relm.plan.data_jobs import list_data_jobs
+from relm.plan.jobs import RecipeJob, Words, flags, sha256_flag
+from relm.plan.products import find_maker, published_files
+from relm.recipes.devices import HOST
+from relm.recipes.evaluation_place import evaluation_device, tuning_pipeline
+from relm.recipes.evaluations import HARNESS_TASKS
+from relm.recipes.jobs import with_indexes
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
+from relm.recipes.run_folder import WEIGHTS
+from relm.recipes.run_name import is_execution
+
+
+def _of_run(step: str, plan: Plan, name: str = "") -> list[str]:
+    """Return the first words of a step that plans the recipe again, and refuses another fingerprint."""
+    return [step, name or plan.run_name, "--fingerprint", plan.fingerprint]
+
+
+def _settings(plan: Plan) -> list[str]:
+    """Return `--set run.KEY=VALUE ...`, for steps that read how a run is executed."""
+    return [word for change in plan.changes if is_execution(change.setting) for word in ("--set", change.setting)]
+
+
+def pretrain(plan: Plan, phase: str) -> RecipeJob:
+    """Return the job that trains a phase."""
+    start, kept = plan.starting_weights(phase), plan.kept_optimizer(phase)
+    words = [*_of_run("pretrain", plan), "--phase", phase, *flags({"manifest": plan.manifest(phase)})]
+    words += flags({"tokenizer": plan.tokenizer, "init_from": [start[0].parent] if start else []})
+    output = plan.model_folder(phase) / WEIGHTS
+    words += [*flags({"optimizer_from": [kept] if kept else []}), *_settings(plan), "--output", output]
+    return RecipeJob(
+        words,
+        {"model": output},
+        hashed={"start": start[:1]},
+        dated={"manifest": [plan.manifest(phase)]},
+        listed={
+            "shards": with_indexes(plan.example_files(phase, "train")),
+            "tokenizer": [plan.tokenizer],
+            "start_configuration": start[1:],
+        },
+        run=plan.recipe.run,
+    )
+
+
+def contamination(plan: Plan, name: str) -> RecipeJob:
+    """Return the job that counts the items of a test that training documents have."""
+    test, output = plan.tests[name], plan.contamination()[name]
+    read = {
+        "file": [plan.test_downloads(name)["file"]],
+        "documents": [plan.documents(shard, "train") for shard in plan.shards],
+    }
+    key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
+    expected = sha256_flag({file: sha256 for file, sha256 in test.sha256.items() if file == test.file})
+    words = ["contamination", "--format", str(test.item_format), *key, *expected, *flags({**read, "output": output})]
+    return RecipeJob(words, {"counts": output}, read, takes_workers=True)
+
+
+def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
+    """Return the job of an evaluation of trained (`eval`), starting (`before`) or released (`reference`) weights."""
+    declaration, output = plan.evaluation(task), plan.evaluations(of)[task]
+    weights, configuration = plan.evaluated_model(of)
+    # The sidecar of trained weights has their configuration's hash.
+    hashed, listed = {"model": [weights]}, {"configuration": [configuration]}
+    if of != TRAINED:
+        hashed["model"], listed = [weights, configuration], {}
+    dated, options = dict[str, Sequence[Path]](), list[Any]()
+    if declaration.reads_log_alone:
+        run, listed["logs"] = plan.recipe.run, plan.logs
+        options = [*flags({"logs": plan.logs}), "--trained-on", *filter(None, (run.device, run.topology))]
+    else:
+        if "manifest" in declaration.inputs:
+            examples = plan.evaluated_examples(task)
+            dated["manifest"], listed["shards"] = [examples.manifest], with_indexes(examples.files())
+        if "tokenizer" in declaration.inputs:
+            listed["tokenizer"] = [plan.tokenizer]
+        tests = plan.test_downloads(task) if declaration.is_protocol else {}
+        hashed |= {name: [file] for name, file in tests.items()}
+        test = plan.tests.get(task)
+        expected = {**plan.evaluated_sha256(of), **(test.sha256 if test else {})}
+        named = {**dated, "tokenizer": listed.get("tokenizer", []), **tests}
+        options = [*sha256_flag(expected), *flags(named), *_execution(plan, task)]
+    described = ["--job", plan.evaluation_identity(task), "--model", weights]
+    words = ["evaluate", *described, *options, "--output", output]
+    return RecipeJob(words, {"figures": output}, hashed, dated, listed, short_form=declaration.command)
+
+
+def _execution(plan: Plan, task: str) -> Words:
+    """Return the options of an evaluation that are no files: the device, its pipeline, and how many examples are read."""
+    declaration, device, pipeline = plan.evaluation(task), evaluation_device(plan, task), tuning_pipeline(plan, task)
+    has_folder = "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir()
+    options: list[Any] = ["--task-folder", str(HARNESS_TASKS)] if has_folder else []
+    options += ["--device", device] if device != HOST else []
+    if pipeline is not None:
+        options += ["--pipeline", pipeline.model_dump(mode="json", exclude_defaults=True)]
+    return options + (["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else [])
+
+
+def verify(plan: Plan, of: str = TRAINED) -> RecipeJob:
+    """Return the job of the verdict on the trained weights of all seeds, or on the authors' released ones."""
+    read, output = _judged(plan, of), plan.verdict(of)
+    reference = ["--reference"] if of == REFERENCE else []
+    words = [*_of_run("verify", plan), *reference, *flags({**read, "output": output})]
+    # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
+    weights = {"model": read.pop("model")}
+    return RecipeJob(
+        words,
+        {"verdict": output},
+        hashed=weights if of == TRAINED else {},
+        dated=read,
+        listed=weights if of == REFERENCE else {},
+    )
+
+
+def _judged(plan: Plan, of: str) -> dict[str, Sequence[Path]]:
+    """Return the weights and figures of a verdict; of trained weights those of each seed."""
+    runs = plan.runs if of == TRAINED else (plan,)
+    evaluations = [path for run in runs for path in run.evaluations(of).values()]
+    return {"model": [run.evaluated_model(of)[0] for run in runs], "evaluations": evaluations}
+
+
+def report(plan: Plan) -> RecipeJob:
+    """Return the job that writes the report and what is published with it."""
+    weights, output = _judged(plan, TRAINED), plan.report_folder / "report.html"
+    read = {
+        "verify": [plan.verdict()],
+        "evaluations": weights.pop("evaluations"),
+        "before": list(plan.evaluations(BEFORE).values()),
+        "contamination": list(plan.contamination().values()),
+    }
+    words = [*_of_run("report", plan), *flags(read), *_settings(plan), "--output", output]
+    return RecipeJob(words, {"report": output}, weights, read)
+
+
+def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
+    """Return the job that copies a run's files to `results/NAME`, or the figures of released weights beside it."""
+    if of == REFERENCE:
+        output, words = plan.reference_results, _of_run("publish", plan, plan.published_name)
+        read = {"verdict": [plan.verdict(of)], "evaluations": list(plan.evaluations(of).values())}
+        return RecipeJob([*words, "--reference", *_settings(plan), "--output", output], {"folder": output}, dated=read)
+    files = published_files(plan, only_required=True)
+    trained = [path for name, path in files.items() if find_maker(name)[0] == "pretrain"]
+    weights = [run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in run.phases]
+    return RecipeJob(
+        [*_of_run("publish", plan, plan.published_name), *_settings(plan), "--output", plan.results],
+        {"folder": plan.results},
+        dated={"derived": [path for path in files.values() if path not in trained], "hashes": list(map(sidecar_of, weights))},
+        listed={"trained": [path for path in trained if path.suffixes != [".safetensors", ".json"]]},
+    )
+
+
+def compile_programs(plan: Plan) -> RecipeJob:
+    """Return the job that compiles a run's programs for a TPU, without one."""
+    words: Words = [*_of_run("compile", plan), *_settings(plan), "--output", plan.compilation]
+    return RecipeJob(words, {"compilation": plan.compilation})
+
+
+def list_jobs(plan: Plan) -> Iterator[RecipeJob]:
+    """Yield the jobs that make a run's published folder, in the order of the data flow, as if nothing were there."""
+    jobs = (*list_data_jobs(plan), *_list_run_jobs(plan))
+    yield from {job.makes: job for job in jobs}.values()
+
+
+def _list_run_jobs(plan: Plan) -> Iterator[RecipeJob]:
+    for run in plan.runs:
+        yield from (pretrain(run, phase) for phase in run.phases)
+    yield from (contamination(plan, test) for test in plan.contamination())
+    yield from (evaluate(plan, BEFORE, task) for task in plan.evaluations(BEFORE))
+    yield from (evaluate(run, TRAINED, task) for run in plan.runs for task in run.evaluations())
+    yield verify(plan)
+    yield report(plan)

@@ -1,0 +1,138 @@
+"""`relm STEP NAME`: run one of a recipe's jobs, or print its command, with the files and options of the plan."""
+
+import argparse
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relm.containers.shell_line import docker_line, plain_line
+from relm.devices.ipu.instances import launch
+from relm.errors import RelmError
+from relm.plan.jobs import RecipeJob
+from relm.plan.run_jobs import list_jobs
+from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.project import Project
+from relm.recipes.redaction import mask_value
+from relm.recipes.run_folder import WEIGHTS
+from relm.recipes.run_name import RunName
+from relm.steps import list_steps
+from relm.steps.contract import recipe_name
+from relm.steps.parser import parser
+
+BOTH = "both"
+
+
+@dataclass(frozen=True)
+class NamedStep:
+    """A step of a recipe, as the words of a command name it."""
+
+    recipe: str
+    """The run's name, with settings."""
+    which: str | None
+    """Number, from 1, of one of several jobs, or a part of what it makes."""
+    printed: str | None
+    """`plain`, `docker` or `both`: the command is printed and not run."""
+    options: list[str]
+    """Options of the step, which count over those of the plan."""
+
+
+def read_words(words: Sequence[str]) -> NamedStep:
+    """Return the parts of `NAME [WHICH] [--set KEY=VALUE] [--print [plain|docker]] [OPTION ...]`."""
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--set", action="append", default=[])
+    reader.add_argument("--print", nargs="?", const=BOTH, choices=("plain", "docker", BOTH), dest="printed")
+    found, rest = reader.parse_known_args(list(words[1:]))
+    which = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    return NamedStep(str(RunName.parse(recipe_name(words[0])).vary(found.set)), which, found.printed, rest)
+
+
+def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
+    """Return the whole command of a job, from `relm` on or from what starts several processes of it.
+
+    Raises:
+        RelmError: there is no such recipe, it has no such job or several, or its results are not there.
+    """
+    plan = project.plan(named.recipe)
+    if list_steps()[step].reads_result:
+        if not (plan.results / WEIGHTS).exists():
+            raise RelmError(
+                f"{plan.results}/{WEIGHTS}: no such file; `snakemake {plan.results}` trains and publishes that model, and "
+                "--model takes any other"
+            )
+        return ["relm", step, "--model", str(plan.results), *named.options]
+    job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which)
+    started = launch(job.run, job.run.processes if job.run else 1)
+    words = [*(started[2:] if started[0] == "python" else started), *job.command()]
+    return [*leave_out_given(words, named.options), *named.options]
+
+
+def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None) -> RecipeJob:
+    """Return the one job of a step that is meant.
+
+    Raises:
+        RelmError: there is none, or several.
+    """
+    fitting = [job for job in jobs if step in (job.step, job.short_form)]
+    if not fitting:
+        if any(declaration.command == step for declaration in EVALUATIONS):
+            raise RelmError(f"recipe {name} has no evaluation {step}; add it to `evaluate`, or give its model and files")
+        steps = list(dict.fromkeys(job.step for job in jobs))
+        near = difflib.get_close_matches(step, steps, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(steps)}"
+        raise RelmError(f"{name} has no step {step!r}; {hint}")
+    if which is not None and which.isdecimal():
+        chosen = fitting[int(which) - 1 : int(which)] if int(which) else []
+    else:
+        chosen = [job for job in fitting if which is None or which in str(job.makes)]
+    if len(chosen) == 1:
+        return chosen[0]
+    found = f"step {step} of {name} has {len(fitting)} jobs"
+    if which is not None:
+        found = f"{len(chosen) or 'no'} jobs of step {step} of {name} fit {which!r}"
+    listed = [f"  {number}  {job.makes}" for number, job in enumerate(fitting, 1)]
+    raise RelmError("\n".join([f"{found}; say which, by number or by a part of what it makes:", *listed]))
+
+
+def describe_command(project: Project, argv: Sequence[str], printed: str) -> str:
+    """Return the lines of a command that a shell in the checkout can run: plain, and as `docker run`.
+
+    Args:
+        argv: as `find_command` returns it.
+        printed: `plain` or `docker` for this line alone, or `both`.
+
+    Raises:
+        RelmError: the line of `docker run` alone is asked for, and the step has no image.
+    """
+    words = mask_value(list(argv))
+    plain, docker = plain_line(words, os.environ), docker_line(words, project, environment=os.environ)
+    if printed == "plain":
+        return plain
+    if printed == "docker":
+        if docker.line is None:
+            raise RelmError(f"this step has no image to run in: {docker.caveat}; --print plain has its other line")
+        return docker.line
+    in_image = [f"# in its image, {docker.image}:", docker.line] if docker.line else ["# in no image:"]
+    caveat = [f"# {line}" for line in (docker.caveat or "").splitlines()]
+    return "\n".join(["# in the checkout:", plain, "", *map(str, in_image), *caveat])
+
+
+def leave_out_given(command: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return a step's command without the options of several values that the user's words have, which would add up.
+
+    >>> leave_out_given(["relm", "inspect", "--documents", "a", "b", "--output", "c"], ["--documents", "d"])
+    ['relm', 'inspect', '--documents', 'a', 'b', '--output', 'c']
+    >>> leave_out_given(["relm", "pregenerate", "--documents", "a", "b", "--output", "c"], ["--doc=d"])
+    ['relm', 'pregenerate', '--output', 'c']
+    """
+    step = next((word for word in command[command.index("relm") + 1 :] if not word.startswith("-")), "")
+    reader = parser(list_steps()).parsers.get(step)
+    several = [name for each in reader._actions if each.nargs in ("+", "*") for name in each.option_strings] if reader else []
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    kept, leaves = list[str](), False
+    for word in command:
+        if word.startswith("--"):
+            leaves = word in several and any(word.startswith(name) for name in given)
+        if not leaves:
+            kept.append(word)
+    return kept
