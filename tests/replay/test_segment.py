@@ -15,11 +15,11 @@ import pytest
 from relm.artifact import SEAL, read_json, seal, sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
+from relm.plan.published_files import format_checksums, read_checksums
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import RECORDS, WEIGHTS
 from relm.replay.attested_run import find_run, read_lines
-from relm.replay.published_files import format_checksums, read_checksums
 from relm.replay.segment import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again
 from relm.reporting.publish import publish
 from relm.training import input as training_input

@@ -14,8 +14,8 @@ from relm.artifact import sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
 from relm.graph.reruns import Reruns, _is_of_another_report
+from relm.plan.published_files import compare_files
 from relm.recipes.resolved import resolve
-from relm.replay.published_files import compare_files
 from relm.reporting.check import DamagedResult, check_folders, describe_published
 from relm.reporting.publish import publish
 from relm.reporting.report import write_report

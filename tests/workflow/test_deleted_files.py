@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import sha256_of
-from relm.replay.attested_run import read_lines
-from relm.training.attested_hashes import line_facts
+from relm.training.attested_hashes import line_facts, read_lines
 from small_project import Commands
 
 SEED = random.SystemRandom().randrange(10**6)

@@ -1,20 +1,16 @@
 """A run on a machine by arithmetic: its hours at the published peak, their price, and whether it fits. Imports no torch."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine
-from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase
+from relm.training.machine_peak import find_peak
 
 SHARES = (0.2, 0.4, 0.6)
 """Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
 USUAL = 0.4
 """The share for which one figure stands."""
-PASSES = {None: 1, "default": 1, "high": 3, "highest": 6}
-"""Precision of products of float32 tensors -> passes through a unit that has no products of float32, by PyTorch/XLA."""
 
 
 class PhaseWork(NamedTuple):
@@ -28,47 +24,6 @@ class PhaseWork(NamedTuple):
     def total(self) -> int:
         """Return the operations of all steps."""
         return self.phase.steps * self.step_operations
-
-
-def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
-    """Return the peak of one device in 10^12 operations per second; None: no figure is published.
-
-    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several. An IPU has none for
-    bfloat16: its pipelines compute in float16 instead.
-
-    Args:
-        machine: the machine.
-        precision: the precision of a phase.
-        products: the run's `float32_matmul_precision`; None: the machine's.
-    """
-    if machine.peak is None:
-        return None
-    published: float | None = getattr(machine.peak, precision)
-    if published is None and precision == "float32" and machine.topology is not None and machine.peak.bfloat16 is not None:
-        return machine.peak.bfloat16 / PASSES[products or machine.float32_matmul_precision]
-    if published is None and precision == "bfloat16" and DEVICES[machine.device].pipelined:
-        return machine.peak.float16
-    return published
-
-
-def fill_in_peak(plan: Plan, phase: str) -> Plan:
-    """Return the plan with the published peak of its machine as `run.peak_teraflops`, where the recipe states none.
-
-    It is the peak of a whole accelerator, of TPUs a chip, because training counts these. The plan is unchanged if none is
-    published, or if one process drives several accelerators that are no slice.
-    """
-    machine, run = plan.machine, plan.recipe.run
-    if (
-        machine is None
-        or run.peak_teraflops is not None
-        or (machine.slice is None and machine.processes != machine.device_count)
-    ):
-        return plan
-    peak = find_peak(machine, plan.recipe.pretrain[phase].precision, run.float32_matmul_precision)
-    if peak is None:
-        return plan
-    filled = run.model_copy(update={"peak_teraflops": peak * machine.device_count / machine.chip_count})
-    return dataclasses.replace(plan, recipe=plan.recipe.model_copy(update={"run": filled}))
 
 
 def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:

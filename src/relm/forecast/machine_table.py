@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from relm.forecast.machine_figures import SHARES, PhaseWork, find_peak, hours_at_peak, price_of_hour
+from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak, price_of_hour
 from relm.formatting import format_hours
 from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine, Peak
 from relm.recipes.run import Run
+from relm.training.machine_peak import find_peak
 
 
 def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:

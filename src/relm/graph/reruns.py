@@ -17,12 +17,12 @@ from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, stop_at_faults
 from relm.graph.jobs import find_job, inputs_of, plan_of_run
+from relm.plan.published_files import DAMAGED, MISSING
 from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import REFERENCE, Plan
 from relm.recipes.resolved import differing_keys, resolve
 from relm.recipes.run_folder import CHECKSUMS
-from relm.replay.published_files import DAMAGED, MISSING
 from relm.reporting.known_hashes import find_differences, knows_file
 from relm.reporting.paper_files import DIFFERENCES, PAPERS, TABLE
 from relm.reporting.replaced_results import describe_replaced, find_replaced

@@ -3,7 +3,6 @@
 A segment is the steps from one line of `checkpoints.jsonl` to the next; segment 0 begins with the phase. Imports no torch.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import read_json, require_regular_file, sha256_of
+from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.plan.products import published_name
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
-from relm.training.attested_hashes import line_facts, state_sha256
+from relm.training.attested_hashes import line_facts, read_lines, state_sha256
 from relm.training.checkpoint_state import STATE, read_state
 
 # The facts on how its files were made that a line of checkpoints.jsonl must have.
@@ -295,29 +294,6 @@ def _phase(plan: Plan, wanted: str | None) -> str:
         fault = f"has no phase {wanted!r}" if wanted else "has several phases"
         raise RelmError(f"recipe {plan.name} {fault}; give --phase {' or '.join(plan.phases)}")
     return wanted
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines, each with a `step`, in ascending order.
-
-    Raises:
-        RelmError: the file is absent, or a line is not such an object.
-    """
-    require_regular_file(path)
-    if not path.exists():
-        raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
-    lines: list[dict[str, Any]] = []
-    content = path.read_text(encoding="utf-8", errors="replace")  # invalid UTF-8 is no JSON, or no attested line
-    for number, text in enumerate(content.splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            ascends = isinstance(line["step"], int) and line["step"] > (lines[-1]["step"] if lines else 0)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            ascends = False
-        if not ascends:
-            raise RelmError(f"{path}, line {number}: expected an object of a later step than the one before, found {text[:80]}")
-        lines.append(line)
-    return lines
 
 
 def _checkpoint(line: Mapping[str, Any]) -> AttestedCheckpoint:

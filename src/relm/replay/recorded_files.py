@@ -11,10 +11,10 @@ from typing import Any
 from relm.artifact import checked_sidecar, read_json, read_sealed, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.plan.products import published_files
+from relm.plan.published_files import MISSING, compare_files, read_crate_hashes
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, CHECKSUMS, LOG, METADATA, PROVENANCE, WEIGHTS
 from relm.replay.attested_run import AttestedRun, Segment
-from relm.replay.published_files import MISSING, compare_files, read_crate_hashes
 from relm.training.model_files import require_no_others
 
 Record = Mapping[str, Any]

@@ -27,7 +27,7 @@ from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
-from relm.replay.attested_run import AttestedRun, Segment, find_run, read_lines
+from relm.replay.attested_run import AttestedRun, Segment, find_run
 from relm.replay.recorded_files import describe_attested, describe_checked_files, wrong_files, wrong_inputs
 from relm.replay.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
@@ -40,6 +40,7 @@ from relm.replay.resemblance import (
     update_difference,
 )
 from relm.training.architecture import configuration, initial_model
+from relm.training.attested_hashes import read_lines
 from relm.training.checkpoint_state import read_state, write_state
 from relm.training.interruption import Preempted
 from relm.training.loop import pretrain

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.plan.published_files import LISTS, MISSING, UNEXPECTED, FileDifference, find_changed, first_differing_step
 from relm.provenance.deleted_sources import describe_deleted, find_deleted
 from relm.provenance.step_record import collect
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
-from relm.replay.published_files import LISTS, MISSING, UNEXPECTED, FileDifference, find_changed, first_differing_step
 from relm.replay.recorded_files import describe_checked_files, published_records, wrong_files
 from relm.reporting.known_hashes import find_differences
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.plan.products import published_name
+from relm.plan.published_files import find_changed
 from relm.recipes.expectations import Noise
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
 from relm.recipes.run_folder import LOG, MACHINES
 from relm.recipes.run_name import RunName
-from relm.replay.published_files import find_changed
 from relm.reporting.check import require_as_published
 from relm.reporting.equivalence import MeanDifference, Spread
 from relm.reporting.stored_runs import StoredRun, find_stored_runs, read_object

@@ -13,9 +13,9 @@ from relm.artifact import read_json
 from relm.corpus.hub_files import read_hugging_face_endpoint
 from relm.errors import RelmError
 from relm.formatting import format_bytes, format_row
+from relm.plan.published_files import format_checksums
 from relm.recipes.redaction import mask_secrets
 from relm.recipes.run_folder import CHECKSUMS, METADATA
-from relm.replay.published_files import format_checksums
 from relm.reporting.check import require_whole
 
 TOKEN = "HF_TOKEN"

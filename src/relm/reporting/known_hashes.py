@@ -9,9 +9,9 @@ from pathlib import Path
 
 from relm.artifact import read_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
+from relm.plan.published_files import FileDifference, compare_files
 from relm.recipes.identity import work_folder
 from relm.recipes.run_folder import CHECKSUMS
-from relm.replay.published_files import FileDifference, compare_files
 
 
 def _cache_of(folder: Path) -> Path | None:

@@ -11,10 +11,10 @@ from relm.artifact import atomic_file, sha256_of
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.plan.products import find_maker, published_files
+from relm.plan.published_files import format_checksums, read_crate_hashes
 from relm.provenance.step_record import require_as_made, require_phases_as_made
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKSUMS, METADATA, WEIGHTS
-from relm.replay.published_files import format_checksums, read_crate_hashes
 from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
 from relm.reporting.known_hashes import note_checked
 from relm.training.model_files import checked_model

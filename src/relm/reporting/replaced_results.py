@@ -9,9 +9,9 @@ from typing import Any
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
+from relm.plan.published_files import list_names
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import REPLACED, VERIFY, newest_first
-from relm.replay.published_files import list_names
 
 # Keys of a recipe that do not decide its fingerprint.
 _NOT_HASHED = frozenset({"title", "paper", "source", "run", "on", "evaluate", "original_corpus", "deviations"})

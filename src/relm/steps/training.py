@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
-    from relm.forecast.machine_figures import fill_in_peak
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
-    from relm.replay.lost_logs import replaced_logs
     from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
+    from relm.training.lost_logs import replaced_logs
+    from relm.training.machine_peak import fill_in_peak
 
     plan = plan_of(a)
     if a.phase not in plan.phases:

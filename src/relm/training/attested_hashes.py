@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from relm.artifact import require_regular_file
 from relm.errors import RelmError
 from relm.recipes.run_folder import CURVE, LOGS, MACHINES, RESUMED_AFTER
 
@@ -97,3 +98,26 @@ def _sha256(text: str) -> str:
 def _canonical(value: Mapping[str, Any]) -> str:
     kept = {key: inner for key, inner in value.items() if key not in MACHINE_COLUMNS}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines, each with a `step`, in ascending order.
+
+    Raises:
+        RelmError: the file is absent, or a line is not such an object.
+    """
+    require_regular_file(path)
+    if not path.exists():
+        raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
+    lines: list[dict[str, Any]] = []
+    content = path.read_text(encoding="utf-8", errors="replace")  # invalid UTF-8 is no JSON, or no attested line
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            ascends = isinstance(line["step"], int) and line["step"] > (lines[-1]["step"] if lines else 0)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            ascends = False
+        if not ascends:
+            raise RelmError(f"{path}, line {number}: expected an object of a later step than the one before, found {text[:80]}")
+        lines.append(line)
+    return lines

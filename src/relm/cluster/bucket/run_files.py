@@ -13,10 +13,10 @@ from typing import Any
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.plan.products import list_shared_files, match_published_files, match_run_files
+from relm.plan.published_files import recorded_sha256
 from relm.recipes import identity
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKSUMS, WEIGHTS
-from relm.replay.published_files import recorded_sha256
 
 _ANY = re.compile(".*", re.DOTALL)
 # Folders of a checkout with code that is run, and those of runs: none of them counts as the user's own.

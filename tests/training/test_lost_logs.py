@@ -12,7 +12,7 @@ from relm.artifact import sha256_of, write_json
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, LOG, acceptance_of
-from relm.replay import lost_logs
+from relm.training import lost_logs
 from relm.training.checkpoint_state import read_state, write_state
 from relm.training.checkpoints import IDENTITY, open_list, save_checkpoint
 from relm.training.interruption import run_lock

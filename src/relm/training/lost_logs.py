@@ -18,11 +18,10 @@ from relm.devices.ranks import rank
 from relm.errors import RelmError
 from relm.formatting import format_duration
 from relm.plan.products import published_name
+from relm.plan.published_files import recorded_sha256
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, acceptance_of
-from relm.replay.attested_run import read_lines
-from relm.replay.published_files import recorded_sha256
-from relm.training.attested_hashes import find_log_fault
+from relm.training.attested_hashes import find_log_fault, read_lines
 from relm.training.checkpoint_state import read_state
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.interruption import run_lock
