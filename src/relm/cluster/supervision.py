@@ -176,11 +176,7 @@ def handle_interrupts() -> None:
 
 
 def exit_if_interrupted() -> None:
-    """End with the exit status of Ctrl-C if there was one; Snakemake would end with that of an error.
-
-    Raises:
-        SystemExit: there was one.
-    """
+    """End with the exit status of Ctrl-C if there was one; Snakemake would end with that of an error."""
     if Interrupts.count:
         raise SystemExit(INTERRUPTED)
 

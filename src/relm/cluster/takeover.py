@@ -65,9 +65,6 @@ def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> st
 
     Returns:
         A sentence with the step after which the target resumes.
-
-    Raises:
-        RelmError: the runs differ, the target has begun, the source is running, is finished, or has no checkpoint.
     """
     _require_same_run(target, source)
     folder, partial, before = _folders(target)
@@ -145,12 +142,7 @@ def _locks(plan: Plan) -> Iterator[None]:
 
 
 def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, int | None]:
-    """Return phase -> the step of its newest intact checkpoint, None for a finished phase; phases after that have nothing.
-
-    Raises:
-        RelmError: all phases of the same recipe are finished, and that is not taken; or there is neither a finished phase nor a
-            checkpoint.
-    """
+    """Return phase -> the step of its newest intact checkpoint, None for a finished phase; phases after that have nothing."""
     steps: dict[str, int | None] = {}
     for phase in source.phases:
         weights = source.model_folder(phase) / WEIGHTS
@@ -179,11 +171,7 @@ def _name_of_run(plan: Plan) -> RunName:
 
 
 def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
-    """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first.
-
-    Raises:
-        RelmError: a checkpoint belongs to another run, from which the trainer would not resume.
-    """
+    """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first."""
     for checkpoint in sorted((source.run_folder / phase).glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
             state = read_state(checkpoint)

@@ -94,11 +94,7 @@ def build_context(client: Any, context: Context, image: Image, role: Role) -> tu
 
 
 def log_steps(answers: Iterable[Mapping[str, Any]], role: str) -> None:
-    """Log each instruction of a Dockerfile as the engine begins it, with the seconds until then.
-
-    Raises:
-        RelmError: the build failed; has the last lines that the engine printed.
-    """
+    """Log each instruction of a Dockerfile as the engine begins it, with the seconds until then."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     started = time.monotonic()
     for line in _read_lines(answers, last):

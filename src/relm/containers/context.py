@@ -83,9 +83,6 @@ def fetch_wheels(lock: Path, wanted: str) -> Path:
     """Return a folder with the wheels that a part of a lock file names, fetched once for all checkouts.
 
     An interrupted fetch begins again.
-
-    Raises:
-        RelmError: pip could not get a file, or got one with another hash.
     """
     folder = cache_folder() / f"wheels-{lock.stem}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +123,6 @@ def lay_out(
         loggers: the image gets TensorBoard and Weights & Biases as well.
         snapshot: the moment of Debian's packages, such as 20261120T000000Z; "none": those of the base's own sources; None: the
             Dockerfile's.
-
-    Raises:
-        RelmError: a base's digest is not verified and none is given instead, wheels cannot be fetched, or the snapshot is no
-            moment, or the image's Dockerfile installs no packages of Debian.
     """
     moment = (
         {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, checkout / "containers" / role / "Dockerfile")}

@@ -81,11 +81,7 @@ def execute(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> NoR
 
 @contextlib.contextmanager
 def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Any]:
-    """Yield a `docker.DockerClient` of the engine: at DOCKER_HOST if that is set, else at Docker's socket or podman's service.
-
-    Raises:
-        RelmError: there is no engine, no right to its socket, or what answers is not the engine that runs the steps.
-    """
+    """Yield the engine's `docker.DockerClient`: at DOCKER_HOST if that is set, else at Docker's socket or podman's service."""
     with contextlib.ExitStack() as stack:
         address = environment.get("DOCKER_HOST")
         if not address and choose_engine(environment) == "podman":
@@ -102,11 +98,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def podman_service(environment: Mapping[str, str]) -> Iterator[str]:
-    """Run podman's service, as the caller and on the caller's own images, and yield its address.
-
-    Raises:
-        RelmError: podman does not start it.
-    """
+    """Run podman's service, as the caller and on the caller's own images, and yield its address."""
     with tempfile.TemporaryDirectory(prefix="relm-podman-") as folder:
         path, log = Path(folder) / "socket", Path(folder) / "log"
         command = ["podman", "system", "service", "--time", str(SERVICE_IDLE_SECONDS), f"unix://{path}"]
@@ -124,11 +116,7 @@ def podman_service(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def open_client(address: str, environment: Mapping[str, str]) -> Any:
-    """Return a `docker.DockerClient` of what answers at an address.
-
-    Raises:
-        RelmError: nothing answers, this user has no right to it, or what answers is not an engine.
-    """
+    """Return a `docker.DockerClient` of what answers at an address."""
     import docker
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
@@ -159,11 +147,7 @@ def name_engine(client: Any) -> Engine:
 
 @contextlib.contextmanager
 def report_engine_errors(action: str) -> Iterator[None]:
-    """Turn what the `docker` package raises into one message that says what was being done.
-
-    Raises:
-        RelmError: instead of the package's own errors.
-    """
+    """Turn what the `docker` package raises into one message that says what was being done."""
     import requests
     from docker.errors import APIError, DockerException
 

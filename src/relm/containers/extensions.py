@@ -29,9 +29,6 @@ def find_extensions(environment: Mapping[str, str], mounted: Sequence[Path]) -> 
     Args:
         environment: the variables of the step's caller.
         mounted: folders that the step sees anyway.
-
-    Raises:
-        RelmError: a module is not found.
     """
     files: dict[Path, None] = {}
     for name in dict.fromkeys(name.partition(".")[0] for name in list_extensions(environment)):

@@ -152,11 +152,7 @@ def read_override(folder: Path = Path()) -> Override:
 
 
 def find_image(role: Role, folder: Path = Path()) -> Image:
-    """Return a role's entry in the lock.
-
-    Raises:
-        RelmError: it has none.
-    """
+    """Return a role's entry in the lock."""
     lock = read_lock(folder)
     if role not in lock.images:
         raise RelmError(f"{LOCK}: has no image for {role}; it has {', '.join(lock.images) or 'none'}")
@@ -183,11 +179,7 @@ def find_reference(role: Role, folder: Path = Path()) -> str:
 
 
 def find_bases(role: Role, folder: Path = Path()) -> dict[str, Base]:
-    """Return the Dockerfile's arguments with the bases they stand for, by verified digests.
-
-    Raises:
-        RelmError: a digest was never verified.
-    """
+    """Return the Dockerfile's arguments with the bases they stand for, by verified digests."""
     known, bases = read_lock(folder).bases, {}
     for argument, name in find_image(role, folder).bases.items():
         require_verified(
@@ -218,11 +210,7 @@ def require_verified(pinned: Pinned, key: str, otherwise: str) -> None:
 
 
 def find_role(given: str, folder: Path = Path()) -> Role:
-    """Return the role that an image belongs to: its reference, or the path that Apptainer runs.
-
-    Raises:
-        RelmError: it is no role's.
-    """
+    """Return the role that an image belongs to: its reference, or the path that Apptainer runs."""
     for role, built in read_override(folder).images.items():
         if given in (built.id, str(built.apptainer)):
             return role

@@ -52,9 +52,6 @@ def parse_repository(image: str) -> Repository:
 
     >>> parse_repository("python"), parse_repository("gcr.io/tpu-pytorch/xla")
     (Repository(host='docker.io', name='library/python'), Repository(host='gcr.io', name='tpu-pytorch/xla'))
-
-    Raises:
-        RelmError: no image can have this name; a tag or a digest is not part of it.
     """
     first, slash, rest = image.partition("/")
     has_host = slash and ("." in first or ":" in first or first == "localhost")
@@ -111,12 +108,7 @@ class ImageRegistry:
         self.token = ""
 
     def compare(self, tag: str, digest: str | None) -> Answer:
-        """Return the digest of ``tag``, compared with ``digest`` if the lock has one.
-
-        Raises:
-            OutOfReach: the registry does not answer.
-            RelmError: there is no such tag, it needs a login, or what answers is not a registry.
-        """
+        """Return the digest of ``tag``, compared with ``digest`` if the lock has one."""
         response = self.request_manifest("HEAD", tag)
         if response is None:
             raise RelmError(f"{self.repository.host} has no image {self.image}:{tag}; correct the image or its tag")

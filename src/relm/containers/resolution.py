@@ -50,11 +50,7 @@ def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path()
 def _resolve_entry(
     key: str, entry: Pinned, *, write: bool, update: bool, today: datetime.date
 ) -> tuple[str, Mapping[str, str]]:
-    """Compare one entry with its registry; return a sentence about it, and the keys to be written with their values.
-
-    Raises:
-        RelmError: it is not confirmed.
-    """
+    """Compare one entry with its registry; return a sentence about it, and the keys to be written with their values."""
     if key.startswith("images.") and entry.digest is None:
         return f"{entry.pinned} was never published, so there is no registry to ask", {}
     answer = ImageRegistry(entry.image).compare(entry.tag, entry.digest)

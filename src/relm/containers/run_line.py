@@ -123,11 +123,7 @@ def fit_image(image: Image, root: Path = Path("/")) -> Image:
 
 
 def list_configuration(image: Image, caller: Mapping[str, str]) -> list[Path]:
-    """Return the files and folders of the machine from which an image's steps learn how to reach its accelerators.
-
-    Raises:
-        RelmError: a variable of the caller's names a file that does not exist.
-    """
+    """Return the files and folders of the machine from which an image's steps learn how to reach its accelerators."""
     found = [Path(name) for name in image.configuration if Path(name).exists()]
     for name in image.passed_files:
         path = Path(caller.get(name, ""))

@@ -33,11 +33,7 @@ def pull(arguments: Sequence[str]) -> None:
 
 
 def parse_exec(arguments: Sequence[str]) -> ContainerRun:
-    """Return ``exec --home FOLDER IMAGE SHELL -c COMMAND`` as a run: its image, its mounts, its network.
-
-    Raises:
-        RelmError: there is an option that would mount or allow more, or the image is not one of the lock's.
-    """
+    """Return ``exec --home FOLDER IMAGE SHELL -c COMMAND`` as a run: its image, its mounts, its network."""
     words, home = list(arguments), Path.cwd()
     while words and words[0].startswith("-"):
         option = words.pop(0)

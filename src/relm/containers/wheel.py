@@ -13,11 +13,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "envs/build_wheel.py
 
 
 def build_wheel(checkout: Path, folder: Path) -> Path:
-    """Build the wheel of a checkout into a folder, and return its path; the checkout stays unchanged.
-
-    Raises:
-        RelmError: pip could not build it.
-    """
+    """Build the wheel of a checkout into a folder, and return its path; the checkout stays unchanged."""
     with tempfile.TemporaryDirectory(prefix="relm-wheel-") as scratch:
         copy = Path(scratch) / "relm"
         for source in SOURCES:

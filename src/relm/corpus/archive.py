@@ -49,9 +49,6 @@ def read_content(path: Path, member: str | None, compression: str | None, larges
         member: exact name in the archive; None: `path` is no archive.
         compression: gzip, bzip2 or xz, of the file or of the member; None: not compressed.
         largest: largest size of the wanted content in bytes, which limits how much of an archive is unpacked to find it.
-
-    Raises:
-        SourceFault: no such member, or the content is unreadable, damaged, truncated, out of proportion or of another kind.
     """
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(_open_regular(path))

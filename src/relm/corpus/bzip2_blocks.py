@@ -65,10 +65,6 @@ def find_blocks(path: Path, first: int = 0) -> Iterator[Block]:
 
     Args:
         first: the first bit of the file at which a block may begin.
-
-    Raises:
-        RelmError: the file ends inside a block, or does not begin with one. All blocks before have been yielded by then.
-        OSError: the file cannot be read.
     """
     size = path.stat().st_size
     start = max(0, first // 8 - LONGEST)
@@ -159,9 +155,6 @@ def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
 
     Args:
         file: the bzip2 file, open for reading.
-
-    Raises:
-        DamagedBlock: the content of one cannot be decompressed, or differs from its CRC.
     """
     return b"".join(_decompress_few(file, blocks[first : first + TOGETHER]) for first in range(0, len(blocks), TOGETHER))
 
@@ -184,9 +177,6 @@ def decompress_block(file: IO[bytes], block: Block) -> bytes:
 
     Args:
         file: the bzip2 file, open for reading.
-
-    Raises:
-        DamagedBlock: the content cannot be decompressed, or differs from its CRC.
     """
     content = _try_to_decompress(file, block.begin, block.end)
     if content is None and block.before < block.begin and _try_to_decompress(file, block.before, block.end) is not None:

@@ -46,11 +46,7 @@ def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib
 
 
 def read_decompressed(path: Path) -> Iterator[bytes]:
-    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
-
-    Raises:
-        RelmError: the file is absent, truncated or damaged.
-    """
+    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal."""
     with refuse_damage(path), open(path, "rb") as raw, contextlib.ExitStack() as stack:
         compression = find_compression(raw.read(8))
         raw.seek(0)

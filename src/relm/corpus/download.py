@@ -263,11 +263,7 @@ def _accept(location: Location, source: Source, remote: RemoteFile, part: Partia
 
 
 def _check(part: PartialFile, checks: Sequence[Check]) -> None:
-    """Compare the digests of the received bytes with the expected ones, all in one pass.
-
-    Raises:
-        SourceFault: a digest differs; names both.
-    """
+    """Compare the digests of the received bytes with the expected ones, all in one pass."""
     digests = {check.algorithm: hashlib.new(check.algorithm) for check in checks}
     with part.open() as file:
         while digests and (block := file.read(BLOCK)):

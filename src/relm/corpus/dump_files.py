@@ -18,11 +18,7 @@ Content = bytes | tuple[Block, ...]
 
 
 def read_xml(path: Path, content: Content) -> bytes:
-    """Return the XML of a part.
-
-    Raises:
-        DamagedBlock: a block cannot be decompressed.
-    """
+    """Return the XML of a part."""
     if isinstance(content, bytes):
         return content
     with open(path, "rb") as file:
@@ -36,11 +32,7 @@ class DumpFile:
         self.path = path
 
     def contents(self, part: FileRange) -> Iterator[Content]:
-        """Yield the content that begins in a range; the first part is short, since the header is read from it alone.
-
-        Raises:
-            RelmError: the file is absent, truncated or damaged, or compressed in a way that has no ranges.
-        """
+        """Yield the content that begins in a range; the first part is short, since the header is read from it alone."""
         with refuse_damage(self.path):
             compression = self._find_compression()
             if compression == "bzip2":

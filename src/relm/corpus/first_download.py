@@ -19,11 +19,7 @@ def record_of(destination: Path) -> Path:
 
 
 def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
-    """Return the file with the sha256 and the size of its first download, if its recipe has no sha256 and there is a record.
-
-    Raises:
-        RelmError: the record is not what `write_record` writes.
-    """
+    """Return the file with the sha256 and the size of its first download, if its recipe has no sha256 and there is a record."""
     record = record_of(destination)
     if remote.is_pinned:
         return remote
@@ -36,11 +32,7 @@ def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
 
 
 def _restore_record(destination: Path) -> None:
-    """Write the record again that was deleted, from the file and its sidecar, so that no other file replaces this one.
-
-    Raises:
-        RelmError: the file is not the one that its sidecar describes.
-    """
+    """Write the record again that was deleted, from the file and its sidecar, so that no other file replaces this one."""
     try:
         checked_sidecar(destination)
     except RelmError as error:

@@ -22,12 +22,6 @@ def open_location(session: requests.Session, location: Location, headers: dict[s
     """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested).
 
     Redirects are followed here, because `requests` reads the whole body of a redirect into memory.
-
-    Raises:
-        Unreachable: no connection, or no answer in time.
-        Throttled: 429, too many requests.
-        TemporaryFault: a server error.
-        SourceFault: any other answer, or too many redirects.
     """
     url, auth = location.url, location.auth
     for _ in range(1 + MOST_REDIRECTS):

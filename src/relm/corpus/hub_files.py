@@ -25,11 +25,7 @@ def read_hugging_face_endpoint() -> str:
 
 
 def read_hugging_face_token() -> BearerToken | None:
-    """Return the token of HF_TOKEN, if it is set.
-
-    Raises:
-        RelmError: it holds characters that no header can have; the message does not show it.
-    """
+    """Return the token of HF_TOKEN, if it is set."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
         return None

@@ -29,9 +29,6 @@ def batch_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRan
 
     Args:
         folder: output of `save_to_disk`, or data files; None: `dataset.hub` is read over the network.
-
-    Raises:
-        RelmError: the dataset cannot be reached or read, or has no such split or column.
     """
     location = f"{dataset.hub.name} at {dataset.hub.revision[:7]}" if dataset.hub else str(folder)
     first = 1

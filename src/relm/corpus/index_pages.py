@@ -32,10 +32,6 @@ def fetch_index_page(session: requests.Session, url: str, accept: str) -> IndexP
 
     Args:
         accept: the kinds of page that are understood, as in the Accept header.
-
-    Raises:
-        SourceFault: the index has no such page, or one that is too large; names its address.
-        TemporaryFault: another attempt may succeed.
     """
     try:
         with open_location(session, Location(url), {"Accept": accept, "Accept-Encoding": "gzip, identity"}) as response:

@@ -42,11 +42,7 @@ class Slice(NamedTuple):
 
 
 def batch_json_arrays(dataset: Dataset, path: Path) -> Iterator[Slice]:
-    """Yield the objects of all arrays, in batches, each with only the keys that are read.
-
-    Raises:
-        RelmError: a file is not an array of objects, or `json_arrays.held_out_members` names a member that is not there.
-    """
+    """Yield the objects of all arrays, in batches, each with only the keys that are read."""
     absent = set(dataset.json_arrays.held_out_members)
     for member, content in _read_arrays(path):
         absent.discard(member)
@@ -109,11 +105,7 @@ def _holds_array(entry: tarfile.TarInfo) -> bool:
 
 
 def _read_whole(file: IO[bytes], size: int, what: str) -> bytes:
-    """Return the content of a file, which is parsed as a whole.
-
-    Raises:
-        RelmError: that takes more memory than there is.
-    """
+    """Return the content of a file, which is parsed as a whole."""
     require_memory(MEMORY_OF_JSON * size, f"{what}, an array of {size:,} bytes", "divide it into several files")
     return file.read()
 
@@ -132,9 +124,6 @@ def extract_json_arrays(dataset: Dataset, file: str, batch: Slice) -> Iterator[E
     """Yield the document of each object, named MEMBER:NUMBER unless it has an id.
 
     With `held_out_members` the member decides the split, otherwise the text does.
-
-    Raises:
-        RelmError: something in an array is no object, or lacks a key; names member and number.
     """
     options = dataset.json_arrays
     for number, record in enumerate(batch.records, batch.first):

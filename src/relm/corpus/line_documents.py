@@ -77,9 +77,6 @@ def batch_articles(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]
     An article begins at a heading of the first level between two blank lines; a line in the form of a heading in
     the middle of a text, as formulas and legends of tables do, begins none. What precedes the first heading belongs to the
     first article. The texts, concatenated with line ends, are all lines of the file.
-
-    Raises:
-        RelmError: there is no heading.
     """
     return _batch(_read_articles(path))
 

@@ -28,11 +28,7 @@ class LineBlock(NamedTuple):
 
 
 def read_line_blocks(path: Path) -> Iterator[LineBlock]:
-    """Yield the lines of a file in order, in blocks.
-
-    Raises:
-        RelmError: the file is absent, truncated or damaged, or has a line longer than any document may be.
-    """
+    """Yield the lines of a file in order, in blocks."""
     waiting: list[bytes] = []
     line, byte = 1, 0
     for block in read_decompressed(path):
@@ -55,9 +51,6 @@ def split_lines(block: LineBlock, takes_damaged: bool = False, or_else: str = ""
     Args:
         takes_damaged: return lines with halves of surrogate pairs and NULs too.
         or_else: what else the user can do about them.
-
-    Raises:
-        RelmError: the text is not UTF-8 or has a NUL; names the file, line and byte.
     """
     try:
         text = block.content.decode(errors="surrogatepass" if takes_damaged else "strict")

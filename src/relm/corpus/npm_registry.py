@@ -20,12 +20,7 @@ NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"
 
 
 def locate_on_npm_registry(source: Source, session: requests.Session) -> Location:
-    """Return the location of a release's tarball, with the sha512 that the registry states.
-
-    Raises:
-        SourceFault: the registry has no such release, or its metadata cannot be understood.
-        TemporaryFault: the registry did not answer.
-    """
+    """Return the location of a release's tarball, with the sha512 that the registry states."""
     name, version = str(source.npm).rsplit("@", 1)
     registry = find_npm_registry()
     url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"

@@ -34,12 +34,7 @@ class ListedFile(NamedTuple):
 
 
 def locate_on_package_index(source: Source, session: requests.Session) -> Location:
-    """Return the location of a wheel or sdist, with the sha256 and the size that the index states.
-
-    Raises:
-        SourceFault: the index lists no such file, or its page cannot be understood.
-        TemporaryFault: the index did not answer.
-    """
+    """Return the location of a wheel or sdist, with the sha256 and the size that the index states."""
     project, version = str(source.pypi).split("==", 1)
     index = find_package_index()
     page_url = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', project).lower()}/"
@@ -64,11 +59,7 @@ def _locate_file(file: ListedFile, page: IndexPage, index: str) -> Location:
 
 
 def _parse_page(page: IndexPage) -> list[ListedFile]:
-    """Return the files that a page lists.
-
-    Raises:
-        SourceFault: it is not an index page.
-    """
+    """Return the files that a page lists."""
     form, parse = ("JSON", _parse_json) if "json" in page.kind else ("HTML", _parse_html)
     try:
         return list(parse(page.content))

@@ -44,11 +44,7 @@ def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
 
 
 def _require_different_names(fields: Iterable[pa.Field], name: str) -> None:
-    """Raise if two columns, or two fields of a structure, have the same name.
-
-    Raises:
-        RelmError: they do.
-    """
+    """Raise if two columns, or two fields of a structure, have the same name."""
     fields = list(fields)
     if (double := find_repeated(field.name for field in fields)) is not None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file in which each name occurs once")

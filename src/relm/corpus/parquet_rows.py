@@ -21,9 +21,6 @@ def batch_parquet(dataset: Dataset, path: Path, part: FileRange | None = None) -
 
     Args:
         part: the range of row groups that is read; None: all.
-
-    Raises:
-        RelmError: the file is absent, truncated, damaged or not Parquet, or lacks a column.
     """
     first = 1
     try:

@@ -59,12 +59,7 @@ def _integer(digits: str) -> int:
 
 
 def _require_plain(value: Any, where: str, has_surrogates: bool) -> None:
-    """Raise if a value is nested deeply, or a text in it has half of a surrogate pair; looks at one level at a time.
-
-    Raises:
-        RecursionError: it is nested deeply.
-        RelmError: there is such a text.
-    """
+    """Raise if a value is nested deeply, or a text in it has half of a surrogate pair; looks at one level at a time."""
     level = [value]
     for _ in range(DEEPEST_JSON):
         for text in filter(lambda each: isinstance(each, str), level if has_surrogates else ()):

@@ -58,9 +58,6 @@ def extract_record(dataset: Dataset, record: Mapping[str, Any], name: str, locat
     Args:
         name: its id, where the dataset has no ``id_key``.
         location: file and line or row, for messages.
-
-    Raises:
-        RelmError: a key is missing, or its value is not text.
     """
     try:
         return _extract_sound(dataset, record, name, location)
@@ -107,11 +104,7 @@ def _require_text(value: Any, key: str, location: str, whole_number: bool = Fals
 
 
 def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
-    """Yield the document of each line, one JSON object, named FILE:LINE unless it has an id; blank lines are skipped.
-
-    Raises:
-        RelmError: a line is not valid JSON or not an object; names file and line.
-    """
+    """Yield the document of each line, one JSON object, named FILE:LINE unless it has an id; blank lines are skipped."""
     for number, line in split_lines(block, takes_damaged=dataset.skip_damaged_records, or_else=f", or {SKIP}"):
         location = f"{block.path}, line {number}"
         if not line.strip():

@@ -16,12 +16,7 @@ PIECE = 1 << 18  # bytes read from the connection at once, at most
 
 
 def read_body(response: requests.Response) -> Iterator[bytes]:
-    """Yield the body of an answer as it was sent: a .gz file labelled `Content-Encoding: gzip` is not unpacked.
-
-    Raises:
-        Stalled: it sent nothing for READ_TIMEOUT, or less than SLOWEST_RATE over RATE_WINDOW.
-        TemporaryFault: the connection was lost.
-    """
+    """Yield the body of an answer as it was sent: a .gz file labelled `Content-Encoding: gzip` is not unpacked."""
     with _RateGuard(response) as guard:
         while True:
             try:

@@ -26,12 +26,7 @@ def describe_source(source: Source) -> str:
 
 
 def locate_source(source: Source, session: requests.Session) -> Location:
-    """Return the location of a source; a package is looked up in its index or registry.
-
-    Raises:
-        SourceFault: there is no such release or file, or the index contradicts the recipe.
-        TemporaryFault: the index did not answer.
-    """
+    """Return the location of a source; a package is looked up in its index or registry."""
     if source.pypi:
         found = locate_on_package_index(source, session)
     elif source.npm:

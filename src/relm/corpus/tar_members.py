@@ -47,12 +47,7 @@ class _StrictHeader(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return the header in a block of an archive.
-
-        Raises:
-            EOFHeaderError: the block has zeros alone, as at the end of an archive.
-            SourceFault: it is no header.
-        """
+        """Return the header in a block of an archive."""
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
@@ -72,9 +67,6 @@ def open_tar_member(
         unpacked: the archive, decompressed.
         largest: largest size of the wanted content in bytes.
         archive_size: size of the archive in bytes, compressed.
-
-    Raises:
-        SourceFault: no such member, a link, or an archive out of proportion.
     """
     most = largest + _most_unpacked(archive_size)
     stream, archive = _open_limited(unpacked, stack)
@@ -102,9 +94,6 @@ def read_tar_members(
     Args:
         unpacked: the archive, decompressed.
         archive_size: size of the archive in bytes, compressed.
-
-    Raises:
-        SourceFault: an archive out of proportion, damaged or truncated, or a wanted member that is no regular file.
     """
     most = _most_unpacked(archive_size)
     stream, archive = _open_limited(unpacked, stack, _StrictHeader)

@@ -49,11 +49,7 @@ class Members(NamedTuple):
 
 
 def batch_text_archives(dataset: Dataset, path: Path) -> Iterator[Members]:
-    """Yield the members of an archive that are texts or archives, in batches.
-
-    Raises:
-        RelmError: the archive is damaged, truncated or no tar archive, a member leads out of it or is too large.
-    """
+    """Yield the members of an archive that are texts or archives, in batches."""
     batch: list[Member] = []
     size = 0
     with open(path, "rb") as raw:
@@ -71,9 +67,6 @@ def extract_text_archives(dataset: Dataset, file: str, batch: Members) -> Iterat
     """Yield the document of each text, named FILE/PATH, or FILE/ARCHIVE/PATH where it is in an inner archive.
 
     The title is the file's name up to its first dot; the text decides the split.
-
-    Raises:
-        RelmError: an inner archive is damaged, or a text is not UTF-8; names the archives, the member and the byte.
     """
     for member in batch.members:
         if member.content is None:
@@ -161,11 +154,7 @@ def _is_wanted(left_out: frozenset[str], suffixes: tuple[str, ...]) -> Callable[
 
 
 def _plain_name(entry: tarfile.TarInfo) -> str:
-    """Return the path of a member, without a `./` at the front.
-
-    Raises:
-        SourceFault: the path leads out of the archive, or is not UTF-8.
-    """
+    """Return the path of a member, without a `./` at the front."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts:
         raise SourceFault(f"member {clip(entry.name)!r} has a path that leads out of the archive")

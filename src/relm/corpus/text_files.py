@@ -14,11 +14,7 @@ _TRAINED, _HELD_OUT = 1, 0
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file: a byte-order mark is removed, CRLF becomes LF, nothing else changes.
-
-    Raises:
-        RelmError: the file cannot be read, is too long for one document, is not UTF-8 or has a NUL; names the byte.
-    """
+    """Return the text of a file: a byte-order mark is removed, CRLF becomes LF, nothing else changes."""
     try:
         size = path.stat().st_size
         content = path.read_bytes() if size <= LONGEST else b""
@@ -38,9 +34,6 @@ def decode_text(content: bytes, location: str, remedy: str) -> str:
     Args:
         location: the file, for messages.
         remedy: what to do about a fault, for messages.
-
-    Raises:
-        RelmError: the content is not UTF-8 or has a NUL; names the byte.
     """
     try:
         text = content.decode()

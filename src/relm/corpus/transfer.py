@@ -116,11 +116,7 @@ class PartialFile:
         return os.fdopen(os.dup(self._file), "rb")
 
     def become_destination(self) -> None:
-        """Rename the part to the destination, once its bytes are on the disk.
-
-        Raises:
-            RelmError: the part was moved away or replaced, so that the path has other bytes than those that were checked.
-        """
+        """Rename the part to the destination, once its bytes are on the disk."""
         os.fsync(self._file)
         if not self._still_there():
             raise RelmError(f"{self.path}: was removed or replaced during the download; run the command again")
@@ -133,11 +129,6 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
 
     Args:
         wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
-
-    Raises:
-        Throttled: the source has had too many requests. The received bytes stay in the part.
-        SourceFault: the source has no such file, or failed too often. The received bytes stay in the part.
-        RelmError: the disk is too small.
     """
     location: Location | None = None
     failures, most = 0, part.read_progress(source)[0]
@@ -202,12 +193,7 @@ def _require_room(source: Source, part: PartialFile, wanted: RemoteFile, rest: i
 
 
 def _append_all(response: requests.Response, part: PartialFile, expected: ExpectedSize, total: int | None) -> None:
-    """Write the body to the part: `total` bytes where that is known.
-
-    Raises:
-        TemporaryFault: the connection was lost, or sent nothing or too little for too long. What came is kept.
-        SourceFault: there are more bytes than the source may send.
-    """
+    """Write the body to the part: `total` bytes where that is known."""
     bar = ProgressBar(
         total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False
     )

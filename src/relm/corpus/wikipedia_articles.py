@@ -32,10 +32,6 @@ def read_dumps(
 
     Args:
         part: the range of each dump that is read; None: all.
-
-    Raises:
-        RelmError: a file is no dump, is truncated, is damaged or states another language than the dataset, or a worker died;
-            after the pages before it.
     """
     options = dataset.ends_mid_page, dataset.skip_damaged_blocks, part, dataset.language
     dumps = [PiecedDump(path, extract_article, *options) for path in paths]

@@ -236,11 +236,7 @@ class _Message:
 
 
 def _receive(connection: Connection) -> Any:
-    """Return the value of a message.
-
-    Raises:
-        EOFError: the other end was closed, perhaps in the middle of a value.
-    """
+    """Return the value of a message."""
     sizes, pickled = pickle.loads(connection.recv_bytes())  # noqa: S301 - of a process of ours
     contents = [bytearray(size) for size in sizes]
     for content in contents:

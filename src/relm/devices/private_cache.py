@@ -16,11 +16,7 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Make a folder that its user alone can read and write, or check that it is one, and return it.
-
-    Raises:
-        RelmError: it is no folder of this user's, or others may write into it.
-    """
+    """Make a folder that its user alone can read and write, or check that it is one, and return it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)

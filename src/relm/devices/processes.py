@@ -55,9 +55,6 @@ def rank_of_this_process(processes: int) -> ProcessRank:
 
     Args:
         processes: the count that the recipe requests.
-
-    Raises:
-        RelmError: another count was started; says how to start them.
     """
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())
@@ -74,9 +71,6 @@ def longest_wait() -> timedelta:
 
     The end of a process closes its connections, which the others notice at once. This is for a host that is cut off, and longer
     than anything that one rank does alone, such as writing a large checkpoint.
-
-    Raises:
-        RelmError: the variable is no positive number.
     """
     setting = os.environ.get(TIMEOUT, "").strip() or str(SECONDS_TO_WAIT)
     if not re.fullmatch("[0-9]{1,7}", setting) or not int(setting):
@@ -178,11 +172,7 @@ def split_into_buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 @contextlib.contextmanager
 def translate_lost_ranks() -> Iterator[None]:
-    """Raise a plain error where the other ranks cannot be reached.
-
-    Raises:
-        RelmError: replaces the error of Gloo or NCCL, which names a socket, or of torch, which names an environment variable.
-    """
+    """Raise a plain error where the other ranks cannot be reached."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -263,11 +263,7 @@ def open_torch_device(run: Run, cache: Path | None, one_tpu: bool) -> TorchDevic
 
 
 def prepare_compiler(run: Run) -> None:
-    """Set torch.compile up, so that the same code gives the same programs if `run.deterministic` is set.
-
-    Raises:
-        RelmError: a C++ compiler (for a CPU) or Triton (for a GPU) is absent.
-    """
+    """Set torch.compile up, so that the same code gives the same programs if `run.deterministic` is set."""
     # Imported here: it takes a second, and most runs on a CPU do not need it.
     from torch._inductor import config, cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
@@ -291,11 +287,7 @@ def prepare_compiler(run: Run) -> None:
 
 
 def require_gpus(count: int) -> None:
-    """Raise unless this machine has at least `count` usable GPUs.
-
-    Raises:
-        RelmError: there are fewer, or this torch has no CUDA.
-    """
+    """Raise unless this machine has at least `count` usable GPUs."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found >= count:
         return

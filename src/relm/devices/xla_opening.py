@@ -24,11 +24,7 @@ _WITHOUT_A_TPU = (
 
 
 def require_supported(run: Run) -> None:
-    """Raise if a recipe requests what XLA devices do not support.
-
-    Raises:
-        RelmError: names the key.
-    """
+    """Raise if a recipe requests what XLA devices do not support."""
     if run.processes != 1:
         raise RelmError(
             f"run.processes is {run.processes}, but one process drives all TPU cores of a host; leave run.processes out"
@@ -38,11 +34,7 @@ def require_supported(run: Run) -> None:
 
 
 def requested_kind(environment: Mapping[str, str]) -> str:
-    """Return the value of PJRT_DEVICE, TPU or CPU; TPU where it is not set.
-
-    Raises:
-        RelmError: PJRT_DEVICE or CPU_NUM_DEVICES has another value.
-    """
+    """Return the value of PJRT_DEVICE, TPU or CPU; TPU where it is not set."""
     kind = environment.get("PJRT_DEVICE") or "TPU"
     if kind not in ("TPU", "CPU"):
         raise RelmError(f"PJRT_DEVICE is {kind!r}, expected TPU, or CPU to try the code without one; correct or unset it")
@@ -57,9 +49,6 @@ def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = Fal
 
     Args:
         one: train on one device alone.
-
-    Raises:
-        RelmError: there are two processes on one TPU host, or several hosts although `one` is set.
     """
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
@@ -76,11 +65,7 @@ def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = Fal
 
 
 def import_torch_xla() -> None:
-    """Import torch_xla.
-
-    Raises:
-        RelmError: it is absent, was built for another version of torch, or cannot find out which TPU this is.
-    """
+    """Import torch_xla."""
     try:
         import torch_xla  # noqa: F401
     except ModuleNotFoundError as error:
@@ -107,9 +92,6 @@ def require_tpu(chips: int, hosts: int) -> None:
 
     Args:
         chips: the count of TPU chips of this machine.
-
-    Raises:
-        RelmError: there are no chips or no libtpu, or the TPU has another count of hosts.
     """
     import torch_xla
     import torch_xla._internal.tpu as tpu
@@ -130,11 +112,7 @@ def require_tpu(chips: int, hosts: int) -> None:
 
 
 def require_hosts(there: int, started: int) -> None:
-    """Raise if the count of started processes is not the TPU's count of hosts.
-
-    Raises:
-        RelmError: says how to start them.
-    """
+    """Raise if the count of started processes is not the TPU's count of hosts."""
     if there != started:
         raise RelmError(
             f"run.device: tpu: this TPU has {there} hosts, found WORLD_SIZE={started}: give the same command on every host, "
@@ -170,9 +148,6 @@ def open_devices(kind: str, hosts: int, one: bool = False) -> int:
 
     Args:
         one: use only the first device, without SPMD, which always uses all.
-
-    Raises:
-        RelmError: the runtime does not start, or there is another count of hosts.
     """
     import torch_xla.runtime as xr
 

@@ -70,11 +70,7 @@ class DocumentBuffer:
         return None if position < 0 else self._take(position)
 
     def take_shortest(self) -> tuple[int, int]:
-        """Remove the shortest document, and return its number and length.
-
-        Raises:
-            IndexError: the buffer is empty.
-        """
+        """Remove the shortest document, and return its number and length."""
         shortest = self._keys[0] >> BITS
         return self._take(bisect.bisect_left(self._keys, (shortest + 1) << BITS) - 1)
 

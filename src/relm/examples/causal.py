@@ -68,11 +68,7 @@ class TokenWindows(TokenStream):
 
 
 def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenWindows, Manifest]:
-    """Open the token stream of a split, and return it with its manifest.
-
-    Raises:
-        RelmError: a shard is absent or not the manifest's, or the manifest lists tables.
-    """
+    """Open the token stream of a split, and return it with its manifest."""
     facts = read_manifest(manifest)
     if facts.layout != TOKEN_STREAM:
         raise RelmError(f"{manifest}: holds a {facts.layout} of {facts.objective} examples, expected a stream of tokens")

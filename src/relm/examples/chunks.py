@@ -47,9 +47,6 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
 
     Args:
         end_of_text_id: the token after each document; None: no token.
-
-    Raises:
-        RelmError: a line is not a document, or the tokenizer changed.
     """
     texts = lines.utf8_texts()
     end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []

@@ -62,11 +62,7 @@ class Ragged(NamedTuple):
 
 
 def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, Column]]:
-    """Return the facts and columns in a table's schema; `path` is for the error message.
-
-    Raises:
-        RelmError: the schema is not that of a table of examples.
-    """
+    """Return the facts and columns in a table's schema; `path` is for the error message."""
     metadata = schema.metadata or {}
     if FACTS not in metadata:
         raise RelmError(f"{path}: an Arrow file of another program: its schema lacks the key {FACTS.decode()}; {AGAIN}")

@@ -15,9 +15,6 @@ def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]
 
     Yields a function that waits for its result, or raises its error. The block calls it before its outputs appear. Where the
     block fails, a change of the file is the error that is raised, since a fault of its content may only follow from it.
-
-    Raises:
-        RelmError: the file is absent, or differs from its sidecar.
     """
     require_documents(documents)
     check = _Check(documents)

@@ -86,10 +86,6 @@ def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
 
 
 def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
-    """Check that indices are those of examples.
-
-    Raises:
-        IndexError: an index is below 0, or is `size` or more.
-    """
+    """Check that indices are those of examples."""
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
         raise IndexError(f"examples are 0 to {size - 1}, requested {indices.min()} to {indices.max()}")

@@ -47,10 +47,6 @@ def pregenerate_document_rows(
         objective: decides the length of a row.
         language: language of the text, unused here.
         workers: processes that encode; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), the tokenizer has no end of text, there are
-            no documents, or a worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)

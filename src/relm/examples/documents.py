@@ -53,11 +53,7 @@ class Lines(NamedTuple):
         return [text.decode() for text in self.utf8_texts().texts]
 
     def utf8_texts(self) -> Utf8Texts:
-        """Return the texts of these lines, or of this part, in UTF-8.
-
-        Raises:
-            RelmError: a line is not a document; names the file and line.
-        """
+        """Return the texts of these lines, or of this part, in UTF-8."""
         try:
             return self._utf8_texts()
         except RelmError:
@@ -132,9 +128,6 @@ def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None, numbere
         file: the opened file, with its path as name.
         parting: split points of a document whose line is longer than `LONG_LINE`, such as `BEFORE_SPACE`; None: no split.
         numbered: False: `Lines.first` is 0, and the file is not read but for the ends of chunks.
-
-    Raises:
-        RelmError: a very long line has no split point in `LONGEST_PART` bytes.
     """
     documents = Path(file.name)
     for first, start, size in _numbered_blocks(file) if numbered else _blocks(file):

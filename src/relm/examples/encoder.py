@@ -120,9 +120,6 @@ class TextEncoder:
 
         A word is for WordPiece a token with the `##` tokens after it, for byte-level BPE a piece of GPT-2's pattern with the
         space before it, for sentencepiece the tokens from one that begins with U+2581. A text's first token always begins one.
-
-        Raises:
-            Disagreement: see `encoded`.
         """
         rows = self._rows(texts)
         starts = _starts_by_library(self.tokenizer, texts) if self.fast is None else self.fast.word_starts(texts, rows)

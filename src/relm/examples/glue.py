@@ -191,11 +191,7 @@ def _require_new_rows(header: Sequence[str], rows: Iterable[Sequence[Any]], plac
 
 
 def _require_columns(found: Sequence[str], wanted: Sequence[str], task: str, name: str) -> None:
-    """Raise if a file lacks a column, or has one twice.
-
-    Raises:
-        RelmError: it does; the message names both.
-    """
+    """Raise if a file lacks a column, or has one twice."""
     if missing := [column for column in wanted if column not in found]:
         raise RelmError(
             f"{name}: has no column {missing[0]!r}, found {', '.join(map(str, found))!r:.200}; give a file of GLUE's {task}"

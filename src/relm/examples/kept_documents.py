@@ -79,22 +79,14 @@ def remove_listed(documents: Path, removed: Path, output: Path, workers: int | N
 
 
 def read_removals(removed: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a list, which has been compared with its sidecar: `file`, `line`, `reason`, `of`, `text`, `kept`.
-
-    Raises:
-        RelmError: a line is no entry.
-    """
+    """Yield the entries of a list, which has been compared with its sidecar: `file`, `line`, `reason`, `of`, `text`, `kept`."""
     with open(removed, "rb") as lines:
         for number, line in enumerate(lines, 1):
             yield _parse(line, f"{removed}, line {number}")
 
 
 def read_removed(documents: Path, removed: Path) -> dict[int, ListedDocument]:
-    """Return line -> reason and pieces of each document of a file that a list removes or cuts.
-
-    Raises:
-        RelmError: the list is damaged, or was not made from this file.
-    """
+    """Return line -> reason and pieces of each document of a file that a list removes or cuts."""
     if not removed.exists():
         raise RelmError(f"{removed}: no such file; {_AGAIN}")
     sources = checked_sidecar(removed).get("sources")

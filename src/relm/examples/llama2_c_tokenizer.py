@@ -55,11 +55,7 @@ def llama2_c(path: Path) -> Tokenizer:
 
 
 def _read_pieces(path: Path) -> list[Piece]:
-    """Return all pieces: after the longest length, the score, the length and the UTF-8 of each.
-
-    Raises:
-        RelmError: the file ends within one, or has something else.
-    """
+    """Return all pieces: after the longest length, the score, the length and the UTF-8 of each."""
     content, position, pieces = path.read_bytes(), 4, list[Piece]()
     try:
         while position < len(content):

@@ -222,9 +222,6 @@ def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
 
     Args:
         check_content: compare the sha256 of both, which reads both files, not the shard's size alone.
-
-    Raises:
-        RelmError: a file is absent or differs from the manifest.
     """
     path = manifest.parent / shard.file
     if not path.exists():

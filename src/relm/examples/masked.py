@@ -87,10 +87,6 @@ def pregenerate_masked(
         objective: options for packing and masking.
         language: language of the text, for the sentence splitter.
         workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), the tokenizer lacks a special token, the
-            sequences are too short, sentence pairs have a single document, there is no text, or a worker was killed.
     """
     started = perf_counter()
     require_room(_packing(objective, ""))
@@ -126,11 +122,7 @@ def pregenerate_masked(
 
 
 def require_special(loaded: LoadedTokenizer) -> None:
-    """Check that a tokenizer has the special tokens of masked sequences.
-
-    Raises:
-        RelmError: tokens are missing; names all of them.
-    """
+    """Check that a tokenizer has the special tokens of masked sequences."""
     if lacking := [name for name in ("cls", "sep", "mask") if getattr(loaded.special, name) is None]:
         tokens = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in lacking)
         raise RelmError(
@@ -336,11 +328,7 @@ def open_masked(manifest: Path, split: str, objective: Objective, seed: int, che
 
 
 def generate_masked(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
-    """Return a batch of random sequences, one for each key, masked as real ones are.
-
-    Raises:
-        RelmError: the tokenizer has no mask token.
-    """
+    """Return a batch of random sequences, one for each key, masked as real ones are."""
     options, length, special = objective.masked, objective.sequence_length, vocabulary.special
     if special.mask is None:
         raise RelmError("masked: the tokenizer has no mask token; use another one")

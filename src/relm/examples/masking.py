@@ -99,9 +99,6 @@ def masked_rows(
         special: [CLS] and [SEP] are never masked, and no special token is a random replacement.
         places: P, see `capacity`.
         word_starts: (rows, L), required for whole words; a word also begins after every token that is no candidate.
-
-    Raises:
-        RelmError: `bernoulli` drew more tokens of a row than P.
     """
     rows, length = input_ids.shape
     result = MaskedRows(

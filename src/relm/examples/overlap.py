@@ -204,11 +204,7 @@ def count_overlap(sought: Sought, documents: Sequence[Path], workers: int | None
 
 
 def find_overlap(sought: Sought, lines: Lines) -> ChunkOverlap:
-    """Return what some documents share with a test.
-
-    Raises:
-        RelmError: a line is not a document; names the file and line.
-    """
+    """Return what some documents share with a test."""
     content = lines.lines
     sizes = np.fromiter(map(len, content), dtype=np.int64, count=len(content))
     words = hash_words(list(document_texts(content, lines.path, lines.first)))

@@ -116,11 +116,7 @@ class PackingPlan(NamedTuple):
 
 
 def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
-    """Yield the sequences of a text, some at a time, in the text's order.
-
-    Raises:
-        RelmError: the sequence is too short for its special tokens, or sentence pairs have a single document.
-    """
+    """Yield the sequences of a text, some at a time, in the text's order."""
     require_room(packing)
     if packing.is_paired and len(text.document_starts) == 2:
         raise RelmError(
@@ -144,11 +140,7 @@ def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
 
 
 def require_room(packing: Packing) -> None:
-    """Check that sequences have room for text.
-
-    Raises:
-        RelmError: a sequence has no room for text beside its special tokens.
-    """
+    """Check that sequences have room for text."""
     shortest = 5 if packing.is_paired else 3
     if packing.sequence_length < shortest:
         raise RelmError(

@@ -55,9 +55,6 @@ def pregenerate_stream(
         objective: an objective that reads a stream of tokens.
         language: language of the text, unused here.
         workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), or a worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
@@ -125,10 +122,6 @@ def encoded_documents(
         workers: processes; None: one for each core.
         end_of_text_id: the token after each document; None: no token.
         fast: faster encoders than the `tokenizers` library are allowed.
-
-    Raises:
-        RelmError: a line is not a document, or a worker was killed.
-        Disagreement: the fast encoder and the library differ on a sample of the text.
     """
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)

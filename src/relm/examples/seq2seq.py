@@ -97,10 +97,6 @@ def pregenerate_seq2seq(
         objective: options for source and target.
         language: language of the text, which decides its standard letters.
         workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), the tokenizer has no end of text, no
-            document gives a pair, or a worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
@@ -163,11 +159,7 @@ def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Gen
 
 
 def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
-    """Return the pairs of some lines of a documents file.
-
-    Raises:
-        RelmError: a line is not a document, or the tokenizer changed, or it encodes text as an end of text.
-    """
+    """Return the pairs of some lines of a documents file."""
     encoder, end_of_text_id = _encoder(encoding.tokenizer, encoding.tokenizer_sha256)
     texts = chunk.texts()
     targets = [target for text in texts for target in target_texts(text, encoding.options, encoding.language)]

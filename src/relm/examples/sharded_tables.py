@@ -75,11 +75,7 @@ class ExampleTables:
 
 
 def open_tables(manifest: Path, split: str, objective: Objective, check_content: bool) -> ExampleTables:
-    """Open the tables of a split, which must be those of an objective.
-
-    Raises:
-        RelmError: a shard is absent or not the manifest's, or the tables were made for another objective or other options.
-    """
+    """Open the tables of a split, which must be those of an objective."""
     tables = ExampleTables(manifest, split, check_content)
     facts = tables.manifest
     if facts.objective != objective.objective:

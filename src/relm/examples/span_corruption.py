@@ -65,11 +65,7 @@ def shape_of(raw_length: int, options: SpanCorruption) -> CorruptionShape:
 
 
 def fitting_shape(sequence_length: int, options: SpanCorruption) -> CorruptionShape:
-    """Return the sizes of the longest text whose inputs are exactly `sequence_length` tokens.
-
-    Raises:
-        RelmError: there is none, or there are more spans than sentinels.
-    """
+    """Return the sizes of the longest text whose inputs are exactly `sequence_length` tokens."""
     longest = 4
     while shape_of(longest, options).input_length <= sequence_length:
         longest *= 2

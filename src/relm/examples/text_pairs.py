@@ -27,11 +27,7 @@ class PairTemplate(NamedTuple):
 
 
 def pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
-    """Return the special tokens that a tokenizer puts around two texts.
-
-    Raises:
-        RelmError: it has no classification token or separator, or another template than BERT's and RoBERTa's.
-    """
+    """Return the special tokens that a tokenizer puts around two texts."""
     added = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=True)
     cls, sep = tokenizer.required("cls"), tokenizer.required("sep")
     if added not in (BERT_TEMPLATE, ROBERTA_TEMPLATE):

@@ -94,9 +94,6 @@ def tokenized_documents(
         workers: processes; None: one for each core. The count changes no byte.
         stripped_lines: strip white space around lines first.
         folder: folder of the temporary files; None: that of the documents.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), the disk is full, or a worker was killed.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
@@ -115,11 +112,7 @@ def tokenized_documents(
 
 
 def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
-    """Encode the documents of some lines of a documents file.
-
-    Raises:
-        RelmError: a line is not a document, or the tokenizer changed.
-    """
+    """Encode the documents of some lines of a documents file."""
     texts = lines.texts()
     sentences = [sentences_of(text, encoding) for text in texts]
     ragged, word_starts = _encoder(encoding).with_word_starts(list(chain.from_iterable(sentences)))

@@ -26,11 +26,7 @@ EDITED = "was it edited during the run? Give the same command again"
 
 
 def plan_of_run(wildcards: Any) -> Plan:
-    """Return the plan of the recipe that a path names or, of several seeds, of the run with the path's fingerprint.
-
-    Raises:
-        RelmError: the recipe has no run with the path's fingerprint, or a result's name is another spelling of the run's.
-    """
+    """Return the plan of the recipe that a path names or, of several seeds, of the run with the path's fingerprint."""
     plan = PROJECT.plan(wildcards.recipe)
     if not hasattr(wildcards, "fingerprint"):
         require_name(wildcards.recipe)
@@ -64,11 +60,7 @@ def _find(kind: type[DataJob], wildcards: Any) -> Any:
 
 
 def _download(kind: str, name: str, spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> RecipeJob:
-    """Return the download of the file that a path names.
-
-    Raises:
-        RelmError: the dataset or test has no such file, or its sha256 differs from the path's.
-    """
+    """Return the download of the file that a path names."""
     if wildcards.shard not in files:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
     file = files[wildcards.shard]
@@ -186,11 +178,7 @@ _FIND: dict[str, Callable[[Any], RecipeJob]] = {
 
 
 def find_job(rule: str, wildcards: Any) -> RecipeJob:
-    """Return the planned job of a rule.
-
-    Raises:
-        RelmError: a recipe has faults, or was edited since the command was given.
-    """
+    """Return the planned job of a rule."""
     return _FIND[rule](wildcards)
 
 

@@ -32,11 +32,7 @@ RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/+]+(\+.+?)?)
 
 @stop_at_faults
 def usable_work_folder() -> Path:
-    """Return the work folder, for the patterns of the rules.
-
-    Raises:
-        SystemExit: its path has characters that a pattern cannot have, or is too long.
-    """
+    """Return the work folder, for the patterns of the rules."""
     if fault := find_path_fault(work_folder()):
         raise RelmError(f"RELM_WORK: {fault}")
     return work_folder()

@@ -127,9 +127,6 @@ def read_limit(given: Any) -> int | None:
 
     >>> read_limit("2"), read_limit(None)
     (2, None)
-
-    Raises:
-        RelmError: it is no whole number from 1 on.
     """
     if given is None:
         return None

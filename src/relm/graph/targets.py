@@ -33,11 +33,7 @@ def compared_figures(wildcards: Any) -> list[str]:
 
 @stop_at_faults
 def all_results(wildcards: Any) -> list[str]:
-    """Return the results of all recipes.
-
-    Raises:
-        SystemExit: some recipes have faults; if they were left out, `all` would seem complete.
-    """
+    """Return the results of all recipes."""
     if faults := PROJECT.faults():
         listed = "\n".join(f"  {fault}" for fault in faults)
         raise RelmError(
@@ -49,11 +45,7 @@ def all_results(wildcards: Any) -> list[str]:
 
 @stop_at_faults
 def nearest_target(wildcards: Any) -> list[str]:
-    """Raise an error for a target that no rule makes, with the name of the nearest one.
-
-    Raises:
-        SystemExit: always.
-    """
+    """Raise an error for a target that no rule makes, with the name of the nearest one."""
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
     targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]
     by_name = {target.removeprefix("results/"): target for target in targets}

@@ -29,11 +29,7 @@ SET_ONCE = "give all settings in one set=, separated by commas: --config set=run
 
 @stop_at_faults
 def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
-    """Have plans follow the settings in Snakemake's configuration, which change how runs are executed and not what they are.
-
-    Raises:
-        SystemExit: the settings have faults, or make another run.
-    """
+    """Have plans follow the settings in Snakemake's configuration, which change how runs are executed and not what they are."""
     settings = read_settings(config.get("set"))
     PROJECT.execution = tuple(setting for setting in settings if is_execution(setting))
     if not is_main_process(workflow):
@@ -57,11 +53,7 @@ def pass_to_jobs(names: Iterable[str]) -> None:
 
 
 def require_name(name: str) -> None:
-    """Raise an error with the right command unless a run has the one name under which it is published.
-
-    Raises:
-        RelmError: it has another name, or its recipe has faults.
-    """
+    """Raise an error with the right command unless a run has the one name under which it is published."""
     unplaced, _, placed = name.partition("@")
     if "+" in placed:
         machine, _, settings = placed.partition("+")
@@ -74,11 +66,7 @@ def require_name(name: str) -> None:
 
 
 def refuse_unread(config: Mapping[str, Any]) -> None:
-    """Raise an error for a key of Snakemake's configuration that nothing reads, since the run would seem to follow it.
-
-    Raises:
-        RelmError: there is one.
-    """
+    """Raise an error for a key of Snakemake's configuration that nothing reads, since the run would seem to follow it."""
     if unread := [key for key in config if key not in ("set", SHARDS_ON_DISK)]:
         raise RelmError(
             f"--config {unread[0]}: nothing reads this key; keys of the recipe are part of a run's name, such as "
@@ -91,9 +79,6 @@ def read_settings(given: Any) -> list[str]:
 
     >>> read_settings("seed=2,run.threads=1"), read_settings({"seed": 2})
     (['seed=2', 'run.threads=1'], ['seed=2'])
-
-    Raises:
-        RelmError: it is something else.
     """
     if given is None:
         return []
@@ -120,9 +105,6 @@ def write_command(words: Sequence[str], settings: Sequence[str] = ()) -> str:
 
     >>> write_command([])
     ''
-
-    Raises:
-        RelmError: the settings have faults.
     """
     kept, execution = [], list(PROJECT.execution)
     for word in words:

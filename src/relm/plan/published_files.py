@@ -57,11 +57,7 @@ def format_checksums(hashes: Mapping[str, str]) -> str:
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """Return name -> sha256 of `SHA256SUMS`; None: an earlier version, which wrote none, published the folder.
-
-    Raises:
-        RelmError: it is no such list.
-    """
+    """Return name -> sha256 of `SHA256SUMS`; None: an earlier version, which wrote none, published the folder."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return None

@@ -190,11 +190,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def sidecar(path: Path) -> Record | None:
-    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else.
-
-    Raises:
-        RelmError: it is damaged.
-    """
+    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else."""
     if not sidecar_of(path).is_file():
         return None
     content = read_json(sidecar_of(path))

@@ -91,11 +91,7 @@ class AsPublished(Section):
 
 
 def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
-    """Raise unless the batches that an original's processes read at once fill a global batch.
-
-    Raises:
-        ValueError: they do not; names the keys.
-    """
+    """Raise unless the batches that an original's processes read at once fill a global batch."""
     if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
         raise ValueError(
             f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "

@@ -95,11 +95,7 @@ class Curve:
 
 
 def load_curve(path: Path) -> Curve:
-    """Return the curve in a file of tab-separated values.
-
-    Raises:
-        RelmError: the file is absent or has a fault; names file and line.
-    """
+    """Return the curve in a file of tab-separated values."""
     try:
         lines = read_text(path).splitlines()
     except FileNotFoundError:
@@ -151,11 +147,7 @@ def _require_columns(names: Sequence[str], where: str) -> None:
 
 
 def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str]) -> Iterator[list[float]]:
-    """Yield the values of each row.
-
-    Raises:
-        RelmError: a row has too many or too few cells, a step does not follow, or a value is no finite number.
-    """
+    """Yield the values of each row."""
     before = 0.0
     for number, line in enumerate(lines[begin:], begin + 1):
         cells, where = line.split("\t"), f"{path}, line {number}"
@@ -200,9 +192,6 @@ def require_band(expected: ExpectedCurve, curve: Curve, phases: Sequence[str], w
 
     Args:
         where: the recipe's file, for the message.
-
-    Raises:
-        RelmError: the phase does not exist, or the band has neither a width nor as many repetitions as it states.
     """
     if expected.phase is not None and expected.phase not in phases:
         raise RelmError(f"{where}: expect_curve.phase: there is no phase {expected.phase}; it has {', '.join(phases)}")

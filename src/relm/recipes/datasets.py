@@ -325,9 +325,5 @@ def load_dataset(path: Path) -> Dataset:
 
 
 def register_format(declaration: FormatDeclaration) -> None:
-    """Add a format of documents to those that datasets may name; its options get a key of its name.
-
-    Raises:
-        RelmError: the name or the key is taken, or an option has no default.
-    """
+    """Add a format of documents to those that datasets may name; its options get a key of its name."""
     register_with_options(FORMATS, declaration, Dataset, f"Keys of {declaration.name} alone.")

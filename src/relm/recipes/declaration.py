@@ -65,11 +65,7 @@ class Registry(Generic[D]):
         return declaration
 
     def require_new(self, declaration: D) -> None:
-        """Raise an error if the name of a declaration is taken.
-
-        Raises:
-            RelmError: the name is taken.
-        """
+        """Raise an error if the name of a declaration is taken."""
         if declaration.name in self._declarations:
             raise RelmError(f"{self.kind} {declaration.name}: is declared already; give the new one another name")
 
@@ -128,9 +124,6 @@ def register_with_options(registry: Registry[C], declaration: C, owner: type[Sec
     Args:
         owner: the section that gets the key.
         description: description of the key in the JSON Schema.
-
-    Raises:
-        RelmError: the name or the key is taken, or the options have no valid defaults.
     """
     registry.require_new(declaration)
     key, options = declaration.name, declaration.options

@@ -188,11 +188,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
 
 
 def register_device(declaration: DeviceDeclaration) -> None:
-    """Add a device to those that recipes may name.
-
-    Raises:
-        RelmError: the name is taken.
-    """
+    """Add a device to those that recipes may name."""
     DEVICES.register(declaration)
 
 

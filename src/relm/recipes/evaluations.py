@@ -190,11 +190,7 @@ class Diacritics(Section):
 
 
 def register_evaluation(declaration: EvaluationDeclaration) -> None:
-    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files.
-
-    Raises:
-        RelmError: the name or the key is taken, or an option has no default.
-    """
+    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files."""
     from relm.recipes.published_tests import PublishedTest  # imported here because these modules import this one
     from relm.recipes.recipe import Recipe
 

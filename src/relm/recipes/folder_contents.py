@@ -18,9 +18,6 @@ def match_files(folder: Path, pattern: str, reads_hidden: bool = False) -> list[
 
     Args:
         reads_hidden: return hidden files too, which otherwise only a pattern with a leading dot finds.
-
-    Raises:
-        RelmError: the pattern is malformed, or a file's name is not UTF-8.
     """
     reads_hidden |= any(part.startswith(".") for part in Path(pattern).parts)
     inside = {path: path.relative_to(folder).as_posix() for path in _glob(folder, pattern) if path.is_file()}

@@ -165,11 +165,7 @@ def require_path_of(document: Mapping[str, Any], output: Path) -> None:
 
 
 def _options(document: Mapping[str, Any], others: frozenset[str], unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the options of a document.
-
-    Raises:
-        RelmError: it has a key that no document of its product has.
-    """
+    """Return the options of a document."""
     if found := sorted(unknown & document.keys()):
         raise RelmError(f"--job: {found[0]}: unknown key; this product does not depend on it, leave it out")
     return {key: value for key, value in document.items() if key not in others}

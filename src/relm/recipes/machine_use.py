@@ -33,9 +33,6 @@ def require_division(
         name: the machine's name.
         path: the recipe's file, for the message.
         machines: function that returns all machines, of which the message lists those that can and that relm can train on.
-
-    Raises:
-        RelmError: a batch cannot be divided; names the phase, and the machines that can.
     """
     refused = next((key for key, phase in recipe.pretrain.items() if not divides(machine, phase)), None)
     if refused is None:

@@ -182,9 +182,6 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
         name: the machine's name.
         machine: the machine.
         path: the recipe's file, for messages.
-
-    Raises:
-        RelmError: the recipe names a machine and its hardware too, or its batches do not fit the machine.
     """
     own = find_own_machine(recipe)
     if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
@@ -221,9 +218,6 @@ def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) ->
         name: the machine's name.
         machine: the machine.
         path: the recipe's file, for messages.
-
-    Raises:
-        RelmError: the pipeline is missing.
     """
     if DEVICES[machine.device].pipelined and (name not in recipe.on or recipe.on[name].pipeline is None):
         raise RelmError(
@@ -240,9 +234,6 @@ def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) ->
         name: the machine's name.
         machine: the machine.
         path: the recipe's file, for messages.
-
-    Raises:
-        RelmError: the pipeline is too large, or the machine runs none.
     """
     where = f"{path}: on.{name}.pipeline"
     if not DEVICES[machine.device].pipelined:

@@ -117,11 +117,7 @@ def _replace_characters(name: str) -> str:
 
 
 def require_new_name(project: Project, name: str) -> None:
-    """Raise an error for a name that cannot be that of a new recipe.
-
-    Raises:
-        RelmError: it has other characters, belongs to a folder of results, or is taken; suggests another one.
-    """
+    """Raise an error for a name that cannot be that of a new recipe."""
     if not project.recipes.is_dir():
         raise RelmError(f"{project.recipes}/: no such folder; give the command in the checkout")
     if name in NOT_RECIPES:
@@ -206,11 +202,7 @@ def _lines_of(section: BaseModel, keys: Sequence[str], depth: int) -> Iterator[s
 
 
 def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
-    """Return the file of a dataset that is a folder of texts, with a count of what was found, and what was left out.
-
-    Raises:
-        RelmError: there is no such folder, or no file in it matches; names the kinds of files that are there.
-    """
+    """Return the file of a dataset that is a folder of texts, with a count of what was found, and what was left out."""
     try:
         folder.encode()
     except UnicodeEncodeError:

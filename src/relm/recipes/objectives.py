@@ -88,11 +88,7 @@ OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
 
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
-    """Add an objective to those that recipes may name; its options get a key of its name.
-
-    Raises:
-        RelmError: the name or the key is taken, or an option has no default.
-    """
+    """Add an objective to those that recipes may name; its options get a key of its name."""
     register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name} alone.")
 
 

@@ -307,11 +307,7 @@ class LossScaling(Section):
 
 
 def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> None:
-    """Raise an error for keys that only other choices of `name` read.
-
-    Raises:
-        ValueError: such a key is given; names it, its value, and the names that it goes with.
-    """
+    """Raise an error for keys that only other choices of `name` read."""
     fields = type(section).model_fields
     for key, names in owners.items():
         value = getattr(section, key)
@@ -324,11 +320,7 @@ def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> No
 
 
 def _refuse_keys_of_others(section: Any, registry: Registry[Any]) -> None:
-    """Raise an error for keys that only other optimizers or schedules than the named one read.
-
-    Raises:
-        ValueError: such a key is given; names it, its value, and the names that it goes with.
-    """
+    """Raise an error for keys that only other optimizers or schedules than the named one read."""
     keys = {declaration.name: _keys(declaration) for declaration in registry}
     owned = set().union(*keys.values())
     fields = [key for key in type(section).model_fields if key in owned]
@@ -340,18 +332,10 @@ def _keys(declaration: OptimizerDeclaration | ScheduleDeclaration) -> set[str]:
 
 
 def register_optimizer(declaration: OptimizerDeclaration) -> None:
-    """Add an optimizer to those that recipes may name; its options get a key of its name.
-
-    Raises:
-        RelmError: the name or the key is taken, or an option has no default.
-    """
+    """Add an optimizer to those that recipes may name; its options get a key of its name."""
     register_with_options(OPTIMIZERS, declaration, Optimizer, f"Keys of {declaration.name} alone.")
 
 
 def register_schedule(declaration: ScheduleDeclaration) -> None:
-    """Add a learning-rate schedule to those that recipes may name; its options get a key of its name.
-
-    Raises:
-        RelmError: the name or the key is taken, or an option has no default.
-    """
+    """Add a learning-rate schedule to those that recipes may name; its options get a key of its name."""
     register_with_options(SCHEDULES, declaration, Schedule, f"Keys of {declaration.name} alone.")

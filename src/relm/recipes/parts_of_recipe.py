@@ -20,9 +20,6 @@ def require_parts(
         path: the recipe's file.
         tokenizer: the model of `tokenizer.from_model`.
         weights: key of the recipe -> the model that it names.
-
-    Raises:
-        RelmError: one lacks them.
     """
     if tokenizer is not None and tokenizer.tokenizer is None:
         raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
@@ -33,11 +30,7 @@ def require_parts(
 
 
 def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, PublishedTest]) -> None:
-    """Raise an error if a published test is not defined for the objective of the last phase, or windows or batches do not fit.
-
-    Raises:
-        RelmError: one is not; the message names it.
-    """
+    """Raise an error if a published test does not suit the last phase's objective, or windows or batches do not fit."""
     last, longest = list(recipe.pretrain.values())[-1].objective, recipe.model.longest_sequence
     for name, test in tests.items():
         if last not in test.objectives:
@@ -68,9 +61,6 @@ def require_countable_tests(
         path: the recipe's file.
         evaluated: the tests whose items are counted.
         removed: the tests whose items no document may share words with.
-
-    Raises:
-        RelmError: it is so; the message names what is missing.
     """
     if recipe.data.remove is not None:
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)
@@ -99,11 +89,7 @@ def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[st
 
 
 def require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
-    """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give.
-
-    Raises:
-        RelmError: it does; the message names the key.
-    """
+    """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
     if not dataset.is_tokenized:
         return
     wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]

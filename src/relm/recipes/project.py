@@ -105,11 +105,7 @@ class Project:
         return self.paper_and_control(name)[0]
 
     def paper_and_control(self, name: str) -> tuple[str | None, bool]:
-        """Return the key of the paper that a recipe names, as `paper_key` does, and True if the recipe has a control.
-
-        Raises:
-            RelmError: the file is absent, or no recipe.
-        """
+        """Return the key of the paper that a recipe names, as `paper_key` does, and True if the recipe has a control."""
         content = read_extended(self.recipe_path(name))
         paper = content.get("paper")
         key = paper.get("key") if isinstance(paper, dict) else None
@@ -209,11 +205,7 @@ class Project:
         return {name: self.test(name) for name in recipe.evaluate if names_test(name)}
 
     def _require_test(self, named: NamedFile, path: Path) -> None:
-        """Raise unless a published test that a recipe names exists and can be read.
-
-        Raises:
-            RelmError: it is unknown, or its file has faults; suggests the nearest name.
-        """
+        """Raise unless a published test that a recipe names exists and can be read."""
         name = named.name
         if name.startswith(task_of(HARNESS)):
             raise RelmError(
@@ -325,11 +317,7 @@ class Project:
         return [functools.partial(self._read_named, named, path) for named in list_names(content)]
 
     def _read_named(self, named: NamedFile, path: Path) -> None:
-        """Read a file that a recipe names.
-
-        Raises:
-            RelmError: it is absent, or has faults.
-        """
+        """Read a file that a recipe names."""
         match named.kind:
             case "dataset":
                 self.dataset(named.name)

@@ -118,11 +118,7 @@ class PublishedTest(Section):
         return self
 
     def _require_mismatched_examples(self) -> None:
-        """Raise if there is a second file to score, and the test is not MNLI.
-
-        Raises:
-            ValueError: it is not.
-        """
+        """Raise if there is a second file to score, and the test is not MNLI."""
         if self.mismatched_file is not None and (self.protocol, self.glue.task) != ("glue", "mnli"):
             raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
 

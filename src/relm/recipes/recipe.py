@@ -321,11 +321,7 @@ class Recipe(Section):
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in a YAML file, with `extends` resolved.
-
-    Raises:
-        RelmError: it has faults, or a phase with the objective of a task.
-    """
+    """Return the recipe in a YAML file, with `extends` resolved."""
     recipe = validate(Recipe, read_extended(path), path)
     if task := next((name for name, phase in recipe.pretrain.items() if phase.declaration.is_of_task), None):
         raise RelmError(

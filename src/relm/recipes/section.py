@@ -247,11 +247,7 @@ def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, A
 
 
 def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Exception] = ValueError) -> None:
-    """Call every check, and raise one error of a class with the messages of all that raised it, a line for each.
-
-    Raises:
-        Exception: of the class, if any check raised it.
-    """
+    """Call every check, and raise one error of a class with the messages of all that raised it, a line for each."""
     faults: list[str] = []
     for check in checks:
         try:

@@ -13,9 +13,6 @@ def split_tuning_batch(pipeline: Pipeline, batch_size: int) -> Pipeline:
     Args:
         pipeline: the pipeline of the training.
         batch_size: sequences of an update.
-
-    Raises:
-        ValueError: no number of replicas fits; says what would.
     """
     own = pipeline.fine_tuning
     size, least = own.micro_batch_size, least_micro_batches(pipeline)

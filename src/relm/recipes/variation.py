@@ -94,9 +94,6 @@ def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Re
         recipe: the recipe as the file has it.
         settings: each KEY=VALUE, VALUE as YAML.
         path: the recipe's file.
-
-    Raises:
-        RelmError: settings have faults; lists all of them, for a misspelt key with the nearest one.
     """
     values, faults = _parse(settings)
     content: Any = read_extended(path)
@@ -144,11 +141,7 @@ def _parse(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _replace(content: Any, parts: Sequence[str], value: Any) -> Any:
-    """Return a file's content with the value at a path; a mapping is merged with the one there.
-
-    Raises:
-        RelmError: the path leads into a list that has no such entry.
-    """
+    """Return a file's content with the value at a path; a mapping is merged with the one there."""
     if not parts:
         return merge(content, value) if isinstance(content, Mapping) and isinstance(value, Mapping) else value
     if isinstance(content, list):
@@ -219,9 +212,6 @@ def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, 
         placed: the recipe of the run.
         unvaried: the same without the settings.
         run: the run's name.
-
-    Raises:
-        RelmError: a setting changes nothing.
     """
     new, old = placed.model_dump(mode="json"), unvaried.model_dump(mode="json")
     idle = [change for change in changes if find_value(new, change.key) == find_value(old, change.key)]
@@ -245,11 +235,7 @@ def describe_change(change: Change, path: Path) -> str:
 
 
 def require_short_name(run: RunName) -> str:
-    """Return a run's name, which is that of a folder.
-
-    Raises:
-        RelmError: its settings make it too long.
-    """
+    """Return a run's name, which is that of a folder."""
     if run.settings and len(str(run.published)) > LONGEST_NAME:
         raise RelmError(
             f"the {len(run.settings)} settings make a name of {len(str(run.published))} characters, and a folder's has at most "

@@ -25,12 +25,7 @@ def is_web_address(address: str) -> bool:
 
 
 def require_web_address(address: str) -> str:
-    """Return an address if it is a whole one of a web server.
-
-    Raises:
-        ValueError: it has another scheme, such as javascript: or file:, none at all, no host, a wrong port, or a
-            character that ends a link.
-    """
+    """Return an address if it is a whole one of a web server."""
     is_whole = is_web_address(address) and address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
     if not is_whole:
         raise ValueError(

@@ -122,11 +122,7 @@ class AttestedRun:
         return segment
 
     def require_attested(self, checkpoint: AttestedCheckpoint) -> None:
-        """Compare the files of a checkpoint with their attested hashes.
-
-        Raises:
-            RelmError: a file differs from the attested one.
-        """
+        """Compare the files of a checkpoint with their attested hashes."""
         for name, attested in checkpoint.sha256.items():
             path = self.checkpoint(checkpoint.step) / name
             if (found := sha256_of(path)) != attested:

@@ -130,11 +130,7 @@ def _record_of_training(run: AttestedRun) -> Record | None:
 
 
 def wrong_inputs(run: AttestedRun) -> list[str]:
-    """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs here from the recorded one.
-
-    Raises:
-        RelmError: the record of the phase's training is damaged.
-    """
+    """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs here from the recorded one."""
     record = _record_of_training(run)
     entries = [entry for entry in record["inputs"] if entry["sha256"]] if record is not None else []
     here = [(run.plan.work / inside, entry["sha256"]) for entry in entries if (inside := _in_work(entry["path"]))]

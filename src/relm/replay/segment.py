@@ -174,12 +174,7 @@ def describe_start(run: AttestedRun, segment: Segment) -> str:
 
 
 def require_recorded(run: AttestedRun) -> None:
-    """Compare the run's files with their records, before anything is trained.
-
-    Raises:
-        NotReproduced: some are absent or differ; the message names each.
-        RelmError: a record is absent or damaged.
-    """
+    """Compare the run's files with their records, before anything is trained."""
     if wrong := [*wrong_files(run), *run.differing_lines()]:
         listed = "\n  ".join(wrong)
         raise NotReproduced(
@@ -189,12 +184,7 @@ def require_recorded(run: AttestedRun) -> None:
 
 
 def require_inputs(run: AttestedRun) -> None:
-    """Raise if examples, tokenizer or starting weights are missing or others than those of the run.
-
-    Raises:
-        RelmError: some are absent (the message names the command that makes them), differ from those that the run read, or the
-            starting weights are not the recipe's.
-    """
+    """Raise if examples, tokenizer or starting weights are missing or others than those of the run."""
     plan, phase = run.plan, run.phase
     wanted = [*plan.example_files(phase, "train"), plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
@@ -217,9 +207,6 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
     """Return the recipe with the options under which the segment was trained, replaced by those in `wanted`.
 
     Its section `run` may have been edited since, so all options that affect results come from the records.
-
-    Raises:
-        RelmError: the options do not fit together or the recipe's batch.
     """
     made_on = segment.end.made_on
     as_made = {
@@ -268,11 +255,7 @@ def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
 
 
 def require_order(run: AttestedRun, scratch: Path) -> None:
-    """Compare the examples on this machine, and their order, with the attested ones; hash their shards.
-
-    Raises:
-        RelmError: a shard is not the manifest's, or examples or order differ from the attested ones.
-    """
+    """Compare the examples on this machine, and their order, with the attested ones; hash their shards."""
     plan, phase, settings = run.plan, run.phase, run.settings
     manifest, seed = plan.manifest(phase), plan.recipe.seed
     with known_shards(scratch, manifest, ["train"], resumes=False, writes=True) as check_content:
@@ -282,12 +265,7 @@ def require_order(run: AttestedRun, scratch: Path) -> None:
 
 
 def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, scratch: Path) -> None:
-    """Take the segment's steps; after the last of the phase write the model as well.
-
-    Raises:
-        Preempted: TERM or INT came.
-        RelmError: the checkpoint belongs to another run, or this machine cannot train it.
-    """
+    """Take the segment's steps; after the last of the phase write the model as well."""
     plan, phase = run.plan, run.phase
     until = segment.last if segment.last < run.settings.steps else None
     after = segment.start.step if segment.start else 0
@@ -317,11 +295,7 @@ def compare(replay: Replay) -> Comparison:
 
 
 def compare_bits(replay: Replay) -> Comparison:
-    """Compare files and lines, which must be equal where sums are rounded alike.
-
-    Raises:
-        RelmError: they are equal, but the run's own checkpoint after the segment is damaged.
-    """
+    """Compare files and lines, which must be equal where sums are rounded alike."""
     run, segment = replay.run, replay.segment
     hashes = {name: sha256_of(replay.end / name) == attested for name, attested in segment.end.sha256.items()}
     if segment.last == run.settings.steps and run.weights.exists():
@@ -360,11 +334,7 @@ def compare_updates(replay: Replay, band: Band) -> Comparison:
 
 
 def compare_losses(replay: Replay, band: float, reason: str) -> Comparison:
-    """Compare the losses of train.jsonl alone.
-
-    Raises:
-        RelmError: the segment has no line.
-    """
+    """Compare the losses of train.jsonl alone."""
     lines = replay.run.lines(replay.segment)
     difference = loss_difference(lines, replay.lines)
     if difference is None:

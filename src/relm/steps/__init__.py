@@ -23,11 +23,7 @@ from relm.steps.contract import Step
 
 
 def list_steps() -> dict[str, Step]:
-    """Return every step by its name; each evaluation that is declared by now has one.
-
-    Raises:
-        RelmError: an evaluation that an extension declared cannot have a command.
-    """
+    """Return every step by its name; each evaluation that is declared by now has one."""
     before = {**data.STEPS, **removal.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
     after = {
         **fine_tuning.STEPS,

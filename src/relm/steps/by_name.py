@@ -68,11 +68,7 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
 
 
 def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None) -> RecipeJob:
-    """Return the one job of a step that is meant.
-
-    Raises:
-        RelmError: there is none, or several.
-    """
+    """Return the one job of a step that is meant."""
     fitting = [job for job in jobs if step in (job.step, job.short_form)]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):

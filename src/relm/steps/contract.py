@@ -73,22 +73,13 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
 
 
 def require_checkout() -> None:
-    """Raise an error where there are no recipes, since a command would find nothing and seem to say that nothing was run.
-
-    Raises:
-        RelmError: the current folder has no recipes/.
-    """
+    """Raise an error where there are no recipes, since a command would find nothing and seem to say that nothing was run."""
     if not Path("recipes").is_dir():
         raise RelmError(f"{Path.cwd()} has no folder recipes/; give the command in a checkout of relm")
 
 
 def given_path(text: str) -> Path:
-    """Return a path that is given on the command line.
-
-    Raises:
-        ArgumentTypeError: the text is empty, as that of a shell's variable that is not set, or not UTF-8, which no record can
-            hold.
-    """
+    """Return a path that is given on the command line."""
     if not text.isascii():
         try:
             text.encode()
@@ -120,23 +111,14 @@ class Once(argparse.Action):
 
 
 def positive(text: str) -> int:
-    """Return a text as a positive integer.
-
-    Raises:
-        ValueError: the text is something else.
-    """
+    """Return a text as a positive integer."""
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
 
 
 def process_count(text: str) -> int:
-    """Return a text as a number of threads or processes, of which C libraries crash with many thousands.
-
-    Raises:
-        ArgumentTypeError: it is more than any machine has cores.
-        ValueError: the text is no positive integer.
-    """
+    """Return a text as a number of threads or processes, of which C libraries crash with many thousands."""
     if (number := positive(text)) > MOST_THREADS:
         raise argparse.ArgumentTypeError(f"{number:,} are too many; give at most {MOST_THREADS:,}")
     return number
@@ -147,9 +129,6 @@ def plain_yaml(text: str) -> Any:
 
     >>> [plain_yaml(text) for text in ("true", "3", "[a, b]")]
     [True, 3, ['a', 'b']]
-
-    Raises:
-        ValueError: it is not plain YAML.
     """
     try:
         return parse_yaml(text, Path("value"))
@@ -158,11 +137,7 @@ def plain_yaml(text: str) -> Any:
 
 
 def named_sha256(text: str) -> tuple[str, str]:
-    """Return the two parts of `NAME=HASH`.
-
-    Raises:
-        ValueError: the text is something else.
-    """
+    """Return the two parts of `NAME=HASH`."""
     name, _, sha256 = text.rpartition("=")
     if not name or not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError(text)
@@ -175,11 +150,7 @@ EXPECTED = argument(
 
 
 def unite_values(option: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return the pairs of a name and its value as a dictionary.
-
-    Raises:
-        RelmError: a name has two values.
-    """
+    """Return the pairs of a name and its value as a dictionary."""
     united: dict[Any, Any] = {}
     for name, value in pairs:
         if united.setdefault(name, value) != value:
@@ -189,11 +160,7 @@ def unite_values(option: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any
 
 
 def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, str]:
-    """Return those of the files that `--sha256` names, with the sha256 that each must have.
-
-    Raises:
-        RelmError: it names a file that the step does not read.
-    """
+    """Return those of the files that `--sha256` names, with the sha256 that each must have."""
     given = unite_values("--sha256", getattr(arguments, "sha256", ()))
     if unknown := sorted(given.keys() - {file.name for file in files}):
         raise RelmError(f"--sha256: {unknown[0]} is none of the files read: {', '.join(map(str, files))}; correct it")
@@ -246,11 +213,7 @@ def name_variation(arguments: Arguments) -> None:
 
 
 def plan_of(arguments: Arguments) -> Plan:
-    """Return the plan of the recipe that a command names or, of several seeds, of the run with `--fingerprint`.
-
-    Raises:
-        RelmError: no run of the recipe has that fingerprint.
-    """
+    """Return the plan of the recipe that a command names or, of several seeds, of the run with `--fingerprint`."""
     plan = Project().plan(arguments.recipe)
     wanted = getattr(arguments, "fingerprint", None)
     run = plan.find_run(wanted) if wanted else plan

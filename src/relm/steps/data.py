@@ -133,11 +133,7 @@ def _range_of_file(text: str) -> FileRange:
 
 
 def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any]) -> FileRange:
-    """Return the range of `--range` if the dataset's files can be cut into ranges.
-
-    Raises:
-        RelmError: the format has no ranges, the dataset is a folder, or the documents are limited.
-    """
+    """Return the range of `--range` if the dataset's files can be cut into ranges."""
     if not FORMATS[dataset.format].has_ranges or not dataset.files or dataset.held_out_end is not None:
         those = ", ".join(declared.name for declared in FORMATS if declared.has_ranges)
         raise RelmError(f"--range: only files of format {those} have ranges, found {dataset.format}; leave --range out")
@@ -187,11 +183,7 @@ def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | No
 
 
 def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
-    """Raise an error if a folder's files differ from the document; other datasets' files are checked when they are read.
-
-    Raises:
-        RelmError: the files were edited after the command was planned.
-    """
+    """Raise an error if a folder's files differ from the document; other datasets' files are checked when they are read."""
     if dataset.folder is None:
         return
     found = digest(folder_content(dataset, work_folder() / "folders"))

@@ -107,11 +107,7 @@ def _expected(a: Arguments) -> dict[Path, str]:
 
 
 def find_tokenizer(a: Arguments) -> Path:
-    """Return the tokenizer that a command names, or the one in the model's folder.
-
-    Raises:
-        RelmError: there is none.
-    """
+    """Return the tokenizer that a command names, or the one in the model's folder."""
     folder = model_folder(a)
     found: Path = a.tokenizer or folder / "tokenizer.json"
     if not found.exists():
@@ -134,11 +130,7 @@ def count_batch_tokens(a: Arguments) -> int:
 
 
 def read_execution(a: Arguments) -> Any:
-    """Return device, precision, threads and the options of IPUs that a command requests, an `Execution`.
-
-    Raises:
-        RelmError: the device does not compute in the precision, or has no IPUs, or a value is out of its range.
-    """
+    """Return device, precision, threads and the options of IPUs that a command requests, an `Execution`."""
     from relm.evaluation.execution import Execution
 
     _require_precision(a)
@@ -154,22 +146,14 @@ def read_execution(a: Arguments) -> Any:
 
 
 def _require_precision(a: Arguments) -> None:
-    """Raise unless the device computes in the precision.
-
-    Raises:
-        RelmError: it does not.
-    """
+    """Raise unless the device computes in the precision."""
     known = {"ipu": ("float32", "float16")}.get(a.device, ("float32", "bfloat16"))
     if a.precision not in known:
         raise RelmError(f"--precision: {a.device} computes in {' and '.join(known)}, found {a.precision}; give one of these")
 
 
 def _require_ipus(a: Arguments) -> None:
-    """Raise if an option of IPUs goes with a device that has none.
-
-    Raises:
-        RelmError: it does.
-    """
+    """Raise if an option of IPUs goes with a device that has none."""
     options = {"--layers-per-ipu": a.layers_per_ipu, "--available-memory-proportion": a.available_memory_proportion}
     options["--executable-cache"] = a.executable_cache
     for name, value in options.items():
@@ -178,11 +162,7 @@ def _require_ipus(a: Arguments) -> None:
 
 
 def _read_proportions(a: Arguments) -> tuple[float, ...] | None:
-    """Return the share of memory of each IPU; None: the default.
-
-    Raises:
-        RelmError: there is not one for each IPU, or one is no share.
-    """
+    """Return the share of memory of each IPU; None: the default."""
     if a.available_memory_proportion is None:
         return None
     given, ipus = a.available_memory_proportion, len(a.layers_per_ipu or [0])
@@ -194,11 +174,7 @@ def _read_proportions(a: Arguments) -> tuple[float, ...] | None:
 
 
 def evaluate_job(a: Arguments) -> Job:
-    """Return the job of `relm evaluate`.
-
-    Raises:
-        RelmError: the identity has faults, or the evaluation reads other files than those that are given.
-    """
+    """Return the job of `relm evaluate`."""
     job = job_of_document(read_job(a.job))
     _require_inputs(job, a)
     return build_job(job, a, source=Path("--job: options"))
@@ -251,9 +227,6 @@ def _execution(a: Arguments, declaration: EvaluationDeclaration, arguments: Mapp
         a: the arguments of the command; a short form has no `--pipeline`.
         declaration: the evaluation.
         arguments: the keyword arguments of the evaluation's function.
-
-    Raises:
-        RelmError: the pipeline has a fault, or an option goes with other evaluations.
     """
     execution = execution_of_batches(a)
     if not hasattr(a, "pipeline"):

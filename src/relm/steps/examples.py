@@ -83,9 +83,6 @@ def objective_option(text: str) -> tuple[tuple[str, str], Any]:
 
     >>> objective_option("masked.duplication_factor=10")
     (('masked', 'duplication_factor'), 10)
-
-    Raises:
-        ValueError: the text is something else.
     """
     name, _, value = text.partition("=")
     section, _, key = name.partition(".")

@@ -27,11 +27,7 @@ Options = TypeVar("Options", bound=FineTuning)
 
 
 def squad_job(a: Arguments) -> Job:
-    """Return the job of `relm squad`.
-
-    Raises:
-        RelmError: an option has a fault, or a file of the model is absent.
-    """
+    """Return the job of `relm squad`."""
     options, folder, tokenizer, task = _read_options(a, Squad), model_folder(a), find_tokenizer(a), name_task(a)
     execution = _execution(a, options)
 
@@ -54,11 +50,7 @@ def squad_job(a: Arguments) -> Job:
 
 
 def glue_job(a: Arguments) -> Job:
-    """Return the job of `relm glue`.
-
-    Raises:
-        RelmError: an option has a fault, or a file of the model is absent.
-    """
+    """Return the job of `relm glue`."""
     options, folder, tokenizer, task = _read_options(a, Glue), model_folder(a), find_tokenizer(a), name_task(a)
     execution = _execution(a, options)
 
@@ -82,21 +74,13 @@ def glue_job(a: Arguments) -> Job:
 
 
 def _read_options(a: Arguments, section: type[Options]) -> Options:
-    """Return the options that a command gives.
-
-    Raises:
-        RelmError: one has a fault; the message names its argument.
-    """
+    """Return the options that a command gives."""
     given = {key: getattr(a, key) for key in section.model_fields if getattr(a, key) is not None}
     return validate_options(section, given, Path(section.__name__.lower()), {})
 
 
 def _execution(a: Arguments, options: FineTuning) -> Any:
-    """Return device, precision, threads, batches and pipeline that a command requests, an `Execution`.
-
-    Raises:
-        RelmError: the pipeline has a fault.
-    """
+    """Return device, precision, threads, batches and pipeline that a command requests, an `Execution`."""
     from relm.evaluation.execution import Execution
 
     return Execution(a.device, a.precision, a.threads, count_batch_tokens(a), pipeline=read_pipeline(a, options))

@@ -27,9 +27,6 @@ def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable
         arguments: the command's arguments.
         short_form: the flags that `--job` replaces; each is None or False if it is not given.
         build: function that builds the document from the flags.
-
-    Raises:
-        RelmError: both are given, or the document is invalid.
     """
     if arguments.job is None:
         return build()
@@ -40,11 +37,7 @@ def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable
 
 
 def read_job(text: str) -> dict[str, Any]:
-    """Return the document of a `--job` option.
-
-    Raises:
-        RelmError: it is not the JSON of an object.
-    """
+    """Return the document of a `--job` option."""
     try:
         document = json.loads(text)
         canonical_json(document).encode()  # as for its digest: no NaN, and nothing that is no text
@@ -63,9 +56,6 @@ def validate_options(kind: type[Document], options: Mapping[str, Any], source: P
         options: key -> value; the option of a key is `--` and its words.
         source: the command, for errors.
         flags: text of an error -> text with the option, where that is another.
-
-    Raises:
-        RelmError: the options have faults; names them as the command line does.
     """
     try:
         return validate(kind, options, source)

@@ -27,9 +27,6 @@ def read_pipeline(a: Arguments, options: FineTuning | None) -> Pipeline | None:
     Args:
         a: the arguments of the command.
         options: the options of fine-tuning; None: the command fine-tunes nothing.
-
-    Raises:
-        RelmError: it has a fault; names the key.
     """
     if a.pipeline is None:
         return None
@@ -45,11 +42,7 @@ def read_pipeline(a: Arguments, options: FineTuning | None) -> Pipeline | None:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the object in a JSON text that begins with a brace.
-
-    Raises:
-        RelmError: it is no JSON.
-    """
+    """Return the object in a JSON text that begins with a brace."""
     try:
         found: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,11 +51,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _with_accumulation(content: dict[str, Any], batch_size: int) -> dict[str, Any]:
-    """Return the keys of a pipeline with the micro-batches that make up the batch, unless they are there.
-
-    Raises:
-        RelmError: the batch is no multiple of the sequences of all replicas at once.
-    """
+    """Return the keys of a pipeline with the micro-batches that make up the batch, unless they are there."""
     size, replicas = content.get("micro_batch_size", 1), content.get("replicas", 1)
     if "gradient_accumulation" in content or not (type(size) is type(replicas) is int and size > 0 and replicas > 0):
         return content

@@ -24,11 +24,7 @@ def _by_task(files: Sequence[Path]) -> dict[str, Path]:
 
 
 def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
-    """Return the figures of each run by task; those of one run lie in one folder, or in folders of keys in one.
-
-    Raises:
-        RelmError: the files lie in another number of folders.
-    """
+    """Return the figures of each run by task; those of one run lie in one folder, or in folders of keys in one."""
     folders: dict[Path, list[Path]] = {}
     for file in files:
         folder = file.parent

@@ -46,11 +46,7 @@ def gc_job(a: Arguments) -> Job:
 
 
 def days(text: str) -> float:
-    """Return a number of days.
-
-    Raises:
-        ValueError: it is negative, or no number.
-    """
+    """Return a number of days."""
     if not (number := float(text)) >= 0:
         raise ValueError(text)
     return number

@@ -76,9 +76,6 @@ def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
 
     Args:
         taken: names of the other steps.
-
-    Raises:
-        RelmError: a command has the name of another step, or an option has that of another argument.
     """
     forms: dict[str, Step] = {}
     for declaration in EVALUATIONS:
@@ -92,11 +89,7 @@ def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
 
 
 def short_form(declaration: EvaluationDeclaration) -> Step:
-    """Return the command of one evaluation, whose options are its arguments.
-
-    Raises:
-        RelmError: an option has the name of another argument.
-    """
+    """Return the command of one evaluation, whose options are its arguments."""
     inputs = [found for name in declaration.inputs for found in INPUT_ARGUMENTS[name]]
     facts = [found for fact in declaration.facts for found in FACT_ARGUMENTS.get(fact, ())]
     options = declaration.options.model_fields if declaration.options else {}
@@ -139,11 +132,7 @@ def option_argument(name: str, field: FieldInfo, before_default: str = "") -> Ar
 
 
 def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
-    """Return the job of a short form.
-
-    Raises:
-        RelmError: an option, the recipe or the test's file has faults.
-    """
+    """Return the job of a short form."""
     test = _test(a, declaration) if declaration.is_protocol else None
     source = a.test if test else Path(declaration.command)
     content = {

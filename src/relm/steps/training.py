@@ -110,11 +110,7 @@ def trained_files(plan: Plan, weights: Path) -> list[Path]:
 
 
 def refuse_another_start(plan: Plan, a: Arguments) -> None:
-    """Raise an error if a command starts a phase from other weights or optimizer state than the recipe.
-
-    Raises:
-        RelmError: only one of command and recipe has starting weights or a kept optimizer.
-    """
+    """Raise an error if a command starts a phase from other weights or optimizer state than the recipe."""
     starts, kept = plan.starting_weights(a.phase), plan.kept_optimizer(a.phase)
     if (a.init_from is None) != (not starts):
         wanted = f"--init-from {starts[0].parent}" if starts else "no --init-from: it starts with random weights"

@@ -74,11 +74,7 @@ def parse_index_name(path: str) -> IndexName | None:
 
 
 def next_time(newest: str | None, now: datetime.datetime) -> str:
-    """Return the time in the name of the next index, later than the newest even if this machine's clock is behind.
-
-    Raises:
-        RelmError: no time is later.
-    """
+    """Return the time in the name of the next index, later than the newest even if this machine's clock is behind."""
     if newest is None:
         return now.strftime(TIME)
     try:
@@ -93,9 +89,6 @@ def read_index(told: Any, where: str, place: IndexName) -> Index:
 
     Args:
         where: the address it came from, for messages.
-
-    Raises:
-        RelmError: it is not an index, or another run's, or names a file outside the folders of a run.
     """
     if not isinstance(told, Mapping) or told.get("format") != FORMAT:
         found = told.get("format") if isinstance(told, Mapping) else None
@@ -149,11 +142,7 @@ def _require_each_once(names: Sequence[str], where: str) -> None:
 
 
 def require_inside(name: Any, where: str) -> None:
-    """Raise RelmError for a name that leads out of its folder, or that a terminal or another system reads differently.
-
-    Raises:
-        RelmError: it is not text, is absolute, or has `..`, a backslash, a control character or half a surrogate pair.
-    """
+    """Raise RelmError for a name that leads out of its folder, or that a terminal or another system reads differently."""
     parts = name.split("/") if isinstance(name, str) else []
     strange = len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or _STRANGE.search(name)
     if strange or len(name) > 4096 or any(len(part.encode()) > 255 for part in parts):

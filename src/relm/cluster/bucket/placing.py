@@ -42,12 +42,7 @@ class HashedFile(NamedTuple):
 
 @contextlib.contextmanager
 def _open_folder(place: ConfinedPath, makes: bool) -> Iterator[int]:
-    """Open the folder that a file belongs in.
-
-    Raises:
-        FileNotFoundError: there is none, and it is not to be made.
-        RelmError: a link or a file stands where a folder is expected.
-    """
+    """Open the folder that a file belongs in."""
     if makes:
         place.root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY)
@@ -75,11 +70,7 @@ def _open_inner(descriptor: int, name: str, path: Path, makes: bool) -> int:
 
 
 def hash_file(place: ConfinedPath) -> HashedFile | None:
-    """Return size and sha256 of a file; None where there is none.
-
-    Raises:
-        RelmError: a link stands there or on the way, or something that is no file.
-    """
+    """Return size and sha256 of a file; None where there is none."""
     try:
         with _open_folder(place, makes=False) as folder:
             _require_file_or_nothing(folder, place)
@@ -150,11 +141,7 @@ def _write_new(folder: int, name: str, pieces: Iterable[bytes], seconds: int) ->
 
 
 def require_no_link(place: ConfinedPath) -> None:
-    """Raise RelmError if any part of a path, the last one included, is a link.
-
-    Raises:
-        RelmError: names the link.
-    """
+    """Raise RelmError if any part of a path, the last one included, is a link."""
     for number in range(1, len(place.inside) + 1):
         path = place.root.joinpath(*place.inside[:number])
         if path.is_symlink():

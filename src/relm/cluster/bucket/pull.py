@@ -62,11 +62,7 @@ class Puller:
         return f"{self.index.name}: {len(self.index.files):,} files, {len(fetched):,} of them fetched ({size})"
 
     def _targets(self, names: Collection[str], pulled: str) -> dict[str, ConfinedPath]:
-        """Return name -> path here.
-
-        Raises:
-            RelmError: push gives no file of this run such a name, or a link leads elsewhere.
-        """
+        """Return name -> path here."""
         paths = find_paths(self.plan, names)
         if strange := sorted(set(names) - set(paths)):
             raise self._strange(strange[0], pulled)
@@ -87,11 +83,7 @@ class Puller:
         return ConfinedPath(Path(path.parts[0]), path.parts[1:])
 
     def _bring_own(self, entries: Mapping[str, Entry], places: Mapping[str, ConfinedPath]) -> list[Entry]:
-        """Fetch the files that the user's own folders lack; a file that is there is never overwritten.
-
-        Raises:
-            RelmError: one is there with other content.
-        """
+        """Fetch the files that the user's own folders lack; a file that is there is never overwritten."""
         found = {name: hash_file(places[name]) for name in entries}
         for name, file in found.items():
             if file is not None and file != HashedFile(entries[name].size, entries[name].sha256):
@@ -197,11 +189,7 @@ class Puller:
 
 
 def _check_pieces(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], bar: "ProgressBar") -> Iterator[bytes]:
-    """Yield the pieces of an object, and no byte more than its entry says.
-
-    Raises:
-        RelmError: they are not those of the entry.
-    """
+    """Yield the pieces of an object, and no byte more than its entry says."""
     digest, size = hashlib.sha256(), 0
     for piece in pieces:
         size += len(piece)
@@ -274,9 +262,6 @@ def choose_index(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName
     """Return the newest index of a run that means what its recipe means here.
 
     If that depends on one of the user's own folders that is not here yet, return the newest index.
-
-    Raises:
-        RelmError: there is none.
     """
     if not places:
         raise RelmError(f"{url}: has no run {plan.name}; `relm push {url} {plan.name}` where it ran puts it there")

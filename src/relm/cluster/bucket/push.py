@@ -98,11 +98,7 @@ class Pusher:
         return FileToPush(path, Entry(name, self._hashed[key], stamp[0]), stamp)
 
     def _check_hash(self, path: Path, told: str | None) -> str:
-        """Return the sha256 of a file that will be sent.
-
-        Raises:
-            RelmError: it is not what its sidecar says.
-        """
+        """Return the sha256 of a file that will be sent."""
         found = sha256_of(path)
         if told is not None and found != told and read_recorded_sha256(path) == told:
             raise RelmError(

@@ -107,10 +107,6 @@ class Store:
         Args:
             stamp: `relm.artifact.stamp_of` the file when it was hashed.
             bar: shows the bytes sent.
-
-        Raises:
-            Changed: the file has another stamp now, or is gone; nothing was stored.
-            RelmError: the store refuses it.
         """
         target = f"{self._root}/objects/{sha256}"
         with self._report_errors(f"objects/{sha256} cannot be written"):

@@ -41,12 +41,7 @@ class Message(NamedTuple):
 
 
 def send(stream: IO[bytes], message: Message) -> None:
-    """Write a message.
-
-    Raises:
-        ValueError: an array has a type that messages cannot carry.
-        OSError: the other end has closed its pipe.
-    """
+    """Write a message."""
     arrays = _in_order(message.arrays) if message.arrays else {}
     shapes = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": shapes}).encode()
@@ -57,11 +52,7 @@ def send(stream: IO[bytes], message: Message) -> None:
 
 
 def _in_order(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays with their elements one after the other.
-
-    Raises:
-        ValueError: an array has a type that messages cannot carry.
-    """
+    """Return the arrays with their elements one after the other."""
     import numpy as np
 
     for name, array in arrays.items():
@@ -71,12 +62,7 @@ def _in_order(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def receive(stream: IO[bytes]) -> Message:
-    """Read a message.
-
-    Raises:
-        Closed: the other end closed its pipe before the message.
-        ChannelError: the bytes are not a message, or end within it.
-    """
+    """Read a message."""
     start = stream.read(len(MAGIC))
     if not start:
         raise Closed("the pipe was closed")
@@ -90,11 +76,7 @@ def receive(stream: IO[bytes]) -> Message:
 
 
 def _parse_header(header: bytes) -> tuple[str, dict[str, Any], list[tuple[str, str, list[int]]]]:
-    """Return a header's kind, fields, and the name, type and shape of each array.
-
-    Raises:
-        ChannelError: it is not a header.
-    """
+    """Return a header's kind, fields, and the name, type and shape of each array."""
     try:
         content = json.loads(header)
         kind, fields, shapes = content["kind"], content["fields"], content["arrays"]
@@ -130,11 +112,7 @@ def _read_array(stream: IO[bytes], dtype: str, shape: list[int]) -> np.ndarray:
 
 
 def _read(stream: IO[bytes], length: int) -> bytearray:
-    """Return this many bytes.
-
-    Raises:
-        ChannelError: the pipe was closed before.
-    """
+    """Return this many bytes."""
     content = bytearray(length)
     view, have = memoryview(content), 0
     while have < length:

@@ -120,9 +120,6 @@ def require_loop(spec: InferenceSpec, beginnings: Beginnings, tokens: int) -> No
     """Raise unless a loop on the device can write the texts.
 
     The loop of PopTorch is a program of one IPU: Graphcore's text_generate_gpt2.py refuses it on several, too.
-
-    Raises:
-        BackendError: the model is on several IPUs, or has fewer positions than the longest text.
     """
     ipus = {ipu for _, ipu in spec.placement}
     if len(ipus) > 1:
@@ -138,11 +135,7 @@ def body_of(placement: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def locate_parameters(spec: InferenceSpec, weights: Tensors) -> dict[str, int]:
-    """Return the IPU of each parameter.
-
-    Raises:
-        BackendError: the placement or the weights are of another model.
-    """
+    """Return the IPU of each parameter."""
     try:
         with torch.device("meta"):
             model: LanguageModel = build_model(spec.architecture, spec.configuration)

@@ -53,9 +53,6 @@ def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str])
 
     Args:
         environment: the environment variables.
-
-    Raises:
-        RelmError: PopRun did not start it, or started other counts than the pipeline's.
     """
     found = {name: environment[name] for name in (TOTAL, LOCAL, OFFSET, IPUS) if name in environment}
     start = f"start it as `{shlex.join(launcher(pipeline))} ...`" if pipeline.instances > 1 else "start it without PopRun"

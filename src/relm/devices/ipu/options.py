@@ -174,9 +174,6 @@ def optimizer_table(
         pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
         shapes: name and shape of each parameter, in the model's order.
         loss_scale: factor of the loss in the first update.
-
-    Raises:
-        ValueError: PopTorch has no such optimizer.
     """
     _require_known(optimizer, pipeline)
     arguments: dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}

@@ -42,9 +42,6 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
     Args:
         architecture: gpt2, llama, bert or roberta.
         configuration: the fields of the architecture's configuration.
-
-    Raises:
-        ValueError: a pipeline cannot train the architecture, or fields contradict each other.
     """
     if architecture not in _MODELS:
         raise ValueError(
@@ -75,11 +72,7 @@ PipelineStage(ipu=0, segments=('head',))]
 
 
 def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> None:
-    """Raise unless the placement has an IPU for each segment of the model, in order, and for no other.
-
-    Raises:
-        ValueError: names the first segment that differs.
-    """
+    """Raise unless the placement has an IPU for each segment of the model, in order, and for no other."""
     expected, found = [segment.name for segment in segments], [name for name, _ in placement]
     if expected == found:
         return
@@ -95,11 +88,7 @@ def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[s
 
 
 def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return the IPU on which each parameter lies: that of the segments that read it.
-
-    Raises:
-        ValueError: the placement is not that of these segments, or a parameter would lie on two IPUs.
-    """
+    """Return the IPU on which each parameter lies: that of the segments that read it."""
     require_placed(segments, placement)
     ipus = dict(placement)
     first: dict[str, str] = {}

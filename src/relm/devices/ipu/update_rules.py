@@ -87,9 +87,6 @@ def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
 
     PopTorch 2.4 and later compile Adam and AdamW with bias correction whatever `bias_correction` says; the scalars of an
     AdamW's update can undo it (`relm.devices.ipu.options.scalars_of_update`).
-
-    Raises:
-        ValueError: names the key, its value and what was expected.
     """
     name = optimizer["name"]
     if name not in ("adamw", "adam", "lamb"):

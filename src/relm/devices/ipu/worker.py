@@ -149,11 +149,7 @@ class Worker:
         }
 
     def serve(self, requests: BinaryIO, answers: BinaryIO) -> None:
-        """Answer requests until one is `close`.
-
-        Raises:
-            ChannelError: the other end has closed the pipe.
-        """
+        """Answer requests until one is `close`."""
         from relm.devices.ipu.backend import BackendError
 
         try:

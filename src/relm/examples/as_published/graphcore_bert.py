@@ -197,11 +197,7 @@ def remask(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD
 
 
 def read_vocabulary(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
-    """Return the original's special tokens, by their names.
-
-    Raises:
-        RelmError: the tokenizer lacks one of them, or its ids have gaps.
-    """
+    """Return the original's special tokens, by their names."""
     tokens = read_model_vocabulary(loaded, ORIGINAL.name)
     special = ("[CLS]", "[SEP]", "[MASK]")
     if lacking := [token for token in special if token not in tokens]:
@@ -225,9 +221,6 @@ def pregenerate_graphcore_bert(
         output: the table; the manifest is built from its sidecar's facts.
         language: language of the text, for `masked.sentences: split`.
         workers: processes that encode; None: as many as there are cores. Their count changes no byte.
-
-    Raises:
-        RelmError: an option the original lacks, or an input that is absent or faulty.
     """
     chosen = require_options(ORIGINAL, objective)
     settings = _read_options(objective)

@@ -188,11 +188,7 @@ def open_graphcore_gpt2(
 
 
 def read_document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[np.int32]:
-    """Return the token count of every document of several shards, from their .idx files.
-
-    Raises:
-        RelmError: an .idx is absent or too short.
-    """
+    """Return the token count of every document of several shards, from their .idx files."""
     sizes = [np.empty(0, dtype=np.int32)]
     for shard in shards:
         path = index_of(manifest.parent / shard.file)
@@ -205,11 +201,7 @@ def read_document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[
 
 
 def require_seed_of_numpy(chosen: AsPublished) -> None:
-    """Raise unless numpy's generator, which the original seeds, takes the seed.
-
-    Raises:
-        RelmError: the seed is too large.
-    """
+    """Raise unless numpy's generator, which the original seeds, takes the seed."""
     if chosen.seed > LARGEST_SEED:
         raise RelmError(f"as_published.seed: {chosen.seed:,}, but numpy's generator takes 0 to {LARGEST_SEED:,}; lower it")
 

@@ -24,11 +24,7 @@ SHARES = {"mask_share": (0.8,), "random_share": (0.1,)}
 
 
 def require_options(original: Original, objective: Objective) -> AsPublished:
-    """Return the recipe's `as_published` section if the original has an option for every key.
-
-    Raises:
-        RelmError: a key has a value that the original could not have been given; names it.
-    """
+    """Return the recipe's `as_published` section if the original has an option for every key."""
     chosen = objective.as_published
     if chosen is None or chosen.builder != original.name:
         raise RelmError(f"as_published.builder: expected {original.name}, found {getattr(chosen, 'builder', None)}")
@@ -41,33 +37,21 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
 
 
 def require_length(original: str, objective: Objective) -> int:
-    """Return the sequence length.
-
-    Raises:
-        RelmError: the original cannot draw shorter sequences from it.
-    """
+    """Return the sequence length."""
     if objective.sequence_length < SHORTEST:
         raise RelmError(f"sequence_length: {objective.sequence_length}, but {original} needs {SHORTEST} or more")
     return objective.sequence_length
 
 
 def require_predictions(original: str, masked: Masked) -> int:
-    """Return the most masked tokens of a sequence, a limit that the originals with static masks always have.
-
-    Raises:
-        RelmError: the recipe has none.
-    """
+    """Return the most masked tokens of a sequence, a limit that the originals with static masks always have."""
     if masked.max_predictions is None:
         raise RelmError(f"masked.max_predictions: {original} always has a limit (20 by default); set it")
     return masked.max_predictions
 
 
 def read_model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
-    """Return the tokens of the tokenizer's model by id; the originals draw random tokens from these.
-
-    Raises:
-        RelmError: their ids are not 0, 1, 2 and so on.
-    """
+    """Return the tokens of the tokenizer's model by id; the originals draw random tokens from these."""
     ids = loaded.tokenizer.get_vocab(with_added_tokens=False)
     tokens = sorted(ids, key=lambda token: ids[token])
     if not tokens or ids[tokens[-1]] != len(tokens) - 1:

@@ -152,9 +152,6 @@ def pregenerate_run_mlm(
         output: the table; the manifest is built from its sidecar's facts.
         language: not used; part of every builder's signature.
         workers: processes; None: as many as there are cores. Their count changes no byte.
-
-    Raises:
-        RelmError: an option the original lacks, or an input that is absent or faulty.
     """
     require_options(ORIGINAL, objective)
     started = perf_counter()

@@ -50,11 +50,7 @@ class T5xDiacriticsExamples(Seq2SeqExamples):
 def open_t5x_diacritics(
     manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True
 ) -> Seq2SeqExamples:
-    """Open the pairs of a split as `relm.examples.builders.open_examples` does; held-out ones have no defect.
-
-    Raises:
-        RelmError: the tokenizer has no token for padding.
-    """
+    """Open the pairs of a split as `relm.examples.builders.open_examples` does; held-out ones have no defect."""
     assert objective.as_published is not None, "the builder is named there"
     tables = open_tables(manifest, split, objective, check_content)
     special, corrected = SpecialIds(**tables.manifest.tokenizer.special), objective.as_published.corrected

@@ -108,9 +108,6 @@ def read_documents(
 
     Args:
         folder: folder for temporary files; None: that of the documents.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty, or the file should have text and has none.
     """
     loaded = load_tokenizer(tokenizer)
     if sentences == "split" and loaded.kind != "wordpiece":
@@ -145,11 +142,7 @@ def _with_space_before_texts(loaded: LoadedTokenizer) -> Iterator[Path]:
 
 
 def require_documents(path: Path, documents: int) -> None:
-    """Raise RelmError for a file without text, unless its sidecar counts no documents, as a shard of one document may.
-
-    Raises:
-        RelmError: the file should have documents.
-    """
+    """Raise RelmError for a file without text, unless its sidecar counts no documents, as a shard of one document may."""
     if documents or (sidecar_of(path).exists() and read_sidecar(path).get("documents") == 0):
         return
     raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")

@@ -98,11 +98,7 @@ class TpuPretrainVocabulary:
 def make_instances(
     corpus: Corpus, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, draws: random.Random
 ) -> Iterator[Instance]:
-    """Yield the instances of one epoch in the order of the original's file; `draws` is shared by all epochs and files.
-
-    Raises:
-        RelmError: there is one document or none, so that no other can be drawn.
-    """
+    """Yield the instances of one epoch in the order of the original's file; `draws` is shared by all epochs and files."""
     if corpus.documents <= 1:
         raise RelmError(
             f"tpu_pretrain draws sentences of other documents, but there is {corpus.documents or 'none'}; put more documents "
@@ -171,9 +167,6 @@ def read_vocabulary(loaded: LoadedTokenizer, corrected: bool = False) -> TpuPret
 
     Args:
         corrected: without defect a: the mask is the tokenizer's own.
-
-    Raises:
-        RelmError: the tokenizer lacks the special tokens, or its ids have gaps.
     """
     tokens = read_model_vocabulary(loaded, ORIGINAL.name)
     mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("mask" if corrected else "unk")
@@ -191,9 +184,6 @@ def pregenerate_tpu_pretrain(
         output: the table; the manifest is built from its sidecar's facts.
         language: language of the text, for `masked.sentences: split`.
         workers: processes that encode; None: as many as there are cores. Their count changes no byte.
-
-    Raises:
-        RelmError: an option the original lacks, an input that is absent or faulty, or a single document.
     """
     chosen = require_options(ORIGINAL, objective)
     masked = objective.masked

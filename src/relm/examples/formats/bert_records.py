@@ -58,9 +58,6 @@ def parse_plain_records(records: Sequence[Features], locations: Sequence[str]) -
 
     Args:
         locations: file and record of each, for messages.
-
-    Raises:
-        RelmError: a record lacks a feature, differs in length from the first, or is inconsistent; names it.
     """
     values = _stack(records, PLAIN, locations)
     width = values["input_ids"].shape[1]

@@ -100,11 +100,7 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
 
 
 def _require_tokenizer(path: Path, tokenizer: Path) -> None:
-    """Raise RelmError for another tokenizer than the one that a file's sidecar names, if it has one.
-
-    Raises:
-        RelmError: the tokenizers differ.
-    """
+    """Raise RelmError for another tokenizer than the one that a file's sidecar names, if it has one."""
     if not sidecar_of(path).exists():
         return
     wanted, found = read_sidecar(path).get("tokenizer_sha256"), sha256_of(tokenizer)

@@ -48,11 +48,7 @@ class ExportSource:
 
 
 def open_export(path: Path, split: str, tokenizer: Path) -> ExportSource:
-    """Return a split's manifest and the tokenizer that its examples were made with.
-
-    Raises:
-        RelmError: one of them is absent, the tokenizer is another one, or there is no such split.
-    """
+    """Return a split's manifest and the tokenizer that its examples were made with."""
     manifest, loaded = read_manifest(path), load_tokenizer(tokenizer)
     manifest.split(split, path)
     if loaded.sha256 != manifest.tokenizer.sha256:

@@ -64,11 +64,7 @@ def format_lines(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterato
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield location (file and line) and content of each example.
-
-    Raises:
-        RelmError: the file is absent, or a line is not an example; names file and line.
-    """
+    """Yield location (file and line) and content of each example."""
     if not path.exists():
         raise RelmError(f"{path}: no such file")
     with open(path, "rb") as file:
@@ -99,9 +95,6 @@ def build_columns(
     Args:
         ids: token -> id, with `MASK` among them.
         padding: id after the tokens of a short example.
-
-    Raises:
-        RelmError: a token is not in the vocabulary; names file, line and token.
     """
     rows = len(examples)
     columns: dict[str, Array] = {

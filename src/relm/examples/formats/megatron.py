@@ -83,11 +83,7 @@ class IndexedFile:
 
 
 def open_indexed(path: Path) -> IndexedFile:
-    """Open `NAME.bin` and `NAME.idx`, given either, or NAME alone.
-
-    Raises:
-        RelmError: a file is absent, truncated, or not in this format; names the file and what was found.
-    """
+    """Open `NAME.bin` and `NAME.idx`, given either, or NAME alone."""
     shard = path if path.suffix == ".bin" else path.with_suffix(".bin") if path.suffix == ".idx" else Path(f"{path}.bin")
     index = index_of(shard)
     for file in (shard, index):

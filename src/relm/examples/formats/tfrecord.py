@@ -68,11 +68,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the data of each record after comparing its checksums.
-
-    Raises:
-        RelmError: the file is absent, truncated or damaged; names the record, counted from 0, and its first byte.
-    """
+    """Yield the data of each record after comparing its checksums."""
     if not path.exists():
         raise RelmError(f"{path}: no such file")
     size, waiting, waiting_bytes, end, number = path.stat().st_size, [], 0, 0, 0
@@ -108,9 +104,6 @@ def decode_example(record: bytes, location: str) -> Features:
 
     Args:
         location: file and record, for the message.
-
-    Raises:
-        RelmError: the record is not an Example.
     """
     example = _example_class()()
     try:

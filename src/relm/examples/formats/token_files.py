@@ -59,11 +59,7 @@ def import_nanogpt(files: Sequence[Path], tokenizer: Path, output: Path, first_t
 
 
 def open_llm_c_shard(path: Path) -> TokenFile:
-    """Return the tokens of a shard of llm.c, whose header is checked against the file's size.
-
-    Raises:
-        RelmError: the file is no such shard, of another version, or truncated.
-    """
+    """Return the tokens of a shard of llm.c, whose header is checked against the file's size."""
     header = np.fromfile(path, dtype="<i4", count=HEADER)
     if len(header) < HEADER or header[0] != MAGIC:
         found = f"begins with {header[0]}" if len(header) == HEADER else f"has {path.stat().st_size:,} bytes"
@@ -83,11 +79,7 @@ def open_llm_c_shard(path: Path) -> TokenFile:
 
 
 def open_nanogpt_file(path: Path) -> TokenFile:
-    """Return the tokens of a file of nanoGPT.
-
-    Raises:
-        RelmError: the file is empty, has half a token at its end, or is a shard of llm.c.
-    """
+    """Return the tokens of a file of nanoGPT."""
     size = path.stat().st_size
     if size == 0 or size % 2:
         raise RelmError(f"{path}: has {size:,} bytes, expected two for each token, and at least one; copy it again")
@@ -104,11 +96,7 @@ def _import_files(files: Sequence[TokenFile], format: str, tokenizer: Path, outp
 
 
 def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[Documents]:
-    """Yield the tokens of a file in blocks of whole documents, each with its end of text; the last may lack it.
-
-    Raises:
-        RelmError: a document is so long that the end of text must be another token.
-    """
+    """Yield the tokens of a file in blocks of whole documents, each with its end of text; the last may lack it."""
     kept: list[Integers] = []
     documents = 0
     for block in file.blocks():
