@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relm.graph.asking import PROJECT, report_faults
+from relm.graph.asking import PROJECT, keep_signature, report_faults
 from relm.graph.default_requests import (
     DISK_MB,
     EXAMPLES_OF_TEXT,
@@ -69,6 +69,7 @@ def _slow_runtime(megabytes: int, threads: int) -> int:
     return min(max(RUNTIME, START + megabytes // (PREPARED_MB_A_MINUTE * threads)), LONGEST)
 
 
+@keep_signature
 def workers_memory(wildcards: Any, threads: int) -> int:
     """Return the main memory in MB of a job that has a worker process for each thread."""
     return max(MEMORY_MB, MEMORY_MB_OF_WORKER * threads)

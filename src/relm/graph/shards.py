@@ -22,7 +22,7 @@ from snakemake.io import temp
 from relm.artifact import record_of, sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import report_faults, stop_at_faults
+from relm.graph.asking import keep_signature, report_faults, stop_at_faults
 from relm.graph.jobs import find_job, inputs_of
 from relm.graph.variations import SHARDS_ON_DISK
 from relm.provenance.deleted_sources import recorded_sha256
@@ -61,11 +61,13 @@ class Sources:
         if self.limit is not None:
             workflow.register_resource("shards", self.limit)
 
+    @keep_signature
     def priority_of_download(self, wildcards: Any) -> int:
         """Return the priority of a download: one that a killed command began comes before others."""
         folder = work_folder() / "downloads" / "data" / wildcards.dataset / wildcards.key
         return self.priority if (folder / f".{wildcards.shard}.part").exists() else 0
 
+    @keep_signature
     def refuse_more(self, wildcards: Any, resources: Any) -> str:
         """Return a shell command that fails if N shards stay on the disk because of failed jobs; otherwise nothing."""
         failed = self.workflow.scheduler.failed if self.limit is not None and self.workflow.scheduler else ()
