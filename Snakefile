@@ -12,7 +12,7 @@ from snakemake.utils import min_version
 from relm import graph
 from relm.recipes.identity import KEY
 from relm.recipes.published_models import MODEL_FILES
-from relm.recipes.run_folder import FINAL_LOGS, MODEL_PARTS, RECORDS
+from relm.recipes.run_folder import COMPILATION, CONTAMINATION, MODEL_PARTS, RECORDS, WEIGHTS
 from relm.recipes.run_name import VARIED_NAME
 from relm.recipes.section import NAME
 from relm.terminal import handler as terminal
@@ -20,11 +20,6 @@ from relm.terminal import handler as terminal
 min_version("9.27")
 
 WORK = graph.usable_work_folder()
-DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
-RANGES = f"{WORK}/documents/{{dataset}}-{{key}}/ranges/{{shard}}.{{part}}"
-KEPT = f"{WORK}/kept/{{dataset}}-{{key}}"
-EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
-IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 # No rule has a `benchmark:`. Snakemake takes its file for an output: an old one plans a model again, and one that cannot be
 # written deletes the model. The record beside a step's output has its time and memory.

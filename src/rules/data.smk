@@ -5,8 +5,8 @@
 
 rule download_data:
     output:
-        sidecar=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}.json",
-        file=SOURCES.deleted_after_use(f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}"),
+        sidecar=graph.sidecar("download"),
+        file=SOURCES.deleted_after_use(graph.path("download")),
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
     priority: SOURCES.priority_of_download
@@ -25,8 +25,8 @@ rule download_data:
 
 rule download_model:
     output:
-        sidecar=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}.json",
-        file=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}",
+        sidecar=graph.sidecar("model download"),
+        file=graph.path("model download"),
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
     priority: SOURCES.first_priority
@@ -44,8 +44,8 @@ rule download_model:
 # A model in a local folder: copied files stay unchanged when the folder changes, because the key of the content is in the path.
 rule copy_model:
     output:
-        sidecar=f"{WORK}/models/{{model}}-{{key}}/{{file}}.json",
-        file=f"{WORK}/models/{{model}}-{{key}}/{{file}}",
+        sidecar=graph.sidecar("model copy"),
+        file=graph.path("model copy"),
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
     priority: SOURCES.first_priority
@@ -62,10 +62,10 @@ rule convert_weights:
     input:
         unpack(graph.inputs("convert_weights")),
     output:
-        weights=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors",
-        weights_sidecar=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors.json",
-        configuration=f"{WORK}/converted/{{model}}-{{key}}/config.json",
-        configuration_sidecar=f"{WORK}/converted/{{model}}-{{key}}/config.json.json",
+        weights=graph.path("converted", file=WEIGHTS),
+        weights_sidecar=graph.sidecar("converted", file=WEIGHTS),
+        configuration=graph.path("converted", file="config.json"),
+        configuration_sidecar=graph.sidecar("converted", file="config.json"),
     log:
         f"{LOGS}/converted/{{model}}-{{key}}.log",
     params:
@@ -79,10 +79,10 @@ rule extract_range:
     input:
         unpack(SOURCES.inputs("extract_range")),
     output:
-        train=SOURCES.deleted_after_use(f"{RANGES}.train.jsonl"),
-        train_sidecar=f"{RANGES}.train.jsonl.json",
-        held_out=SOURCES.deleted_after_use(f"{RANGES}.held_out.jsonl"),
-        held_out_sidecar=f"{RANGES}.held_out.jsonl.json",
+        train=SOURCES.deleted_after_use(graph.path("range", split="train")),
+        train_sidecar=graph.sidecar("range", split="train"),
+        held_out=SOURCES.deleted_after_use(graph.path("range", split="held_out")),
+        held_out_sidecar=graph.sidecar("range", split="held_out"),
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.{{part}}.log",
     priority: SOURCES.priority
@@ -102,10 +102,10 @@ rule extract:
     input:
         unpack(SOURCES.inputs("extract")),
     output:
-        train=SOURCES.deleted_after_use(f"{DOCUMENTS}.train.jsonl"),
-        train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
-        held_out=SOURCES.deleted_after_use(f"{DOCUMENTS}.held_out.jsonl"),
-        held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
+        train=SOURCES.deleted_after_use(graph.path("documents", split="train")),
+        train_sidecar=graph.sidecar("documents", split="train"),
+        held_out=SOURCES.deleted_after_use(graph.path("documents", split="held_out")),
+        held_out_sidecar=graph.sidecar("documents", split="held_out"),
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
     priority: SOURCES.priority
@@ -126,8 +126,8 @@ rule list_removed:
     input:
         unpack(SOURCES.inputs("list_removed")),
     output:
-        removed=f"{KEPT}/removed.jsonl",
-        sidecar=f"{KEPT}/removed.jsonl.json",
+        removed=graph.path("removed"),
+        sidecar=graph.sidecar("removed"),
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/removed.log",
     threads: workflow.cores or 1
@@ -145,8 +145,8 @@ rule remove_listed:
     input:
         unpack(SOURCES.inputs("remove_listed")),
     output:
-        documents=SOURCES.deleted_after_use(f"{KEPT}/{{shard}}.{{split}}.jsonl"),
-        sidecar=f"{KEPT}/{{shard}}.{{split}}.jsonl.json",
+        documents=SOURCES.deleted_after_use(graph.path("kept")),
+        sidecar=graph.sidecar("kept"),
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
     priority: SOURCES.priority
@@ -166,8 +166,8 @@ rule train_tokenizer:
     input:
         unpack(SOURCES.inputs("tokenizer")),
     output:
-        tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
-        sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
+        tokenizer=graph.path("tokenizer", origin="trained"),
+        sidecar=graph.sidecar("tokenizer", origin="trained"),
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     threads: workflow.cores or 1
@@ -185,8 +185,8 @@ rule import_tokenizer:
     input:
         unpack(graph.inputs("tokenizer")),
     output:
-        tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
-        sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
+        tokenizer=graph.path("tokenizer", origin="imported"),
+        sidecar=graph.sidecar("tokenizer", origin="imported"),
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     priority: SOURCES.first_priority
@@ -202,12 +202,12 @@ rule pregenerate:
     input:
         unpack(SOURCES.inputs("pregenerate")),
     output:
-        train=f"{EXAMPLES}.train.bin",
-        train_index=f"{EXAMPLES}.train.idx",
-        train_sidecar=f"{EXAMPLES}.train.bin.json",
-        held_out=f"{EXAMPLES}.held_out.bin",
-        held_out_index=f"{EXAMPLES}.held_out.idx",
-        held_out_sidecar=f"{EXAMPLES}.held_out.bin.json",
+        train=graph.path("examples", split="train", suffix="bin"),
+        train_index=graph.path("examples", split="train", suffix="idx"),
+        train_sidecar=graph.sidecar("examples", split="train", suffix="bin"),
+        held_out=graph.path("examples", split="held_out", suffix="bin"),
+        held_out_index=graph.path("examples", split="held_out", suffix="idx"),
+        held_out_sidecar=graph.sidecar("examples", split="held_out", suffix="bin"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
     priority: SOURCES.priority
@@ -226,10 +226,10 @@ rule pregenerate:
 # Sequences of a fixed length, or pairs of texts, for masked and seq2seq phases.
 use rule pregenerate as pregenerate_table with:
     output:
-        train=f"{EXAMPLES}.train.arrow",
-        train_sidecar=f"{EXAMPLES}.train.arrow.json",
-        held_out=f"{EXAMPLES}.held_out.arrow",
-        held_out_sidecar=f"{EXAMPLES}.held_out.arrow.json",
+        train=graph.path("examples", split="train", suffix="arrow"),
+        train_sidecar=graph.sidecar("examples", split="train", suffix="arrow"),
+        held_out=graph.path("examples", split="held_out", suffix="arrow"),
+        held_out_sidecar=graph.sidecar("examples", split="held_out", suffix="arrow"),
 
 
 # Tokens that somebody else has published: they are checked and copied, without extraction and tokenisation.
@@ -237,9 +237,9 @@ rule import_tokens:
     input:
         unpack(SOURCES.inputs("import_tokens")),
     output:
-        tokens=f"{IMPORTED}/{{shard}}.{{split}}.bin",
-        index=f"{IMPORTED}/{{shard}}.{{split}}.idx",
-        sidecar=f"{IMPORTED}/{{shard}}.{{split}}.bin.json",
+        tokens=graph.path("imported", suffix="bin"),
+        index=graph.path("imported", suffix="idx"),
+        sidecar=graph.sidecar("imported", suffix="bin"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
     priority: SOURCES.priority
@@ -258,8 +258,8 @@ rule manifest:
     input:
         unpack(graph.inputs("manifest")),
     output:
-        manifest=f"{WORK}/examples/{{dataset}}-{{key}}/manifest.json",
-        croissant=f"{WORK}/examples/{{dataset}}-{{key}}/croissant.json",
+        manifest=graph.path("manifest"),
+        croissant=graph.path("croissant"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     params:

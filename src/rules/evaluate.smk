@@ -4,8 +4,8 @@
 
 rule download_test:
     output:
-        sidecar=f"{WORK}/downloads/evaluations/{{test}}/{{key}}/{{shard}}.json",
-        file=f"{WORK}/downloads/evaluations/{{test}}/{{key}}/{{shard}}",
+        sidecar=graph.sidecar("test download", file="{shard}"),
+        file=graph.path("test download", file="{shard}"),
     log:
         f"{LOGS}/download/evaluations/{{test}}/{{key}}/{{shard}}.log",
     resources:
@@ -23,8 +23,8 @@ rule contamination:
     input:
         unpack(SOURCES.inputs("contamination")),
     output:
-        counts=f"{RUN}/contamination/{{key}}/{{test}}.json",
-        record=f"{RUN}/contamination/{{key}}/{{test}}.json.record.json",
+        counts=graph.path(CONTAMINATION),
+        record=graph.record(CONTAMINATION),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/contamination/{{key}}/{{test}}.log",
     threads: workflow.cores or 1

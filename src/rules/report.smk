@@ -5,8 +5,8 @@ rule verify:
     input:
         unpack(graph.inputs("verify")),
     output:
-        verdict=f"{RUN}/verify/{{key}}/verify.json",
-        record=f"{RUN}/verify/{{key}}/verify.json.record.json",
+        verdict=graph.path("verdict"),
+        record=graph.record("verdict"),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}.log",
     params:
@@ -19,12 +19,12 @@ rule report:
     input:
         unpack(RERUNS.reported),
     output:
-        report=f"{RUN}/report/{{key}}/report.html",
-        card=f"{RUN}/report/{{key}}/README.md",
-        recipe=f"{RUN}/report/{{key}}/recipe.json",
-        provenance=f"{RUN}/report/{{key}}/provenance.json",
-        crate=f"{RUN}/report/{{key}}/ro-crate-metadata.json",
-        record=f"{RUN}/report/{{key}}/report.html.record.json",
+        report=graph.path("report.html"),
+        card=graph.path("README.md"),
+        recipe=graph.path("recipe.json"),
+        provenance=graph.path("provenance.json"),
+        crate=graph.path("ro-crate-metadata.json"),
+        record=graph.record("report.html"),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/report/{{key}}.log",
     params:
@@ -62,8 +62,8 @@ rule verify_reference:
     input:
         unpack(graph.inputs("verify_reference")),
     output:
-        verdict=f"{RUN}/verify/{{key}}/verify_reference.json",
-        record=f"{RUN}/verify/{{key}}/verify_reference.json.record.json",
+        verdict=graph.path("reference verdict"),
+        record=graph.record("reference verdict"),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify/{{key}}_reference.log",
     params:

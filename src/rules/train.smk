@@ -8,19 +8,11 @@ rule pretrain:
     input:
         unpack(graph.inputs("pretrain")),
     output:
-        model=f"{RUN}/{{phase}}/model/model.safetensors",
-        sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",
-        parts=expand(
-            f"{RUN}/{{{{phase}}}}/model/{{part}}",
-            part=MODEL_PARTS,
-            allow_missing=True,
-        ),
-        record=f"{RUN}/{{phase}}/model/model.safetensors.record.json",
-        logs=expand(
-            f"{RUN}/{{{{phase}}}}/{FINAL_LOGS}/{{log}}",
-            log=RECORDS,
-            allow_missing=True,
-        ),
+        model=graph.path(WEIGHTS),
+        sidecar=graph.sidecar(WEIGHTS),
+        parts=list(map(graph.path, MODEL_PARTS)),
+        record=graph.record(WEIGHTS),
+        logs=list(map(graph.path, RECORDS)),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.log",
     container:
@@ -46,7 +38,7 @@ rule compile:
     input:
         unpack(RERUNS.compiled),
     output:
-        compilation=f"{RUN}/compile.json",
+        compilation=graph.path(COMPILATION),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/compile.log",
     container:

@@ -3,6 +3,7 @@
 They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
 """
 
+from relm.graph.asking import path, record, sidecar
 from relm.graph.data_requests import (
     documents_disk,
     documents_runtime,
@@ -49,6 +50,9 @@ __all__ = [
     "inputs",
     "nearest_target",
     "papers",
+    "path",
+    "record",
+    "sidecar",
     "trainer_threads",
     "training_request",
     "usable_work_folder",

@@ -8,9 +8,11 @@ from typing import ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from relm.artifact import sidecar_of
+from relm.artifact import record_of, sidecar_of
 from relm.errors import RelmError
+from relm.plan.products import pattern_of
 from relm.recipes.declaration import load_extensions
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.terminal.faults import note_fault
 
@@ -56,6 +58,21 @@ lost if it ends the process.
 
 
 report_faults(load_extensions)()
+
+
+def path(kind: str, **values: str) -> str:
+    """Return the path of a kind of product, as in `plan/products.py`, with wildcards but for those that have values."""
+    return f"{work_folder()}/{pattern_of(kind, **values)}"
+
+
+def sidecar(kind: str, **values: str) -> str:
+    """Return the path of the sidecar of a kind of product."""
+    return str(sidecar_of(Path(path(kind, **values))))
+
+
+def record(kind: str, **values: str) -> str:
+    """Return the path of the record of the step that makes a kind of product."""
+    return str(record_of(Path(path(kind, **values))))
 
 
 def sidecars(paths: list[Path]) -> list[str]:

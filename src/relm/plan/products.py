@@ -147,6 +147,15 @@ PRODUCTS = {
 }
 
 
+def pattern_of(kind: str, **values: str) -> str:
+    """Return the path of a kind of file inside the work folder, with wildcards but for those that have values.
+
+    >>> pattern_of("documents", split="train")
+    'documents/{dataset}-{key}/{shard}.train.jsonl'
+    """
+    return _WILDCARD.sub(lambda found: values.get(found[1], found[0]), PRODUCTS[kind].path)
+
+
 def _list_data(plan: Plan) -> Iterator[Path]:
     """Yield downloads, copies, documents, tokenizer and examples, which plans with the same keys share."""
     yield from (plan.download(shard) for shard in plan.dataset.files)
