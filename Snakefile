@@ -51,7 +51,6 @@ wildcard_constraints:
     paper=NAME.pattern,
     shard=NAME.pattern,
     split="train|held_out",
-    part=r"\d+-of-\d+",
     file="|".join(map(re.escape, MODEL_FILES)),
     key=KEY.pattern,
     fingerprint=KEY.pattern,

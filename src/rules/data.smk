@@ -74,30 +74,6 @@ rule convert_weights:
         "{params.command} --log {log:q}"
 
 
-# Only of datasets with `ranges`: the documents of each range of a file, which `extract` joins.
-rule extract_range:
-    input:
-        unpack(SOURCES.inputs("extract_range")),
-    output:
-        train=SOURCES.deleted_after_use(graph.path("range", split="train")),
-        train_sidecar=graph.sidecar("range", split="train"),
-        held_out=SOURCES.deleted_after_use(graph.path("range", split="held_out")),
-        held_out_sidecar=graph.sidecar("range", split="held_out"),
-    log:
-        f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.{{part}}.log",
-    priority: SOURCES.priority
-    threads: SOURCES.threads
-    resources:
-        shards=1,
-        mem_mb=graph.workers_memory,
-        disk_mb=graph.documents_disk,
-        runtime=graph.documents_runtime,
-    params:
-        command=graph.command("extract_range"),
-    shell:
-        "{params.command} --log {log:q}"
-
-
 rule extract:
     input:
         unpack(SOURCES.inputs("extract")),

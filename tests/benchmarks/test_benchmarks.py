@@ -25,7 +25,7 @@ ALONE = {
     "estimate-gpt2": f"estimate.py gpt2 --steps 40 --changes '{SMALL_MODEL}'",
     "estimate-bert": f"estimate.py bert --steps 40 --changes '{SMALL_MODEL}'",
     "extraction": "extraction.py tests/data/enwiki-sample.xml.bz2 --runs 1 --copies 2",
-    "extraction_at_scale": "extraction_at_scale.py tests/data/enwiki-sample.xml.bz2 --copies 1 2 --cuts 2x1 1x2 --kill",
+    "extraction_at_scale": "extraction_at_scale.py tests/data/enwiki-sample.xml.bz2 --copies 1 2 --workers 1 2",
     "gathering": "gathering.py --rows 2000 --rounds 2",
     "generation": "generation.py gpt2 --batch 1 --prompt 4 --length 2 --layers 1 --repeats 1",
     "generation-ipu": "generation.py quickstart --ipu-simulator --batch 2 --prompt 4 --length 2 --layers 1 --repeats 1",

@@ -1,4 +1,4 @@
-"""A real dump of 100 MB: any number of ranges and workers, and a kill in the middle, give the same bytes."""
+"""A real dump of 100 MB: any number of workers, and a kill in the middle, give the same bytes."""
 
 import bz2
 import lzma
@@ -41,19 +41,19 @@ def dump(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(dump: Path, out: Path, workers: int, *options: str) -> list[str]:
-    """Return the command that extracts the dump, or a range of it, with its peak memory on the last line of its output."""
+def command(dump: Path, out: Path, workers: int) -> list[str]:
+    """Return the command that extracts the dump, with its peak memory on the last line of its output."""
     code = (
         "import resource,subprocess,sys;done=subprocess.run(sys.argv[1:]);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss);sys.exit(done.returncode)"
     )
     extract = ["-m", "relm", "extract", "--dataset", str(dump.with_name("enwik8.yaml")), "--source", str(dump)]
     written = ["--train", str(out / "train.jsonl"), "--held-out", str(out / "held_out.jsonl")]
-    return [sys.executable, "-c", code, sys.executable, *extract, *written, "--workers", str(workers), *options]
+    return [sys.executable, "-c", code, sys.executable, *extract, *written, "--workers", str(workers)]
 
 
-def extract(dump: Path, out: Path, workers: int, *options: str) -> None:
-    done = subprocess.run(command(dump, out, workers, *options), capture_output=True, text=True, check=True)
+def extract(dump: Path, out: Path, workers: int) -> None:
+    done = subprocess.run(command(dump, out, workers), capture_output=True, text=True, check=True)
     assert int(done.stdout.splitlines()[-1]) * 1024 < KEPT
 
 
@@ -68,23 +68,10 @@ def expected(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return hashes(out)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("count", [1, 7, 64])
-def test_the_same_bytes_in_any_ranges_by_any_workers(
-    count: int, workers: int, dump: Path, expected: list[str], tmp_path: Path
-) -> None:
-    folders = [tmp_path / str(number) for number in range(1, count + 1)]
-    for number, folder in enumerate(folders, 1):
-        extract(dump, folder, workers, "--range", f"{number}-of-{count}")
-    ranges = [word for split in SPLITS for word in (option(split, "ranges"), *(str(f / f"{split}.jsonl") for f in folders))]
-    written = [word for split in SPLITS for word in (option(split), str(tmp_path / f"{split}.jsonl"))]
-    job = ["--job", '{"format":"mediawiki_xml"}']
-    subprocess.run([sys.executable, "-m", "relm", "join-ranges", *job, *ranges, *written], check=True)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_same_bytes_by_any_workers(workers: int, dump: Path, expected: list[str], tmp_path: Path) -> None:
+    extract(dump, tmp_path, workers)
     assert hashes(tmp_path) == expected
-
-
-def option(split: str, *words: str) -> str:
-    return "--" + "-".join([split.replace("_", "-"), *words])
 
 
 def test_killed_in_the_middle_it_leaves_nothing_and_runs_again_to_the_same_bytes(

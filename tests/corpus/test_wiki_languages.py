@@ -7,7 +7,6 @@ from small_dumps import articles, dataset, page, written
 
 from relm.corpus import extract as extraction
 from relm.corpus.extract import extract
-from relm.corpus.file_range import FileRange
 from relm.corpus.wiki_languages import is_same_language
 from relm.errors import RelmError
 
@@ -19,24 +18,20 @@ def stated(content: str, attribute: str) -> str:
     return changed
 
 
-def read(folder: Path, content: str, language: str, workers: int = 1, part: FileRange | None = None) -> str:
+def read(folder: Path, content: str, language: str, workers: int = 1) -> str:
     outputs = {split: folder / f"{split}.jsonl" for split in ("train", "held_out")}
     chosen = dataset("dump.xml", language=language, held_out_one_in=3)
-    return extract(chosen, written(folder, content), outputs, None, workers, part)
+    return extract(chosen, written(folder, content), outputs, None, workers)
 
 
-@pytest.mark.parametrize(
-    ("workers", "part"), [(1, None), (3, None), (1, FileRange(0, 3)), (1, FileRange(2, 3)), (3, FileRange(1, 3))]
-)
-def test_a_dump_in_another_language_is_refused(
-    workers: int, part: FileRange | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_dump_in_another_language_is_refused(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "BYTES_PER_WORKER", 100)
     content = stated(articles(60), 'xml:lang="ro"')
-    assert "extracted" in read(tmp_path, content, "ro", workers, part)
+    assert "extracted" in read(tmp_path, content, "ro", workers)
     (tmp_path / "train.jsonl").unlink()
     with pytest.raises(RelmError) as refusal:
-        read(tmp_path, content, "en", workers, part)
+        read(tmp_path, content, "en", workers)
     message = str(refusal.value)
     assert message.startswith(str(tmp_path / "dump.xml"))
     assert "has xml:lang='ro', expected a dump in the dataset's language, 'en'; correct the source" in message

@@ -17,7 +17,7 @@ from relm.recipes.jobs import LISTED_FILES, DocumentsJob
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
-from relm.steps.data import document_of_dataset, document_of_training, extract_job, join_ranges_job
+from relm.steps.data import document_of_dataset, document_of_training, extract_job
 from relm.steps.parser import parser
 from small_project import Commands
 
@@ -64,12 +64,6 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
     assert found == job.passed_document("sample.xml")
 
 
-def test_what_is_no_range_is_refused_with_what_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parsed("extract", "--source", "s", "--train", "t", "--held-out", "h", "--range", "0-of-3")
-    assert "--range: expected I-of-N with I from 1 to N, such as 3-of-16, found '0-of-3'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", [".", "sample.xml"])
 def test_a_folder_is_no_source_of_a_dataset_of_files(
     name: str, project: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,23 +74,6 @@ def test_a_folder_is_no_source_of_a_dataset_of_files(
     words = ("extract", "--dataset", dataset, "--source", name, "--train", "t", "--held-out", "h")
     with pytest.raises(RelmError, match=f"--source: {name} is a folder; expected a file: sample.xml"):
         extract_job(parsed(*words))
-
-
-def test_ranges_are_joined_by_hand_with_the_datasets_file(
-    project: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    dataset = ("--dataset", str(project.folder / "recipes/data/sample.yaml"))
-    source = ("--source", str(project.folder / "mirror/sample.xml"))
-    for number in (1, 2):
-        written = ("--train", f"{number}.t", "--held-out", f"{number}.h", "--range", f"{number}-of-2", "--workers", "1")
-        extract_job(parsed("extract", *dataset, *source, *written)).run()
-    extract_job(parsed("extract", *dataset, *source, "--train", "t", "--held-out", "h", "--workers", "1")).run()
-    ranges = ("--train-ranges", "1.t", "2.t", "--held-out-ranges", "1.h", "2.h", "--train", "jt", "--held-out", "jh")
-    join_ranges_job(parsed("join-ranges", *dataset, *ranges)).run()
-    assert (Path("jt").read_bytes(), Path("jh").read_bytes()) == (Path("t").read_bytes(), Path("h").read_bytes())
-    with pytest.raises(RelmError, match="join-ranges: expected --dataset FILE, or --job"):
-        join_ranges_job(parsed("join-ranges", *ranges))
 
 
 TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")

@@ -26,7 +26,6 @@ CRC_BITS = 32
 HEADER = b"BZh9"  # with the largest level, which decompresses blocks of all levels
 TOGETHER = 4  # blocks, as in bzip2_walks.c
 WINDOW = 4 << 20  # bytes of the file in which magics are sought at once
-LONGEST = 1 << 20  # bytes of a block; those that cannot be compressed take a little more than 900,000
 
 
 class Block(NamedTuple):
@@ -60,28 +59,20 @@ class _Place(NamedTuple):
 # --- finding blocks --------------------------------------------------------------------------------------------------------
 
 
-def find_blocks(path: Path, first: int = 0) -> Iterator[Block]:
-    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a header, is there.
-
-    Args:
-        first: the first bit of the file at which a block may begin.
-    """
+def find_blocks(path: Path) -> Iterator[Block]:
+    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a header, is there."""
     size = path.stat().st_size
-    start = max(0, first // 8 - LONGEST)
-    places = _find_places(path, start)
+    places = _find_places(path)
     before = begin = None
     end = next(places, None)
-    if end is not None and start == 0 and end.bit != 8 * len(HEADER):
+    if end is not None and end.bit != 8 * len(HEADER):
         raise RelmError(f"{path}: the compressed file is damaged (it does not begin with a block); download it again")
     while end is not None:
         after = next(places, None)
         if begin is not None and begin.is_block:
-            if begin.bit >= first:
-                yield Block(begin.bit, end.bit, before.bit if before else begin.bit, (after or end).bit)
+            yield Block(begin.bit, end.bit, before.bit if before else begin.bit, (after or end).bit)
             before = begin
         begin, end = end, after
-    if begin is None and start > 0:
-        return
     if begin is None or begin.is_block or begin.bit + MAGIC_BITS + CRC_BITS > 8 * size:
         raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again")
     if _ends_in_a_header(path, (begin.bit + MAGIC_BITS + CRC_BITS + 7) // 8):
@@ -97,12 +88,11 @@ def _ends_in_a_header(path: Path, end: int) -> bool:
     return bool(tail) and any(header.startswith(tail) for header in headers)
 
 
-def _find_places(path: Path, first_byte: int) -> Iterator[_Place]:
-    """Yield the magics of a file in order, from a byte on."""
+def _find_places(path: Path) -> Iterator[_Place]:
+    """Yield the magics of a file in order."""
     overlap = MAGIC_BITS // 8
     with open(path, "rb") as file:
-        file.seek(first_byte)
-        window = b""
+        first_byte, window = 0, b""
         while block := file.read(WINDOW):
             window += block
             # A magic that begins in the last bytes is found whole in the next window.

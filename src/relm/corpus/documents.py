@@ -56,8 +56,6 @@ class Skipped(NamedTuple):
 
     reason: str
     """The name under which it is counted, such as redirects."""
-    id: str | None = None
-    """Its id, if a later entry with the same id is a copy."""
     damage: str | None = None
     """Its place and what is wrong with it, if the user should know."""
 

@@ -23,8 +23,6 @@ from relm.corpus.documents import (
     hash_title,
     split_files,
 )
-from relm.corpus.file_range import FileRange
-from relm.corpus.ranges import RANGE, WITHOUT_TEXT, describe_range
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -92,7 +90,6 @@ def extract(
     outputs: Mapping[str, Path],
     documents: int | None,
     workers: int | None,
-    part: FileRange | None = None,
 ) -> str:
     """Write the documents of one shard, a file for each split, and return a sentence about them.
 
@@ -105,7 +102,6 @@ def extract(
         outputs: the .jsonl file of each split, ``train`` and ``held_out``.
         documents: stop after this many; None: all.
         workers: processes; None: as many as there are cores.
-        part: the range of the source file that is read, for `join_ranges`; None: all.
 
     Raises:
         RelmError: the source is absent or damaged, a worker died, or a split of a whole source would have no document.
@@ -113,32 +109,24 @@ def extract(
     started = time.perf_counter()
     tally = Tally({TRAIN: DocumentCounts(), HELD_OUT: DocumentCounts()}, dict.fromkeys(FORMATS[dataset.format].skipped, 0), [])
     files = _list_source_files(dataset, source)
-    without_text: list[str] = []
     split_in = _make_splitter(dataset, source, files, documents)
-    outcomes = _read_outcomes(dataset, files, usable_cores() if workers is None else workers, part)
+    outcomes = _read_outcomes(dataset, files, usable_cores() if workers is None else workers)
     with split_files(outputs) as written, contextlib.closing(outcomes):
         for file, outcome in outcomes:
             if isinstance(outcome, Skipped):
                 # A reason that a sound source never gives, as for doubled pages, is counted only where it occurs.
                 tally.skipped[outcome.reason] = tally.skipped.get(outcome.reason, 0) + 1
                 _name_damage(outcome, tally.skipped[outcome.reason], file)
-                if outcome.id is not None:
-                    without_text.append(outcome.id)
                 continue
             split = split_in(file, outcome.number)
             written[split].write(outcome.line)
             tally.add(outcome, split)
             if tally.documents == documents:
                 break
-        if part is None:
-            _check_splits(dataset, source, tally)
+        _check_splits(dataset, source, tally)
     for split, path in outputs.items():
-        of_range: dict[str, Any] = {}
-        if part is not None and source is not None:
-            of_range = {RANGE: describe_range(part, split, source), WITHOUT_TEXT: without_text}
-        write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped, **of_range)
-    name = _name_source(dataset, source) + (f", {part}" if part else "")
-    summary = _format_summary(dataset, name, tally, time.perf_counter() - started)
+        write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped)
+    summary = _format_summary(dataset, _name_source(dataset, source), tally, time.perf_counter() - started)
     if source is None or not source.is_dir() or FORMATS[dataset.format].reads_folders_whole:
         return summary
     left_out = describe_left_out(source, dataset.file_pattern, [file.path for file in files])
@@ -254,20 +242,19 @@ def _format_summary(dataset: Dataset, name: str, tally: Tally, seconds: float) -
 
 
 def _read_outcomes(
-    dataset: Dataset, files: list[SourceFile], workers: int, part: FileRange | None
+    dataset: Dataset, files: list[SourceFile], workers: int
 ) -> Generator[tuple[str, Encoded | Skipped], None, None]:
     """Yield (name of the file, outcome) in the order of the source; raise the source's first fault."""
     if dataset.hub is None:
         workers = min(workers, 1 + _count_bytes(files) // BYTES_PER_WORKER)
     make = functools.partial(_process_batch, dataset)
     task = f"extracting {files[0].path if len(files) == 1 else dataset.folder}"
-    of_part = {} if part is None else {"part": part}
     if reader := FORMATS[dataset.format].reader:
         names = {file.path: file.name for file in files}
-        for path, outcome in load(reader)(dataset, list(names), workers, task, **of_part):
+        for path, outcome in load(reader)(dataset, list(names), workers, task):
             yield names[path], outcome
         return
-    for made in ordered_map(make, _read_batches(dataset, files, of_part), workers, task):
+    for made in ordered_map(make, _read_batches(dataset, files), workers, task):
         for outcome in made.outcomes:
             yield made.file, outcome
         if made.fault:
@@ -280,10 +267,10 @@ def _count_bytes(files: list[SourceFile]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def _read_batches(dataset: Dataset, files: list[SourceFile], of_part: Mapping[str, FileRange] = {}) -> Iterator[Batch]:
+def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
     for file in files:
-        empty = not of_part
-        for content in load(FORMATS[dataset.format].batches)(dataset, file.path, **of_part):
+        empty = True
+        for content in load(FORMATS[dataset.format].batches)(dataset, file.path):
             yield Batch(file.name, content)
             empty = False
         if empty:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relm.corpus.file_range import FileRange
 from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
 from relm.progress import ProgressBar
@@ -16,24 +15,16 @@ from relm.recipes.datasets import Dataset
 BATCH, ROWS = 1 << 20, 4096
 
 
-def batch_parquet(dataset: Dataset, path: Path, part: FileRange | None = None) -> Iterator[RowRange]:
-    """Yield the rows of a Parquet file, only the columns that are read, a piece of a row group at a time.
-
-    Args:
-        part: the range of row groups that is read; None: all.
-    """
+def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
+    """Yield the rows of a Parquet file, only the columns that are read, a piece of a row group at a time."""
     first = 1
     try:
         # Without buffering ahead a row group is read page by page, however large it is.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH) as file:
             check_keys(dataset, file.schema_arrow.names, str(path))
-            begin, end = (part or FileRange(0, 1)).bounds(file.metadata.num_row_groups)
-            sizes = [int(file.metadata.row_group(number).num_rows) for number in range(end)]
-            first += sum(sizes[:begin])
-            with ProgressBar(total=sum(sizes[begin:]), desc=path.name, unit=" rows", disable=None) as bar:
-                for table in file.iter_batches(
-                    _choose_batch_rows(file.metadata), range(begin, end), columns=list_keys(dataset), use_threads=False
-                ):
+            with ProgressBar(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
+                rows = _choose_batch_rows(file.metadata)
+                for table in file.iter_batches(rows, columns=list_keys(dataset), use_threads=False):
                     yield RowRange(str(path), first, table)
                     first += len(table)
                     bar.update(len(table))

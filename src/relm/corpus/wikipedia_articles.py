@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relm.corpus.documents import Document, Encoded, Skipped, encode_document
-from relm.corpus.file_range import FileRange
 from relm.corpus.wikipedia import Page, SeenPages, Wiki
 from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
 from relm.corpus.wikitext_markup import extract_plain_text
@@ -26,14 +25,10 @@ class Article(NamedTuple):
 
 
 def read_dumps(
-    dataset: "Dataset", paths: Sequence[Path], workers: int, task: str, part: FileRange | None = None
+    dataset: "Dataset", paths: Sequence[Path], workers: int, task: str
 ) -> Generator[tuple[Path, Encoded | Skipped], None, None]:
-    """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them.
-
-    Args:
-        part: the range of each dump that is read; None: all.
-    """
-    options = dataset.ends_mid_page, dataset.skip_damaged_blocks, part, dataset.language
+    """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them."""
+    options = dataset.ends_mid_page, dataset.skip_damaged_blocks, dataset.language
     dumps = [PiecedDump(path, extract_article, *options) for path in paths]
     pieces = (piece for dump in dumps for piece in dump.cut())
     reads = ordered_map(functools.partial(read_piece, make=extract_article), pieces, workers, task)
@@ -52,4 +47,4 @@ def extract_article(page: Page | Skipped, wiki: Wiki) -> Article | Skipped:
     if isinstance(page, Skipped):
         return page
     text = extract_plain_text(page.wikitext, wiki.names)
-    return Article(page.id, encode_document(Document(page.id, page.title, text)) if text else Skipped("empty", page.id))
+    return Article(page.id, encode_document(Document(page.id, page.title, text)) if text else Skipped("empty"))

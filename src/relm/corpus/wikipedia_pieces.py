@@ -18,8 +18,7 @@ from tqdm import tqdm
 
 from relm.corpus.bzip2_blocks import DamagedBlock
 from relm.corpus.documents import Skipped
-from relm.corpus.dump_files import Content, DumpFile, read_xml
-from relm.corpus.file_range import FileRange
+from relm.corpus.dump_files import Content, read_contents, read_xml
 from relm.corpus.wikipedia import PAGE_BEGIN, PAGE_END, DumpParser, Page, PartStart, Wiki
 from relm.errors import RelmError
 
@@ -91,7 +90,6 @@ class PiecedDump(Generic[Made]):
         make: returns what becomes of a page; also called here, for pages that lie in two pieces.
         ends_mid_page: the file is the beginning of a longer one.
         skip_damaged_blocks: blocks of bzip2 that cannot be decompressed are skipped, with the pages that are partly in them.
-        part: the range of the file that is read; None: all.
         language: the language that the dump must be in, if it states one; und: any.
     """
 
@@ -101,22 +99,17 @@ class PiecedDump(Generic[Made]):
         make: Callable[[Page | Skipped, Wiki], Made],
         ends_mid_page: bool = False,
         skip_damaged_blocks: bool = False,
-        part: FileRange | None = None,
         language: str = "und",
     ) -> None:
         self.path = path
-        self._file = DumpFile(path)
-        self._part = part or FileRange(0, 1)
         self._make = make
         self._ends_mid_page = ends_mid_page
         self._skip_damaged_blocks = skip_damaged_blocks
-        # Lines and bytes in messages are those of the whole file, or of the range where there is one.
-        self._label = path if self._part.count == 1 else Path(f"{path}, {self._part}")
-        self._parser = DumpParser(self._label, ends_mid_page, language=language)
+        self._parser = DumpParser(path, ends_mid_page, language=language)
         self._first: list[Page | Skipped] = []
         self._first_fault: RelmError | None = None
         self._pending = b""
-        self._sought: bytes | None = None
+        self._is_seeking = False
         self._passed = b""
         self._byte = self._line = 0
 
@@ -126,12 +119,8 @@ class PiecedDump(Generic[Made]):
         Raises:
             RelmError: the file is no dump, is truncated or is damaged. All pieces before the fault have been yielded by then.
         """
-        contents = self._file.contents(self._part)
-        if self._part.index:
-            self._read_header()
-            yield DumpPiece(self.path, self._parser.wiki, b"")
-        else:
-            yield self._read_beginning(contents)
+        contents = read_contents(self.path)
+        yield self._read_beginning(contents)
         if not self._first_fault:
             yield from (DumpPiece(self.path, self._parser.wiki, content) for content in contents)
 
@@ -149,7 +138,7 @@ class PiecedDump(Generic[Made]):
         self._pending, xml = b"", self._pending + before
         yield from self._feed(xml)
         if len(read.before) < read.size:
-            if self._sought or (self._parser.is_between_pages and self._parser.wiki == read.piece.wiki):
+            if self._is_seeking or (self._parser.is_between_pages and self._parser.wiki == read.piece.wiki):
                 yield from read.pages
                 self._begin_after(read)
             else:
@@ -158,28 +147,14 @@ class PiecedDump(Generic[Made]):
         self._byte, self._line = self._byte + read.size, self._line + read.lines
 
     def finish(self) -> Iterator[Made]:
-        """Yield the page that goes on after the range, and what the end of the file means.
+        """Yield what the end of the file means.
 
         Raises:
             RelmError: the file is no dump, or ends too early.
         """
         yield from self._take_first()
         yield from self._feed(self._pending)
-        passed = b""
-        for content in self._file.contents_after(self._part):
-            try:
-                xml = read_xml(self.path, content)
-            except DamagedBlock as damage:
-                if not self._skip_damaged_blocks:
-                    raise self._refuse(damage) from None
-                return  # the block, and the page that is partly in it, are the next range's to skip
-            found = (passed + xml).find(PAGE_END)
-            end = found + len(PAGE_END) - len(passed)
-            yield from self._feed(self._seek(xml if found < 0 else xml[:end]))
-            if found >= 0:
-                return
-            passed = (passed + xml)[1 - len(PAGE_END) :]
-        if not self._sought:
+        if not self._is_seeking:
             yield from self._make_all(self._parser.finish())
 
     # --- parts of these ----------------------------------------------------------------------------------------------------
@@ -207,38 +182,22 @@ class PiecedDump(Generic[Made]):
                 return DumpPiece(self.path, self._parser.wiki, xml[len(head) :])
         return DumpPiece(self.path, self._parser.wiki, b"")
 
-    def _read_header(self) -> None:
-        """Read the header at the beginning of the file, for a range that does not begin there."""
-        for content in self._file.contents(FileRange(0, 1)):
-            try:
-                xml = read_xml(self.path, content)
-            except DamagedBlock as damage:
-                raise self._refuse_header(damage) from None
-            begin = xml.find(PAGE_BEGIN)
-            _, fault = self._parser.feed(xml if begin < 0 else xml[:begin])
-            if fault:
-                raise fault
-            if begin >= 0:
-                break
-        self._sought = PAGE_END
-
     def _seek(self, xml: bytes) -> bytes:
-        """Return XML from where reading goes on, in a new parser; all of it unless something is sought."""
-        if self._sought is None:
+        """Return XML from the next page on, for a new parser; all of it unless pages were skipped before."""
+        if not self._is_seeking:
             return xml
-        before, xml = len(self._passed), self._passed + xml  # what is sought may lie in two pieces
-        begin = xml.find(self._sought)
+        before, xml = len(self._passed), self._passed + xml  # the beginning of a page may lie in two pieces
+        begin = xml.find(PAGE_BEGIN)
         if begin < 0:
-            self._passed = xml[1 - len(self._sought) :]
+            self._passed = xml[1 - len(PAGE_BEGIN) :]
             return b""
-        begin += len(PAGE_END) if self._sought == PAGE_END else 0
         self._begin_at(self._byte + begin - before, self._line + xml.count(b"\n", before, begin), self._parser.wiki)
         return xml[begin:]
 
     def _begin_at(self, byte: int, line: int, wiki: Wiki) -> None:
         self._parser.close()
-        self._parser = DumpParser(self._label, self._ends_mid_page, PartStart(byte, line, wiki))
-        self._sought, self._passed = None, b""
+        self._parser = DumpParser(self.path, self._ends_mid_page, PartStart(byte, line, wiki))
+        self._is_seeking, self._passed = False, b""
 
     def _take_first(self) -> Iterator[Made]:
         pages, self._first = self._first, []
@@ -274,7 +233,7 @@ class PiecedDump(Generic[Made]):
                     raise self._refuse(damage) from None
                 tqdm.write(f"warning: {self.path}: {damage}; skipped, with the pages that are partly in it", file=sys.stderr)
                 yield self._make(Skipped("damaged_blocks"), piece.wiki)
-                self._pending, self._sought, self._passed = b"", PAGE_BEGIN, b""
+                self._pending, self._is_seeking, self._passed = b"", True, b""
             else:
                 yield from self.join(read_piece(piece._replace(content=xml), self._make))
 

@@ -156,7 +156,6 @@ _FIND: dict[str, Callable[[Any], RecipeJob]] = {
     "download_model": _model_file,
     "copy_model": _model_file,
     "convert_weights": _convert_weights,
-    "extract_range": lambda each: data_jobs.extract_range(_find(DocumentsJob, each), each.shard, each.part),
     "extract": lambda each: data_jobs.extract(_find(DocumentsJob, each), each.shard),
     "list_removed": lambda each: data_jobs.list_removed(_find(KeptDocumentsJob, each)),
     "remove_listed": lambda each: data_jobs.remove_listed(_find(KeptDocumentsJob, each), each.shard, each.split),

@@ -31,7 +31,7 @@ from relm.recipes.identity import is_source, work_folder
 from relm.recipes.jobs import with_indexes
 from relm.recipes.redaction import expand_path, shorten_path
 
-USERS = ("extract_range", "extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
+USERS = ("extract", "remove_listed", "pregenerate", "pregenerate_table", "import_tokens")
 """The rules that use up a shard."""
 BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
 """The rules that come before the first shard."""

@@ -1,7 +1,7 @@
 """The jobs that prepare data: downloads, documents, a tokenizer and examples."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
@@ -40,20 +40,8 @@ def convert_weights(name: str, pickled: Path, weights: Path) -> RecipeJob:
 
 
 def extract(job: DocumentsJob, shard: str) -> RecipeJob:
-    """Return the job that makes the documents of a shard, from its source or from its ranges."""
+    """Return the job that makes the documents of a shard."""
     outputs = {split: job.documents(shard, split) for split in SPLITS}
-    if not job.ranges:
-        return _extract(job, shard, outputs)
-    ranges = {f"{split}_ranges": [job.range_documents(shard, part, split) for part in job.ranges] for split in SPLITS}
-    return RecipeJob(["join-ranges", "--job", job.passed_document(shard), *flags(ranges), *flags(outputs)], outputs, ranges)
-
-
-def extract_range(job: DocumentsJob, shard: str, part: str) -> RecipeJob:
-    """Return the job that makes the documents of one range of a shard."""
-    return _extract(job, shard, {split: job.range_documents(shard, part, split) for split in SPLITS}, ["--range", part])
-
-
-def _extract(job: DocumentsJob, shard: str, outputs: Mapping[str, Path], words: Words = ()) -> RecipeJob:
     dataset, source = job.dataset, job.source(shard)
     read: Words = source
     if dataset.hub is not None:
@@ -64,7 +52,7 @@ def _extract(job: DocumentsJob, shard: str, outputs: Mapping[str, Path], words: 
     language = ["--language", dataset.language] if FORMATS[dataset.format].states_language else []
     described = ["--job", job.passed_document(shard), "--source", *read, *pattern, *language]
     return RecipeJob(
-        ["extract", *described, *words, *flags(outputs)], outputs, {"source": source} if source else {}, takes_workers=True
+        ["extract", *described, *flags(outputs)], outputs, {"source": source} if source else {}, takes_workers=True
     )
 
 
@@ -136,7 +124,6 @@ def list_data_jobs(plan: Plan) -> Iterator[RecipeJob]:
             yield from (remove_listed(job, shard, split) for shard in job.shards for split in SPLITS)
         elif isinstance(job, DocumentsJob):
             if not job.dataset.is_tokenized:
-                yield from (extract_range(job, shard, part) for shard in job.shards for part in job.ranges)
                 yield from (extract(job, shard) for shard in job.shards)
         else:
             yield from _list_examples_jobs(job)

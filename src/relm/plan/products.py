@@ -94,7 +94,6 @@ PRODUCTS = {
     "model copy": ProductKind("models/{model}-{key}/{file}", "download"),
     "test download": ProductKind("downloads/evaluations/{test}/{key}/{file}", "download"),
     "documents": ProductKind("documents/{dataset}-{key}/{shard}.{split}.jsonl", "extract", remade=True),
-    "range": ProductKind("documents/{dataset}-{key}/ranges/{shard}.{part}.{split}.jsonl", "extract", pushed=False, remade=True),
     "removed": ProductKind("kept/{dataset}-{key}/removed.jsonl", "list-removed", pushed=False, remade=True),
     "kept": ProductKind("kept/{dataset}-{key}/{shard}.{split}.jsonl", "remove-listed", remade=True),
     "examples": ProductKind("examples/{dataset}-{key}/{shard}.{split}.{suffix}", "pregenerate", remade=True),

@@ -52,11 +52,6 @@ class FormatDeclaration:
     """A folder is one source; otherwise each of its files is one."""
 
     @property
-    def has_ranges(self) -> bool:
-        """True if `reader`, or else `batches`, takes a keyword `part`, the `FileRange` of a file that is read."""
-        return "ranges" in self.keys
-
-    @property
     def own_keys(self) -> tuple[str, ...]:
         """Keys of `Dataset` that not every format reads."""
         return self.keys if self.options is None else (*self.keys, self.name)
@@ -91,7 +86,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
         states_language=True,
-        keys=("ends_mid_page", "skip_damaged_blocks", "ranges"),
+        keys=("ends_mid_page", "skip_damaged_blocks"),
     ),
     FormatDeclaration(
         "wikitext",
@@ -153,7 +148,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         documents="relm.corpus.records:extract_rows",
         entries="rows",
         pattern="**/*.parquet",
-        keys=(*_RECORD_KEYS, "ranges"),
+        keys=_RECORD_KEYS,
     ),
     FormatDeclaration(
         "hugging_face",
@@ -229,9 +224,6 @@ class Dataset(Section):
     """Key or column with a document's title; null: its id. For json_lines, json_arrays, parquet and hugging_face."""
     split: str = "train"
     """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
-    ranges: int = Field(default=1, ge=1, le=10_000)
-    """Each file is extracted in so many ranges, each a job of its own, so that many cores or machines share one file and a
-    finished range is not read again; the documents are the same. For mediawiki_xml, plain or bz2, and parquet."""
     held_out_files: list[str] = Field(default_factory=list)
     """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
     json_arrays: JsonArrays = JsonArrays()
@@ -284,8 +276,6 @@ class Dataset(Section):
             formats = [other.name for other in FORMATS if key in other.own_keys]
             if formats and self.format not in formats:
                 raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
-        if self.ranges > 1 and not self.files:
-            raise ValueError("ranges: belongs to files, found a folder or a hub dataset; leave it out")
         if self.pattern is not None and self.folder is None:
             raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
         return self

@@ -73,19 +73,6 @@ class DocumentsJob:
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
         return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].key / shard
 
-    @property
-    def ranges(self) -> list[str]:
-        """Names of the ranges in which each file is extracted, such as 3-of-16; none if it is extracted in one job."""
-        count = self.dataset.ranges
-        # The first documents of a file cannot be counted across its ranges.
-        return (
-            [f"{number}-of-{count}" for number in range(1, count + 1)] if count > 1 and "documents" not in self.document else []
-        )
-
-    def range_documents(self, shard: str, part: str, split: str) -> Path:
-        """Return the path of the documents of one range of a shard, and of one split."""
-        return self.folder / "ranges" / f"{shard}.{part}.{split}.jsonl"
-
     def source(self, shard: str) -> list[Path]:
         """Return the downloaded file of a shard; none for a folder, because the key of its content is in the path."""
         return [self.download(shard)] if self.dataset.files else []

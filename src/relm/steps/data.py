@@ -1,13 +1,11 @@
 """Steps from the dump to documents and a tokenizer."""
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm.corpus.file_range import FileRange, parse_range
 from relm.errors import RelmError
-from relm.recipes.datasets import FORMATS, Dataset, load_dataset
+from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.identity import (
     REVISIONS,
     digest,
@@ -101,18 +99,15 @@ def extract_job(a: Arguments) -> Job:
         raise RelmError(f"--source: {a.source} is a folder; expected a file: {', '.join(dataset.files)}")
     if dataset.files and a.source.name not in dataset.files:
         raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
-    part = None if a.range is None else require_ranges(dataset, a.range, document)
     outputs = {"train": a.train, "held_out": a.held_out}
     source = dataset.files.get(a.source.name)
 
     def run() -> str:
         refuse_edited_texts(dataset, document)
         if a.job is not None:
-            # The folder of ranges is inside the one whose name has the key.
-            named = outputs.values() if part is None else [path.parent for path in outputs.values()]
-            require_path_of_documents(document, dataset, named, Project())
+            require_path_of_documents(document, dataset, outputs.values(), Project())
         read = None if dataset.hub is not None else a.source
-        sentence = extract(dataset, read, outputs, document.get("documents"), a.workers, part)
+        sentence = extract(dataset, read, outputs, document.get("documents"), a.workers)
         refuse_edited_texts(dataset, document)
         return sentence
 
@@ -121,48 +116,6 @@ def extract_job(a: Arguments) -> Job:
         inputs=[] if dataset.hub is not None else [a.source],
         outputs=list(outputs.values()),
         expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
-    )
-
-
-def _range_of_file(text: str) -> FileRange:
-    """Return the range of an argument, or raise ArgumentTypeError that says what was expected."""
-    try:
-        return parse_range(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected I-of-N with I from 1 to N, such as 3-of-16, found {text!r:.99}") from None
-
-
-def require_ranges(dataset: Dataset, part: FileRange, document: Mapping[str, Any]) -> FileRange:
-    """Return the range of `--range` if the dataset's files can be cut into ranges."""
-    if not FORMATS[dataset.format].has_ranges or not dataset.files or dataset.held_out_end is not None:
-        those = ", ".join(declared.name for declared in FORMATS if declared.has_ranges)
-        raise RelmError(f"--range: only files of format {those} have ranges, found {dataset.format}; leave --range out")
-    if "documents" in document:
-        raise RelmError("--range: the first documents of a file are not counted across ranges; leave --range or the limit out")
-    return part
-
-
-def join_ranges_job(a: Arguments) -> Job:
-    from relm.corpus.ranges import join_ranges
-
-    if a.job is None and a.dataset is None:
-        raise RelmError("join-ranges: expected --dataset FILE, or --job as the graph passes it, found neither")
-    document = document_of(a, ("dataset",), lambda: {"format": load_dataset(a.dataset).format})
-    declared = FORMATS[str(document["format"])] if document.get("format") in FORMATS else None
-    if declared is None or not declared.has_ranges:
-        named = a.dataset or "--job"
-        raise RelmError(f"{named}: format: expected one that has ranges, found {document.get('format')!r:.99}")
-    if len(a.train_ranges) != len(a.held_out_ranges):
-        raise RelmError(
-            f"join-ranges: {len(a.train_ranges)} files in --train-ranges, {len(a.held_out_ranges)} in --held-out-ranges; "
-            "give the two files of each range, in order"
-        )
-    ranges = {"train": a.train_ranges, "held_out": a.held_out_ranges}
-    outputs = {"train": a.train, "held_out": a.held_out}
-    return Job(
-        lambda: join_ranges(ranges, outputs, declared.ids_are_unique, declared.skipped),
-        inputs=[*a.train_ranges, *a.held_out_ranges],
-        outputs=list(outputs.values()),
     )
 
 
@@ -306,28 +259,9 @@ STEPS: dict[str, Step] = {
             argument("--language", metavar="CODE", help="refuse a dump that states another language; default: the dataset's"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
-            argument(
-                "--range",
-                type=_range_of_file,
-                metavar="I-of-N",
-                help="extract one of N ranges of the file, such as 3-of-16; join-ranges puts their documents together",
-            ),
             WORKERS,
         ],
         extract_job,
-        group="data",
-    ),
-    "join-ranges": Step(
-        "join the documents of all ranges of a file, which are then the same as of the whole file",
-        [
-            JOB,
-            path("--dataset", "the dataset's file, instead of --job", required=False),
-            paths("--train-ranges", "the training documents of each range, in order"),
-            paths("--held-out-ranges", "the held-out documents of each range, in order"),
-            path("--train", "where the training documents go"),
-            path("--held-out", "where the held-out documents go"),
-        ],
-        join_ranges_job,
         group="data",
     ),
     "train-tokenizer": Step(
