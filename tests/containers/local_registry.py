@@ -1,4 +1,4 @@
-"""Registries on this machine: Debian's `docker-registry`, and a server with the behaviour that a test needs."""
+"""Debian's `docker-registry` on this machine, with tiny images."""
 
 import contextlib
 import hashlib
@@ -7,15 +7,12 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-
-from small_servers import QuietHandler, running
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -98,21 +95,3 @@ def push_index(host: str, name: str, tag: str, digest: str) -> str:
     platform = {"os": "linux", "architecture": "amd64"}
     entry = {"mediaType": MANIFEST, "digest": digest, "size": size, "platform": platform}
     return push_manifest(host, name, tag, {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
-
-
-Answer = tuple[int, dict[str, str], bytes]
-
-
-@contextlib.contextmanager
-def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[str]:
-    """Run an HTTP server that answers (method, path, headers) as given; yield its HOST:PORT."""
-
-    class Handler(QuietHandler):
-        def do_GET(self) -> None:
-            status, headers, body = answer(self.command, self.path, {key.lower(): value for key, value in self.headers.items()})
-            self.respond(status, body, headers)
-
-        do_HEAD = do_GET
-
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as started:
-        yield f"127.0.0.1:{started.server_address[1]}"

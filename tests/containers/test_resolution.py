@@ -1,13 +1,16 @@
 """`relm images resolve` confirms the lock's digests at their registry, notes it in the lock, and leaves its comments alone."""
 
 import datetime
-from collections.abc import Iterator
+import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
-from local_registry import docker_registry, free_port, push_image
+from local_registry import docker_registry, push_image, push_index
 
 from relm.containers.lock import read_lock
+from relm.containers.registry import OutOfReach, compare_tag
 from relm.containers.resolution import resolve, set_values
 from relm.errors import RelmError
 
@@ -34,10 +37,40 @@ bases:
 """
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with docker_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
+# It answers from a folder: REFERENCE, with - for /, has what skopeo prints, or prints on stderr.
+SKOPEO = """#!/bin/sh
+shift 2
+test "$1" = --tls-verify=false && shift
+name=$(echo "${{1#docker://}}" | tr / -)
+if test -f "{folder}/$name"; then cat "{folder}/$name"
+elif test -f "{folder}/fault"; then cat "{folder}/fault" >&2; exit 1
+else echo 'time="T" level=fatal msg="reading manifest: manifest unknown"' >&2; exit 1; fi
+"""
+
+
+class Registry:
+    """What skopeo finds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.host = folder, "127.0.0.1:5000"
+
+    def push(self, name: str, tag: str, content: bytes) -> str:
+        """Have a tag and its digest name a manifest, and return the digest."""
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        for reference in (f":{tag}", f"@{digest}"):
+            (self.folder / f"{self.host}-{name}{reference}").write_bytes(content)
+        return digest
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    for name in ("programs", "registry"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "programs/skopeo"
+    program.write_text(SKOPEO.format(folder=tmp_path / "registry"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return Registry(tmp_path / "registry")
 
 
 def checkout_with(folder: Path, host: str, digest: str) -> Path:
@@ -47,9 +80,9 @@ def checkout_with(folder: Path, host: str, digest: str) -> Path:
     return path
 
 
-def test_a_confirmed_digest_is_noted_with_the_day_and_every_comment_stays(host: str, tmp_path: Path) -> None:
-    digest = push_image(host, "python", "3.11", "it")
-    path = checkout_with(tmp_path, host, digest)
+def test_a_confirmed_digest_is_noted_with_the_day_and_every_comment_stays(registry: Registry, tmp_path: Path) -> None:
+    digest = registry.push("python", "3.11", b"it")
+    path = checkout_with(tmp_path, registry.host, digest)
     before = path.read_text()
     answer = resolve("bases.python", write=False, update=False, folder=tmp_path)
     assert answer.endswith("as the lock has it: verified (--write notes it there)")
@@ -59,9 +92,9 @@ def test_a_confirmed_digest_is_noted_with_the_day_and_every_comment_stays(host: 
     assert read_lock(tmp_path).bases["python"].verified
 
 
-def test_another_digest_is_refused_and_taken_only_with_update(host: str, tmp_path: Path) -> None:
-    digest = push_image(host, "python", "3.11", "it")
-    path = checkout_with(tmp_path, host, ID)
+def test_another_digest_is_refused_and_taken_only_with_update(registry: Registry, tmp_path: Path) -> None:
+    digest = registry.push("python", "3.11", b"it")
+    path = checkout_with(tmp_path, registry.host, ID)
     before = path.read_text()
     with pytest.raises(RelmError, match=rf"is {digest} and the registry does not have the lock's {ID}: not verified"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
@@ -69,21 +102,21 @@ def test_another_digest_is_refused_and_taken_only_with_update(host: str, tmp_pat
     assert "change the Dockerfiles that name" in resolve("bases.python", write=False, update=True, folder=tmp_path, today=TODAY)
     found = read_lock(tmp_path).bases["python"]
     assert (found.digest, found.verified, found.checked) == (digest, True, TODAY)
-    assert found.source == f"the registry, {host}"
+    assert found.source == f"the registry, {registry.host}"
     assert f"digest: {digest}   # from afar\n" in path.read_text()
 
 
-def test_a_tag_that_moved_is_distinguished_from_a_digest_that_never_was(host: str, tmp_path: Path) -> None:
-    old = push_image(host, "python", "3.11", "old")
-    push_image(host, "python", "3.11", "new")
-    checkout_with(tmp_path, host, old)
+def test_a_tag_that_moved_is_distinguished_from_a_digest_that_never_was(registry: Registry, tmp_path: Path) -> None:
+    old = registry.push("python", "3.11", b"old")
+    registry.push("python", "3.11", b"new")
+    checkout_with(tmp_path, registry.host, old)
     with pytest.raises(RelmError, match=rf"has the lock's {old} as well, but the tag no longer names it: not verified"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
 
 
-def test_an_entry_without_a_digest_gets_one(host: str, tmp_path: Path) -> None:
-    digest = push_image(host, "other", "1", "other")
-    path = checkout_with(tmp_path, host, ID)
+def test_an_entry_without_a_digest_gets_one(registry: Registry, tmp_path: Path) -> None:
+    digest = registry.push("other", "1", b"other")
+    path = checkout_with(tmp_path, registry.host, ID)
     with pytest.raises(RelmError, match="the lock has no digest: not verified; --update"):
         resolve("bases.other", write=True, update=False, folder=tmp_path)
     resolve("bases.other", write=False, update=True, folder=tmp_path, today=TODAY)
@@ -91,9 +124,9 @@ def test_an_entry_without_a_digest_gets_one(host: str, tmp_path: Path) -> None:
     assert path.read_text().endswith("    checked: 2030-01-02\n# The end.\n")
 
 
-def test_a_role_means_its_image_and_its_bases_and_one_fault_hides_no_other(host: str, tmp_path: Path) -> None:
-    push_image(host, "python", "3.11", "it")
-    checkout_with(tmp_path, host, ID)
+def test_a_role_means_its_image_and_its_bases_and_one_fault_hides_no_other(registry: Registry, tmp_path: Path) -> None:
+    registry.push("python", "3.11", b"it")
+    checkout_with(tmp_path, registry.host, ID)
     with pytest.raises(RelmError) as caught:
         resolve("cpu", write=True, update=False, folder=tmp_path)
     keys = [line.split(":")[0] for line in str(caught.value).splitlines()]
@@ -103,11 +136,66 @@ def test_a_role_means_its_image_and_its_bases_and_one_fault_hides_no_other(host:
         resolve(None, write=False, update=False, folder=tmp_path)
 
 
-def test_out_of_reach_the_commands_for_another_machine_are_printed(tmp_path: Path) -> None:
-    host = f"127.0.0.1:{free_port()}"
-    checkout_with(tmp_path, host, ID)
-    with pytest.raises(RelmError, match=rf"asks it:\n  skopeo inspect .* docker://{host}/python:3.11\n  docker buildx"):
+def test_one_platforms_image_of_a_tag_is_confirmed(registry: Registry, tmp_path: Path) -> None:
+    entries = [{"digest": ID, "platform": {"os": "linux", "architecture": "arm64", "variant": "v8"}}]
+    registry.push("python", "3.11", json.dumps({"manifests": entries}).encode())
+    checkout_with(tmp_path, registry.host, ID)
+    answer = resolve("bases.python", write=False, update=False, folder=tmp_path)
+    assert f"whose image for linux/arm64/v8 is {ID}, as the lock has it: verified" in answer
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"manifests": 5}', b'{"manifests": [5]}', b"\xff", b"[" * 100_000])
+def test_a_manifest_of_another_shape_confirms_nothing(content: bytes, registry: Registry, tmp_path: Path) -> None:
+    registry.push("python", "3.11", content)
+    checkout_with(tmp_path, registry.host, ID)
+    with pytest.raises(RelmError, match="the registry does not have the lock's"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
+
+
+def test_a_tag_that_is_not_there_is_named(registry: Registry, tmp_path: Path) -> None:
+    checkout_with(tmp_path, registry.host, ID)
+    with pytest.raises(RelmError, match=rf"{registry.host} has no image {registry.host}/python:3.11 that it shows to you"):
+        resolve("bases.python", write=True, update=False, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [('time="T" level=fatal msg="pinging: no such host"', "127.0.0.1:5000: pinging: no such host"), ("", "gave no reason")],
+)
+def test_out_of_reach_the_commands_for_another_machine_are_printed(
+    fault: str, says: str, registry: Registry, tmp_path: Path
+) -> None:
+    (registry.folder / "fault").write_text(fault)
+    checkout_with(tmp_path, registry.host, ID)
+    with pytest.raises(
+        RelmError, match=rf"{says}; where.* asks it:\n  skopeo inspect .* docker://{registry.host}/python:3.11\n"
+    ):
+        resolve("bases.python", write=True, update=False, folder=tmp_path)
+
+
+def test_without_skopeo_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    checkout_with(tmp_path, "example.org", ID)
+    with pytest.raises(RelmError, match=r"skopeo: no such program; install it \(apt-get install skopeo\)"):
+        resolve("bases.python", write=True, update=False, folder=tmp_path)
+
+
+def test_the_real_skopeo_reads_a_real_registry(tmp_path: Path) -> None:
+    if shutil.which("skopeo") is None:
+        pytest.skip("there is no skopeo on this machine (apt-get install skopeo)")
+    with docker_registry(tmp_path) as host:
+        first = push_image(host, "moving", "latest", "first")
+        assert compare_tag(f"{host}/moving", "latest", first).locked == "same"
+        push_image(host, "moving", "latest", "second")
+        assert compare_tag(f"{host}/moving", "latest", first).locked == "moved"
+        assert compare_tag(f"{host}/moving", "latest", ID).locked == "absent"
+        index = push_index(host, "moving", "all", first)
+        assert compare_tag(f"{host}/moving", "all", index).locked == "same"
+        assert compare_tag(f"{host}/moving", "all", first).platform == "linux/amd64"
+        with pytest.raises(RelmError, match="has no image"):
+            compare_tag(f"{host}/moving", "absent", None)
+    with pytest.raises(OutOfReach, match="connection refused"):
+        compare_tag(f"{host}/moving", "latest", None)
 
 
 def test_an_unknown_entry_is_named_with_those_that_there_are(tmp_path: Path) -> None:

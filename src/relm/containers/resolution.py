@@ -9,7 +9,7 @@ import yaml
 
 from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, Lock, Pinned, read_lock
-from relm.containers.registry import Answer, ImageRegistry, OutOfReach, format_commands, parse_repository
+from relm.containers.registry import Answer, OutOfReach, compare_tag, find_host, format_commands
 from relm.errors import RelmError
 from relm.recipes.section import validate
 from relm.recipes.yaml_file import parse_yaml, read_text
@@ -53,10 +53,10 @@ def _resolve_entry(
     """Compare one entry with its registry; return a sentence about it, and the keys to be written with their values."""
     if key.startswith("images.") and entry.digest is None:
         return f"{entry.pinned} was never published, so there is no registry to ask", {}
-    answer = ImageRegistry(entry.image).compare(entry.tag, entry.digest)
+    answer = compare_tag(entry.image, entry.tag, entry.digest)
     values = {"verified": "true", "checked": today.isoformat()}
     if update and not answer.confirms:
-        values = {"digest": answer.tag_digest, "source": f"the registry, {parse_repository(entry.image).host}", **values}
+        values = {"digest": answer.tag_digest, "source": f"the registry, {find_host(entry.image)}", **values}
     elif not write or not answer.confirms:
         values = {}
     sentence = _format_answer(entry, answer, written=bool(values))
