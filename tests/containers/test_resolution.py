@@ -49,7 +49,7 @@ else echo 'time="T" level=fatal msg="reading manifest: manifest unknown"' >&2; e
 
 
 class Registry:
-    """What skopeo finds."""
+    """The images that skopeo finds."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.host = folder, "127.0.0.1:5000"
