@@ -27,9 +27,9 @@ from xml.sax.saxutils import unescape
 
 from relm.artifact import checked_sidecar, sha256_of
 from relm.corpus.decompression import read_decompressed
-from relm.corpus.wiki_names import names_of
-from relm.corpus.wikipedia import OTHER_NAMESPACES, Dump, Page
-from relm.corpus.wikitext_markup import extract_plain_text
+from relm.corpus.wikipedia.dump import OTHER_NAMESPACES, Dump, Page
+from relm.corpus.wikipedia.markup import extract_plain_text
+from relm.corpus.wikipedia.names import names_of
 
 PEER = "wikiextractor==3.1.0"
 COMPARED_ARTICLES = 100

@@ -15,7 +15,7 @@ import pytest
 from relm.artifact import write_sidecar
 from relm.cli import main
 from relm.cluster.supervision import clear_dead_locks
-from relm.corpus import transfer
+from relm.corpus.download import transfer
 from relm.devices.detection import find_missing_cuda
 from relm.errors import RelmError
 from relm.graph.environments import TrainingPlace, find_fault

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from local_server import LocalServer, running_server
 
-from relm.corpus import transfer
+from relm.corpus.download import transfer
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import sidecar_of
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
 from small_servers import QuietHandler, running

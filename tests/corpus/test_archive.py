@@ -7,7 +7,7 @@ import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside
 from small_archives import COMPRESS, tar_of, zip_of
 
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

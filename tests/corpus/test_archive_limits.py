@@ -16,7 +16,7 @@ import pytest
 from small_archives import tar_of, zip_of
 
 from relm.corpus import archive, tar_members
-from relm.corpus.source_faults import SourceFault
+from relm.corpus.download.source_faults import SourceFault
 
 LARGE = 20_000_000
 MEMORY = 10_000_000  # bytes that Python may hold at once for any archive: half of what these unpack to

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from relm.corpus import bzip2_blocks
-from relm.corpus.bzip2_blocks import Block, DamagedBlock, decompress_block, find_blocks
+from relm.corpus.wikipedia import bzip2_blocks
+from relm.corpus.wikipedia.bzip2_blocks import Block, DamagedBlock, decompress_block, find_blocks
 from relm.errors import RelmError
 
 CHANCE = random.Random(3)

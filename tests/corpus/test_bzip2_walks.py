@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from sanitized import run_sanitized
 
-from relm.corpus import bzip2_blocks, compiled
-from relm.corpus.bzip2_blocks import Block, DamagedBlock, decompress_block, decompress_blocks, find_blocks
+from relm.corpus import compiled
+from relm.corpus.wikipedia import bzip2_blocks
+from relm.corpus.wikipedia.bzip2_blocks import Block, DamagedBlock, decompress_block, decompress_blocks, find_blocks
 from small_project import CHECKOUT
 
 SOURCE = CHECKOUT / "src" / "relm" / "corpus" / "bzip2_walks.c"
@@ -133,7 +134,7 @@ FUZZ = """
 import random, sys
 from relm_bzip2_walks import decompress
 sys.path.insert(0, sys.argv[2])
-from relm.corpus.bzip2_blocks import find_blocks
+from relm.corpus.wikipedia.bzip2_blocks import find_blocks
 from pathlib import Path
 path = Path(sys.argv[1])
 whole, chance = path.read_bytes(), random.Random(5)

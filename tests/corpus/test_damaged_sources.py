@@ -12,10 +12,10 @@ import pytest
 import requests
 from small_archives import COMPRESS, tar_of, zip_of
 
-from relm.corpus import index_pages, npm_registry, package_index
 from relm.corpus.archive import read_content
-from relm.corpus.index_pages import IndexPage
-from relm.corpus.source_faults import SourceFault
+from relm.corpus.download import index_pages, npm_registry, package_index
+from relm.corpus.download.index_pages import IndexPage
+from relm.corpus.download.source_faults import SourceFault
 from relm.recipes.remote_files import Source
 
 SEED = random.SystemRandom().randrange(1 << 32)

@@ -24,9 +24,9 @@ from local_server import (
     status,
 )
 
-import relm.corpus.download as module
+import relm.corpus.download.fetch as module
 from relm.artifact import read_sidecar
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
 
@@ -231,7 +231,7 @@ def test_the_archive_counts_too_in_the_disk_check(server: LocalServer, destinati
 SMALL_DISK = """
 import json, os, subprocess, sys
 from pathlib import Path
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile
 remote, disk = RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2])
@@ -288,7 +288,7 @@ def test_a_full_disk_is_reported_and_the_download_resumes(server: LocalServer, t
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))

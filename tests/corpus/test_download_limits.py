@@ -7,8 +7,8 @@ import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, remote_file, status
 from small_archives import COMPRESS, zip_of
 
-from relm.corpus import expected_size, http_requests, http_session, response_body, transfer
-from relm.corpus.download import download
+from relm.corpus.download import expected_size, http_requests, http_session, response_body, transfer
+from relm.corpus.download.fetch import download
 from relm.recipes.remote_files import Source
 from small_servers import QuietHandler
 
@@ -143,7 +143,7 @@ TRICKLES = {
 def test_a_source_that_trickles_is_left_for_the_next(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("relm.corpus.transfer.ATTEMPTS", 1)
+    monkeypatch.setattr("relm.corpus.download.transfer.ATTEMPTS", 1)
     begin, piece, reason = TRICKLES[kind]
     server.answers["/slow"] = slow = Trickle(begin, piece)
     try:

@@ -9,8 +9,8 @@ from local_server import BODY, LocalServer, Served
 from pydantic import ValidationError
 
 from relm.artifact import write_json
-from relm.corpus.download import download
-from relm.corpus.first_download import pin, record_of
+from relm.corpus.download.fetch import download
+from relm.corpus.download.first_download import pin, record_of
 from relm.errors import RelmError
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.remote_files import RemoteFile, Source

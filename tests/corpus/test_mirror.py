@@ -9,7 +9,7 @@ import pytest
 from local_server import BODY, LocalServer, Served, fault, from_server, left_beside, remote_file
 from small_archives import COMPRESS, SUFFIX, zip_of
 
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from local_server import BODY, Answer, LocalServer, Served, fault, redirect, remote_file, running_server, status
 
-from relm.corpus import index_pages
-from relm.corpus.download import download
+from relm.corpus.download import index_pages
+from relm.corpus.download.fetch import download
 from relm.recipes.remote_files import Source
 from small_servers import QuietHandler
 
@@ -50,8 +50,8 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 def test_after_a_faulty_answer_the_next_source_serves(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    monkeypatch.setattr("relm.corpus.transfer.ATTEMPTS", 1)
-    monkeypatch.setattr("relm.corpus.transfer.ATTEMPTS_TO_REACH", 1)
+    monkeypatch.setattr("relm.corpus.download.transfer.ATTEMPTS", 1)
+    monkeypatch.setattr("relm.corpus.download.transfer.ATTEMPTS_TO_REACH", 1)
     server.answers["/first"], reason = ANSWERS[kind]
     first, missing = (Source(url=server.url(path)) for path in ("/first", "/missing"))
     message = fault(remote_file(BODY, first, missing), destination)
@@ -82,7 +82,7 @@ def test_after_a_faulty_index_the_next_source_serves(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, index: str, kind: str
 ) -> None:
     monkeypatch.setattr(index_pages, "LARGEST_METADATA", 10_000)
-    monkeypatch.setattr("relm.corpus.transfer.ATTEMPTS", 1)
+    monkeypatch.setattr("relm.corpus.download.transfer.ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", server.url("/index/"))
     monkeypatch.setenv("npm_config_registry", server.url("/index/"))
     page, reason = PAGES[kind]

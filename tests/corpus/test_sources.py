@@ -13,8 +13,8 @@ import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
 from small_archives import tar_of, zip_of
 
-from relm.corpus import index_pages, npm_registry, package_index, sources
-from relm.corpus.download import download
+from relm.corpus.download import index_pages, npm_registry, package_index, sources
+from relm.corpus.download.fetch import download
 from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")

@@ -9,13 +9,13 @@ from sanitized import run_sanitized
 
 from relm.corpus import compiled
 from relm.corpus.documents import count_words
-from relm.corpus.wiki_names import names_of
-from relm.corpus.wikipedia import Dump, Page
-from relm.corpus.wikitext_lines import collect_lines
-from relm.corpus.wikitext_links import replace_links
-from relm.corpus.wikitext_markup import extract_plain_text
-from relm.corpus.wikitext_quotes import remove_quotes
-from relm.corpus.wikitext_spaces import tidy_spaces
+from relm.corpus.wikipedia.dump import Dump, Page
+from relm.corpus.wikipedia.lines import collect_lines
+from relm.corpus.wikipedia.links import replace_links
+from relm.corpus.wikipedia.markup import extract_plain_text
+from relm.corpus.wikipedia.names import names_of
+from relm.corpus.wikipedia.quotes import remove_quotes
+from relm.corpus.wikipedia.spaces import tidy_spaces
 from small_project import CHECKOUT
 
 pytestmark = pytest.mark.skipif(compiled.tidy_spaces is None, reason="no C compiler was there when the environment was made")

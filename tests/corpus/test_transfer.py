@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, status
 
-from relm.corpus import http_requests, transfer
-from relm.corpus.download import download
+from relm.corpus.download import http_requests, transfer
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from small_servers import QuietHandler
 
@@ -177,7 +177,7 @@ def test_a_part_that_is_replaced_while_it_comes_is_not_taken(server: LocalServer
 CHILD = """
 import sys
 from pathlib import Path
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.recipes.remote_files import RemoteFile
 download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
 """

@@ -7,7 +7,7 @@ from small_dumps import articles, dataset, page, written
 
 from relm.corpus import extract as extraction
 from relm.corpus.extract import extract
-from relm.corpus.wiki_languages import is_same_language
+from relm.corpus.wikipedia.languages import is_same_language
 from relm.errors import RelmError
 
 

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from relm.corpus.wiki_names import names_of
+from relm.corpus.wikipedia.names import names_of
 from small_project import CHECKOUT
 
 MESSAGES = """<?php
@@ -75,7 +75,7 @@ def test_the_table_is_read_from_messages_and_scripts_that_are_never_run(tmp_path
 
 
 def test_the_shipped_table_states_its_sources_and_knows_the_wikis() -> None:
-    table = json.loads((CHECKOUT / "src" / "relm" / "corpus" / "wiki_names.json").read_text(encoding="utf-8"))
+    table = json.loads((CHECKOUT / "src" / "relm" / "corpus" / "wikipedia" / "names.json").read_text(encoding="utf-8"))
     assert "MediaWiki 1." in table["sources"][0]
     assert "pywikibot-scripts" in table["sources"][1]
     assert len([code for code, names in table["languages"].items() if "hidden" in names]) > 250

@@ -7,8 +7,8 @@ import pytest
 from small_dumps import SAMPLE, articles, dump, page, written
 
 from relm.corpus.documents import Skipped
-from relm.corpus.wiki_names import names_of
-from relm.corpus.wikipedia import Dump, Page
+from relm.corpus.wikipedia.dump import Dump, Page
+from relm.corpus.wikipedia.names import names_of
 from relm.errors import RelmError
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
-from relm.corpus import decompression, dump_files
-from relm.corpus.bzip2_blocks import find_blocks
+from relm.corpus import decompression
 from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
-from relm.corpus.wikipedia import Dump, Page, SeenPages, Wiki
-from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
+from relm.corpus.wikipedia import dump_files
+from relm.corpus.wikipedia.bzip2_blocks import find_blocks
+from relm.corpus.wikipedia.dump import Dump, Page, SeenPages, Wiki
+from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.errors import RelmError
 
 Found = tuple[list[Page | Skipped], str]

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relm.corpus.wiki_names import names_of
-from relm.corpus.wikitext_markup import extract_plain_text
+from relm.corpus.wikipedia.markup import extract_plain_text
+from relm.corpus.wikipedia.names import names_of
 
 PIECES = [
     "{{", "}}", "{{{", "}}}", "[[", "]]", "{|", "|}", "|-", "|", "||", "!", "<ref>", "</ref>", '<ref name="x" />',

@@ -213,5 +213,5 @@ def test_workers_of_a_command_import_neither_the_command_nor_recipes(tmp_path: P
     )
     assert done.returncode == 0, done.stderr[-2000:]
     imported = [line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
-    assert imported.count("relm.corpus.wikitext_markup") == 3
+    assert imported.count("relm.corpus.wikipedia.markup") == 3
     assert imported.count("relm.cli") == imported.count("pydantic") == 1

@@ -9,7 +9,7 @@ import torch
 from published_texts import gpt2_tokenizer, unpacked
 
 from relm.artifact import checked_sidecar, read_json
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from relm.corpus import wikipedia
 from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
-from relm.corpus.wikipedia import Dump, Page, SeenPages
+from relm.corpus.wikipedia import dump as wikipedia
+from relm.corpus.wikipedia.dump import Dump, Page, SeenPages
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 

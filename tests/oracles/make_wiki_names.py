@@ -1,4 +1,4 @@
-"""Write src/relm/corpus/wiki_names.json: the names in each language that decide what of a wiki's page is text.
+"""Write src/relm/corpus/wikipedia/names.json: the names in each language that decide what of a wiki's page is text.
 
     apt-get download mediawiki && dpkg-deb -x mediawiki_*.deb mediawiki
     pip download --no-deps pywikibot-scripts && unzip -d pywikibot pywikibot_scripts-*.whl
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-OUTPUT = CHECKOUT / "src" / "relm" / "corpus" / "wiki_names.json"
+OUTPUT = CHECKOUT / "src" / "relm" / "corpus" / "wikipedia" / "names.json"
 NAMESPACES = "NS_MEDIA|NS_FILE|NS_CATEGORY"
 _STRING = r"'((?:[^'\\]|\\.)*)'"
 _PATTERN = re.compile(r"[\\()\[\]?*+|^$]")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import checked_sidecar
-from relm.corpus.download import download
+from relm.corpus.download.fetch import download
 from relm.corpus.extract import extract
 from relm.recipes.datasets import load_dataset
 from relm.recipes.jobs import SPLITS

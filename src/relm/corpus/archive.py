@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from relm.corpus.decompression import find_compression, open_decompressed
-from relm.corpus.source_faults import SourceFault, clip
+from relm.corpus.download.source_faults import SourceFault, clip
 from relm.corpus.tar_members import absent_member, open_tar_member
 
 BLOCK = 1 << 20

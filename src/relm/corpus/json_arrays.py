@@ -14,8 +14,8 @@ from typing import IO, Any, NamedTuple
 from relm.corpus.archive import FAULTS
 from relm.corpus.decompression import find_compression, open_decompressed
 from relm.corpus.documents import Encoded, Skipped
+from relm.corpus.download.source_faults import SourceFault
 from relm.corpus.records import extract_record, list_keys
-from relm.corpus.source_faults import SourceFault
 from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.errors import RelmError
 from relm.limits import require_memory

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Self, cast
 
 from relm.corpus.decompression import Readable
-from relm.corpus.source_faults import SourceFault, clip, clip_list
+from relm.corpus.download.source_faults import SourceFault, clip, clip_list
 
 LARGEST_TAR_HEADER = 1 << 20  # bytes, with the extensions that precede it
 HEADER = LARGEST_TAR_HEADER + tarfile.RECORDSIZE  # tarfile reads ahead by a record

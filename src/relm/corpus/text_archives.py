@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from relm.corpus.archive import FAULTS
 from relm.corpus.decompression import Readable, find_compression, open_decompressed
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
-from relm.corpus.source_faults import SourceFault, clip
+from relm.corpus.download.source_faults import SourceFault, clip
 from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.corpus.text_files import decode_text
 from relm.errors import RelmError

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from relm.corpus.archive import FAULTS
+from relm.corpus.download.source_faults import clip
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
-from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
 from relm.formatting import escape_controls, find_control_character

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from relm.corpus.download.source_faults import clip
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, require_new
-from relm.corpus.source_faults import clip
 from relm.errors import RelmError
 
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0

@@ -80,7 +80,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     FormatDeclaration(
         "mediawiki_xml",
         revision=2,
-        reader="relm.corpus.wikipedia_articles:read_dumps",
+        reader="relm.corpus.wikipedia.articles:read_dumps",
         ids_are_unique=True,
         entries="pages",
         skipped=("redirects", "other_namespaces", "empty", "cut"),

@@ -36,7 +36,7 @@ TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters"
 
 
 def download_job(a: Arguments) -> Job:
-    from relm.corpus.download import download
+    from relm.corpus.download.fetch import download
     from relm.corpus.own_model import copy_own_file
 
     specs = [spec for spec in (a.dataset, a.model, a.test) if spec is not None]

@@ -8,8 +8,8 @@ from typing import Self
 
 import requests
 
-from relm.corpus.connection_errors import CONNECTION_ERRORS, explain_connection_error, is_timeout
-from relm.corpus.source_faults import Stalled, TemporaryFault
+from relm.corpus.download.connection_errors import CONNECTION_ERRORS, explain_connection_error, is_timeout
+from relm.corpus.download.source_faults import Stalled, TemporaryFault
 
 SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over so many seconds
 PIECE = 1 << 18  # bytes read from the connection at once, at most

@@ -2,7 +2,7 @@
 
 Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
 Dropped are most templates, tables, images with their captions, references, galleries, code blocks, categories, and sections
-that only point elsewhere. The names of all these in the wiki's language are in `wiki_names.py`.
+that only point elsewhere. The names of all these in the wiki's language are in `names.py`.
 
 Everything is done by regular expressions that read each character a bounded number of times, also where brackets are
 unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes. The output is never longer than the input.
@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable
 from html.entities import html5
 
-from relm.corpus.wiki_names import WikiNames, names_of
-from relm.corpus.wikitext_lines import collect_lines
-from relm.corpus.wikitext_links import replace_links
-from relm.corpus.wikitext_quotes import remove_quotes
-from relm.corpus.wikitext_spaces import tidy_spaces
-from relm.corpus.wikitext_templates import render_template, shown_in
+from relm.corpus.wikipedia.lines import collect_lines
+from relm.corpus.wikipedia.links import replace_links
+from relm.corpus.wikipedia.names import WikiNames, names_of
+from relm.corpus.wikipedia.quotes import remove_quotes
+from relm.corpus.wikipedia.spaces import tidy_spaces
+from relm.corpus.wikipedia.templates import render_template, shown_in
 
 DEEPEST = 12
 

@@ -7,10 +7,10 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from relm.corpus.http_requests import open_location
-from relm.corpus.locations import Location, has_same_origin, redact_url
-from relm.corpus.response_body import read_body
-from relm.corpus.source_faults import SourceFault, TemporaryFault, clip
+from relm.corpus.download.http_requests import open_location
+from relm.corpus.download.locations import Location, has_same_origin, redact_url
+from relm.corpus.download.response_body import read_body
+from relm.corpus.download.source_faults import SourceFault, TemporaryFault, clip
 
 LARGEST_METADATA = 32 << 20  # bytes of an index page: the largest have about 20 MB. Parsed, a page may take 25 times as many
 UNPACKED = 1 << 16  # bytes unpacked at once, at most

@@ -16,10 +16,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from relm.corpus.bzip2_blocks import DamagedBlock
 from relm.corpus.documents import Skipped
-from relm.corpus.dump_files import Content, read_contents, read_xml
-from relm.corpus.wikipedia import PAGE_BEGIN, PAGE_END, DumpParser, Page, PartStart, Wiki
+from relm.corpus.wikipedia.bzip2_blocks import DamagedBlock
+from relm.corpus.wikipedia.dump import PAGE_BEGIN, PAGE_END, DumpParser, Page, PartStart, Wiki
+from relm.corpus.wikipedia.dump_files import Content, read_contents, read_xml
 from relm.errors import RelmError
 
 Made = TypeVar("Made")

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import requests
 
-from relm.corpus.index_pages import PAGE_FAULTS, IndexPage, choose_login, fetch_index_page
-from relm.corpus.locations import Check, Location, redact_url
-from relm.corpus.source_faults import SourceFault, clip, clip_list
+from relm.corpus.download.index_pages import PAGE_FAULTS, IndexPage, choose_login, fetch_index_page
+from relm.corpus.download.locations import Check, Location, redact_url
+from relm.corpus.download.source_faults import SourceFault, clip, clip_list
 from relm.recipes.remote_files import Source
 
 PYPI = "https://pypi.org/simple"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relm.corpus.documents import Document, Encoded, Skipped, encode_document
-from relm.corpus.wikipedia import Page, SeenPages, Wiki
-from relm.corpus.wikipedia_pieces import PiecedDump, read_piece
-from relm.corpus.wikitext_markup import extract_plain_text
+from relm.corpus.wikipedia.dump import Page, SeenPages, Wiki
+from relm.corpus.wikipedia.markup import extract_plain_text
+from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.corpus.workers import ordered_map
 
 if TYPE_CHECKING:  # the processes that clean pages import less

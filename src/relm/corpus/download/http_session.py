@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
-from relm.corpus.connection_errors import ANSWER_TIMEOUT, CONNECTION_ERRORS, SlowAnswer
+from relm.corpus.download.connection_errors import ANSWER_TIMEOUT, CONNECTION_ERRORS, SlowAnswer
 
 Answer = TypeVar("Answer")
 

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from relm.corpus.bzip2_blocks import TOGETHER, Block, decompress_blocks, find_blocks
 from relm.corpus.decompression import find_compression, read_decompressed, refuse_damage
+from relm.corpus.wikipedia.bzip2_blocks import TOGETHER, Block, decompress_blocks, find_blocks
 from relm.progress import ProgressBar
 
 # Blocks of bzip2 in a part, some 900 kB of XML each.

@@ -4,7 +4,7 @@ import os
 import re
 from urllib.parse import quote
 
-from relm.corpus.locations import BearerToken, Location
+from relm.corpus.download.locations import BearerToken, Location
 from relm.errors import RelmError
 from relm.recipes.remote_files import Source
 

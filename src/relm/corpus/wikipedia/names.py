@@ -1,6 +1,6 @@
 """The names in a wiki's language that decide what of its pages is text.
 
-`wiki_names.json` has the namespaces and magic words of MediaWiki and the titles of sections that pywikibot knows, with the
+`names.json` has the namespaces and magic words of MediaWiki and the titles of sections that pywikibot knows, with the
 versions of both; `tests/oracles/make_wiki_names.py` writes it. A dump's own namespaces are added from its header.
 """
 

@@ -10,9 +10,9 @@ from urllib.parse import quote, urljoin
 
 import requests
 
-from relm.corpus.index_pages import PAGE_FAULTS, choose_login, fetch_index_page
-from relm.corpus.locations import Check, Location, redact_url
-from relm.corpus.source_faults import SourceFault, clip, clip_list
+from relm.corpus.download.index_pages import PAGE_FAULTS, choose_login, fetch_index_page
+from relm.corpus.download.locations import Check, Location, redact_url
+from relm.corpus.download.source_faults import SourceFault, clip, clip_list
 from relm.recipes.remote_files import Source
 
 NPM = "https://registry.npmjs.org"

@@ -13,8 +13,8 @@ from xml.parsers import expat
 
 from relm.corpus.decompression import BLOCK, read_decompressed
 from relm.corpus.documents import Skipped
-from relm.corpus.wiki_languages import is_same_language, tag_of
-from relm.corpus.wiki_names import WikiNames, names_of
+from relm.corpus.wikipedia.languages import is_same_language, tag_of
+from relm.corpus.wikipedia.names import WikiNames, names_of
 from relm.errors import RelmError
 
 # Names that begin the titles of pages that are not articles, for dumps without <ns>; a dump's own are added from its header.

@@ -19,12 +19,12 @@ from tqdm import tqdm
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
-from relm.corpus.first_download import explain_record, pin, write_record
-from relm.corpus.http_session import Session
-from relm.corpus.locations import Check, Location
-from relm.corpus.source_faults import FILE_HASH, SourceFault, Throttled, WrongHash
-from relm.corpus.sources import describe_source, list_kept_names
-from relm.corpus.transfer import PartialFile, transfer
+from relm.corpus.download.first_download import explain_record, pin, write_record
+from relm.corpus.download.http_session import Session
+from relm.corpus.download.locations import Check, Location
+from relm.corpus.download.source_faults import FILE_HASH, SourceFault, Throttled, WrongHash
+from relm.corpus.download.sources import describe_source, list_kept_names
+from relm.corpus.download.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.remote_files import RemoteFile, Source

@@ -6,11 +6,11 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from relm.corpus.hub_files import locate_on_hugging_face, read_hugging_face_endpoint, read_hugging_face_token
-from relm.corpus.locations import Check, Location, has_same_origin, redact_url, require_web_location
-from relm.corpus.npm_registry import locate_on_npm_registry
-from relm.corpus.package_index import locate_on_package_index
-from relm.corpus.source_faults import SOURCE_HASH, WrongHash
+from relm.corpus.download.hub_files import locate_on_hugging_face, read_hugging_face_endpoint, read_hugging_face_token
+from relm.corpus.download.locations import Check, Location, has_same_origin, redact_url, require_web_location
+from relm.corpus.download.npm_registry import locate_on_npm_registry
+from relm.corpus.download.package_index import locate_on_package_index
+from relm.corpus.download.source_faults import SOURCE_HASH, WrongHash
 from relm.recipes.remote_files import Source
 
 

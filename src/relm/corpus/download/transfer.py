@@ -15,12 +15,12 @@ from typing import IO, Self
 import requests
 
 from relm.artifact import read_json, require_usable_partial, write_json
-from relm.corpus.expected_size import ExpectedSize, expect_size
-from relm.corpus.http_requests import open_location
-from relm.corpus.locations import Location
-from relm.corpus.response_body import read_body
-from relm.corpus.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable
-from relm.corpus.sources import locate_source
+from relm.corpus.download.expected_size import ExpectedSize, expect_size
+from relm.corpus.download.http_requests import open_location
+from relm.corpus.download.locations import Location
+from relm.corpus.download.response_body import read_body
+from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable
+from relm.corpus.download.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.progress import ProgressBar

@@ -10,10 +10,10 @@ from urllib.parse import urljoin
 
 import requests
 
-from relm.corpus.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
-from relm.corpus.hub_files import read_hugging_face_endpoint
-from relm.corpus.locations import Location, has_same_origin, require_web_location
-from relm.corpus.source_faults import SourceFault, TemporaryFault, Throttled, Unreachable, clip
+from relm.corpus.download.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
+from relm.corpus.download.hub_files import read_hugging_face_endpoint
+from relm.corpus.download.locations import Location, has_same_origin, require_web_location
+from relm.corpus.download.source_faults import SourceFault, TemporaryFault, Throttled, Unreachable, clip
 
 MOST_REDIRECTS = 10
 
