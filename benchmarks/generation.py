@@ -1,6 +1,6 @@
 """Tokens a second beside plain `generate` of `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
 
-relm writes with `generate` too; the ratio is what its own streams of random numbers, stops and windows cost. A random GPT-2
+relm writes with `generate` too; the ratio is what its own streams of random numbers and windows cost. A random GPT-2
 with the same weights in both, prompts of one length, precision and threads; attention through `scaled_dot_product_attention` in
 both. The two take turns, so that both see the same machine; that greedy texts are the same, token for token, is checked first.
 Peak memory is measured in a fresh process each.
@@ -23,12 +23,14 @@ from typing import Any
 
 import torch
 
-from relm.evaluation.continuation import Continuer, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.execution import Execution
+from relm.evaluation.ipu_continuation import IpuContinuer
 from relm.evaluation.ipu_model import IpuCausalModel
-from relm.evaluation.loop_continuer import LoopContinuer, rule_of
 from relm.evaluation.models import OwnCausalModel
-from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.evaluation.sampling import Sampling, random_stream
+from relm.evaluation.stop import Stop
+from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 CONFIGS = {
@@ -36,7 +38,8 @@ CONFIGS = {
     "small": Gpt2Config(6, 6, 384, positions=512, vocabulary_size=16_384),
     "gpt2": Gpt2Config(12, 12, 768, positions=1024, vocabulary_size=50_257),
 }
-SAMPLED = Sampling(temperature=0.8, top_k=50, top_p=0.95)
+SAMPLED, GREEDY = Sampling(temperature=0.8, top_k=50, top_p=0.95), Sampling(temperature=0)
+TOKENIZER = Path(__file__).parents[1] / "results" / "shakespeare_char" / "tokenizer.json"  # no text ends at any of its tokens
 Texts = list[list[int]]
 Sides = dict[str, Callable[[Texts], Texts]]
 
@@ -86,20 +89,16 @@ def ours(setting: Setting, model: Gpt2) -> Callable[[Texts], Texts]:
 
 def written(setting: Setting, continuer: Continuer, prompts: Texts) -> Texts:
     streams = [random_stream(0, number) for number in range(len(prompts))]
-    return [found.ids for found in continuations(continuer, prompts, setting.length, setting.sampling, streams)]
+    return continuer.write(prompts, setting.length, setting.sampling, streams, Stop(load_tokenizer(TOKENIZER), None, ()))
 
 
 def on_simulated_ipu(setting: Setting, model: Gpt2, batch: int) -> Sides:
     """Return the two ways in which one IPU writes; what it would compile is run once before."""
     loaded = IpuCausalModel(Path(setting.model), "", model, Execution("ipu_simulator", threads=setting.threads))
-    streams = [random_stream(0, number) for number in range(batch)]
-    loop = LoopContinuer(loaded, rule_of(setting.sampling, setting.config.vocabulary_size), streams)
-    ways: dict[str, WindowContinuer | LoopContinuer] = {
-        "cached, one call": loop,
-        "uncached, a call a token": WindowContinuer(loaded),
-    }
+    ways = {"cached, one call": IpuContinuer(loaded), "uncached, a call a token": IpuContinuer(loaded)}
+    ways["uncached, a call a token"].loops = lambda *_: False  # type: ignore[method-assign]
     for continuer in ways.values():
-        continuer.compile(setting.prompts(batch), setting.length)
+        continuer.prepare(setting.prompts(batch), setting.length, setting.sampling)
     return {name: partial(written, setting, continuer) for name, continuer in ways.items()}
 
 

@@ -30,6 +30,7 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
+from relm.recipes.evaluations import Samples
 from relm.recipes.protocol_options import Begin, Lambada, TextPerplexity
 from relm.recipes.published_tests import load_test
 
@@ -348,6 +349,6 @@ def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_
     without_bos = llama_folder(tmp_path / "without", adds_bos=False, bos_token=None)
     begins = []
     for folder in (folders[True], folders[False], without_bos):
-        write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", ["the"], length=2, execution=ONE_THREAD)
+        write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", Samples(prompt=["the"]), "samples", ONE_THREAD)
         begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
     assert begins == ["<s>", "<s>", "an end of text"]

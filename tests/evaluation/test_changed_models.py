@@ -22,6 +22,7 @@ from relm.evaluation.samples import write_samples
 from relm.evaluation.text_to_text import load_text_to_text
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.t5 import T5, T5Config
+from relm.recipes.evaluations import Samples
 from relm.training.export import write_model
 
 ONE_THREAD = Execution(threads=1)
@@ -47,7 +48,7 @@ READERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "evaluations of masked models": ("bert", lambda folder, _: load_masked(folder, 5, ONE_THREAD)),
     "evaluations of encoder-decoders": ("t5", lambda folder, _: load_text_to_text(folder, 5, ONE_THREAD)),
     "generate": ("gpt2", lambda folder, _: Writer(folder, folder / "tokenizer.json", ONE_THREAD)),
-    "samples": ("gpt2", lambda folder, out: write_samples(folder, folder / "tokenizer.json", out, length=1, prompts=["a"])),
+    "samples": ("gpt2", lambda folder, out: write_samples(folder, folder / "tokenizer.json", out, Samples(), "samples")),
     "harness": ("gpt2", lambda folder, out: evaluate_harness(folder, "x", out, "x", Path("/nowhere"), execution=ONE_THREAD)),
 }
 

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, GPT2LMHeadModel
+from uncached_texts import ALL, GREEDY, PENALISED, uncached
 
 from relm.cli import main
 from relm.devices.ipu.worker_process import INTERPRETER
 from relm.errors import RelmError
-from relm.evaluation.continuation import Timing, continuations
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Prompt, Writer, Writing
+from relm.evaluation.ipu_continuation import IpuContinuer, draw_noise, rule_of
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
-from relm.evaluation.loop_continuer import LoopContinuer, draw_noise, find_obstacle, rule_of
 from relm.evaluation.models import load_causal
-from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.evaluation.sampling import Sampling, random_stream
+from relm.evaluation.stop import Stop
+from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 STAND_IN = Path(__file__).parents[1] / "devices" / "ipu"
@@ -66,37 +67,42 @@ def streams(count: int) -> list[torch.Generator]:
     return [random_stream(0, number) for number in range(count)]
 
 
-def written(model: IpuCausalModel, texts: list[list[int]], length: int, sampling: Sampling) -> list[list[int]]:
-    continuer = LoopContinuer(model, rule_of(sampling, 257), streams(len(texts)))
-    return [found.ids for found in continuations(continuer, texts, length, sampling, streams(len(texts)))]
+@pytest.fixture(scope="module")
+def endless(evaluated: Any) -> Stop:
+    """A rule by which no text ends."""
+    return Stop(load_tokenizer(evaluated.tokenizer), None, ())
 
 
-def test_greedy_texts_of_120_tokens_are_those_of_transformers(folder: Path, model: IpuCausalModel) -> None:
-    theirs = GPT2LMHeadModel.from_pretrained(folder).eval()
-    theirs.generation_config = GenerationConfig(max_new_tokens=120, do_sample=False, pad_token_id=0)  # nothing ends a text
-    expected = []
-    for text in TEXTS:
-        ids = torch.tensor([text])
-        expected.append(theirs.generate(ids, attention_mask=torch.ones_like(ids))[0, len(text) :].tolist())
-    assert {len(text) for text in expected} == {120}
-    assert written(model, TEXTS, 120, GREEDY) == expected
+def written(model: IpuCausalModel, texts: list[list[int]], length: int, stop: Stop) -> list[list[int]]:
+    continuer = IpuContinuer(model)
+    continuer.prepare(texts, length, GREEDY)
+    return [text[:length] for text in continuer.write(texts, length, GREEDY, streams(len(texts)), stop)]
+
+
+def test_greedy_texts_of_120_tokens_are_those_without_a_loop_or_cache(
+    folder: Path, model: IpuCausalModel, endless: Stop
+) -> None:
+    expected = uncached(load_causal(folder, 257, Execution(threads=1)), TEXTS, 120)
+    assert written(model, TEXTS, 120, endless) == expected
     assert len({token for text in expected for token in text}) > 30, "the texts are not one token again and again"
 
 
 @pytest.mark.usefixtures("forked_workers")
-def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same_program(folder: Path) -> None:
+def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same_program(folder: Path, endless: Stop) -> None:
     loaded = load_causal(folder, 257, ON_ONE_IPU)
     assert isinstance(loaded, IpuCausalModel)
     requested: list[str] = []
     request = loaded._worker.request
     loaded._worker.request = lambda kind, *given, **named: requested.append(kind) or request(kind, *given, **named)  # type: ignore[method-assign]
-    texts = written(loaded, TEXTS[:2], 8, GREEDY)
+    texts = written(loaded, TEXTS[:2], 8, endless)
     assert requested == ["write", "write"], "the program runs once before, in which it would be compiled"
-    assert written(loaded, TEXTS[:1], 5, GREEDY) == [texts[0][:5]]
-    assert written(loaded, TEXTS, 3, GREEDY)[:2] == [text[:3] for text in texts], "in two parts, since the program has two rows"
+    assert written(loaded, TEXTS[:1], 5, endless) == [texts[0][:5]]
+    assert written(loaded, TEXTS, 3, endless)[:2] == [text[:3] for text in texts], (
+        "in two parts, since the program has two rows"
+    )
     assert requested == ["write"] * 5
     assert loaded.writing == WritingProgram(2, 64, 8, rule_of(GREEDY, 257))
-    written(loaded, TEXTS[:1], 9, GREEDY)
+    written(loaded, TEXTS[:1], 9, endless)
     assert loaded.writing == WritingProgram(1, 64, 9, rule_of(GREEDY, 257))
     loaded._worker.close()
 
@@ -138,50 +144,39 @@ def test_the_host_cuts_texts_at_their_end(writer: Writer, on_cpu: Writer, monkey
     assert found[0].ended == "end_of_text"
 
 
-OBSTACLES = {
-    "the model is on 2 IPUs, and a loop on the device is on one": (2, 20, GREEDY),
-    "a text may have 146 tokens, and the model has 144 positions": (1, 146, GREEDY),
-    "a loop on the device has no repetition penalty": (1, 20, Sampling(0, None, 1, repetition_penalty=1.4)),
-    "a loop on the device draws among the likeliest tokens alone, and there is no top-k": (1, 20, Sampling(1, None, 1)),
-}
-
-
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_a_loop_cannot_do_is_named(obstacle: str, model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    ipus, longest, sampling = OBSTACLES[obstacle]
+@pytest.mark.parametrize(
+    ("ipus", "longest", "sampling", "loops"),
+    [
+        (1, 145, GREEDY, True),  # the last of them is not read
+        (1, 145, SAMPLED, True),
+        (1, 145, Sampling(uniform_top_k=4), True),
+        (2, 20, GREEDY, False),
+        (1, 146, GREEDY, False),
+        (1, 20, PENALISED, False),
+        (1, 20, ALL, False),
+    ],
+)
+def test_a_loop_writes_what_fits_into_one_ipu_and_its_positions(
+    ipus: int, longest: int, sampling: Sampling, loops: bool, model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(model, "ipus", ipus)
-    assert find_obstacle(model, longest, sampling) == obstacle
-    monkeypatch.setattr(model, "ipus", 1)
-    for can in (GREEDY, SAMPLED, Sampling(uniform_top_k=4)):
-        assert find_obstacle(model, 145, can) is None, "the last token is not read"
+    assert IpuContinuer(model).loops(longest, sampling) == loops
 
 
-def test_where_a_loop_cannot_choose_each_token_takes_a_call_and_a_warning_says_so(
-    writer: Writer, on_cpu: Writer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("ids", "length", "sampling"), [([3, 4], 6, PENALISED), ([3, 4], 6, ALL), (list(range(1, 141)), 8, GREEDY)]
+)
+def test_where_a_loop_cannot_write_each_token_takes_a_call_and_a_warning_says_so(
+    ids: list[int], length: int, sampling: Sampling, writer: Writer, on_cpu: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writing, prompts = Writing(6, Sampling(0, None, 1, repetition_penalty=1.4)), [Prompt("", [3, 4]), Prompt("", [5])]
-    assert list(writer.texts(prompts, writing)) == list(on_cpu.texts(prompts, writing))
-    reason = "a loop on the device has no repetition penalty"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"each token takes a call of the device and a pass over the whole text, since {reason}"
-    ]
-
-
-def test_only_batches_that_outgrow_the_positions_take_a_call_for_each_token(
-    writer: Writer, on_cpu: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts, writing = [Prompt("", [5]), Prompt("", list(range(1, 141)))], Writing(8, GREEDY, batch_size=1)
     assert isinstance(writer.model, IpuCausalModel)
-    passes: list[int] = []
-    compute = writer.model._compute
-    monkeypatch.setattr(writer.model, "_compute", lambda ids: passes.append(len(ids)) or compute(ids))
-    assert list(writer.texts(prompts[:1], writing)) == list(on_cpu.texts(prompts[:1], writing))
-    assert not passes
-    assert list(writer.texts(prompts, writing)) == list(on_cpu.texts(prompts, writing))
-    assert passes, "of the second prompt"
+    writer.model.length = 0  # no program yet
+    given = [Prompt("", [5]), Prompt("", ids)], Writing(length, sampling, batch_size=1)
+    assert list(writer.texts(*given)) == list(on_cpu.texts(*given))
+    assert "each token takes a call of the device" in caplog.records[0].getMessage()
 
 
-def test_logits_that_are_not_finite_are_refused(model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_that_are_not_finite_are_refused(model: IpuCausalModel, endless: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     request = model._worker.request
 
     def diverged(kind: str, *given: Any, **named: Any) -> Any:
@@ -191,18 +186,7 @@ def test_logits_that_are_not_finite_are_refused(model: IpuCausalModel, monkeypat
 
     monkeypatch.setattr(model._worker, "request", diverged)
     with pytest.raises(RelmError, match="the model's logits are not finite: training diverged"):
-        written(model, TEXTS, 4, GREEDY)
-
-
-def test_a_whole_text_has_no_first_token_apart() -> None:
-    timing = Timing()
-    timing.add([[1, 2], [3]], [[4, 5, 6], [7]], passes=8, first=None, whole=0.4)
-    assert timing.describe().split("\n") == [
-        "latency avg per sentence: 400.000 ms/sentence_(2)",
-        "Per-token latency avg: 50.000 ms/token",
-        "Batch size: 2; Input length 1.5; Output length 2, throughput: 5.000 samples/sec",
-        "Whole texts: one call of the device a batch; 10.0 tokens/s",
-    ]
+        written(model, TEXTS, 4, endless)
 
 
 def generate(folder: Path, evaluated: Any, *words: str) -> int:
@@ -228,11 +212,11 @@ def test_the_command_prints_latencies_and_writes_the_texts_of_the_cpu(
     lines = printed[printed.index("latency avg per sentence: ") :].split("\n")
     assert lines[1].startswith("Per-token latency avg: ")
     assert lines[2].startswith("Batch size: 2; Input length 2.5; Output length ")
-    assert lines[3].startswith("Whole texts: one call of the device a batch; ")
+    assert lines[3].endswith(" tokens/s")
 
 
 def test_the_command_writes_the_same_texts_through_poptorch(
-    folder: Path, evaluated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, evaluated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in computes for PopTorch on the CPU; the command, the worker and the program are the real ones."""
     (tmp_path / "poptorch.py").write_text(
@@ -243,7 +227,6 @@ def test_the_command_writes_the_same_texts_through_poptorch(
     words = ["--greedy", "--length", "100", "--output"]
     cache = ["--device", "ipu", "--executable-cache", str(tmp_path / "compiled")]
     assert generate(folder, evaluated, *words, str(tmp_path / "ipu.jsonl"), *cache) == 0
-    assert "Whole texts: one call of the device a batch; " in capsys.readouterr().err
     assert (tmp_path / "compiled").is_dir()
     assert generate(folder, evaluated, *words, str(tmp_path / "cpu.jsonl")) == 0
     assert (tmp_path / "ipu.jsonl").read_text() == (tmp_path / "cpu.jsonl").read_text()

@@ -1,4 +1,6 @@
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,9 +9,10 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.samples import PROMPTS, write_samples
-from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.evaluation.sampling import random_stream
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2
+from relm.recipes.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 
@@ -32,30 +35,36 @@ def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) 
     return new
 
 
+def written(evaluated: Any, output: Path, length: int = 8, tokenizer: Path | None = None, **options: Any) -> dict[str, Any]:
+    write_samples(
+        evaluated.model, tokenizer or evaluated.tokenizer, output, Samples(**options), output.stem, ONE_THREAD, length
+    )
+    return read_json(output)
+
+
 def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated) -> None:
     """Compare within the model's 16 positions and far beyond."""
-    write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "samples.json", seed=7, length=30, execution=ONE_THREAD)
+    found = written(evaluated, tmp_path / "samples.json", 30, seed=7)
     model, tokenizer = Gpt2.from_folder(evaluated.model).eval(), load_tokenizer(evaluated.tokenizer).tokenizer
     expected = []
     for position, prompt in enumerate(PROMPTS):
         new = uncached(model, [0, *tokenizer.encode(prompt).ids], 30, random_stream(7, position))
         expected.append(prompt + tokenizer.decode(new, skip_special_tokens=False))
-    assert [sample["text"] for sample in read_json(tmp_path / "samples.json")["samples"]] == expected
+    assert [sample["text"] for sample in found["samples"]] == expected
     assert len(set(map(len, expected))) > 1
 
 
-def test_the_random_stream_of_a_text_is_the_one_it_always_had() -> None:
-    assert torch.rand(2, generator=random_stream(7, 3)).tolist() == pytest.approx([0.6781391501, 0.2575281858])
+def test_published_samples_are_written_again_byte_for_byte(tmp_path, checkout) -> None:
+    folder = checkout / "results" / "shakespeare_char"
+    output = tmp_path / "samples.json"
+    write_samples(folder, folder / "tokenizer.json", output, Samples(), "samples", ONE_THREAD)
+    assert output.read_bytes() == (folder / "eval" / "samples.json").read_bytes()
 
 
 def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> None:
-    output = tmp_path / "samples.json"
-    summary = write_samples(evaluated.model, evaluated.tokenizer, output, ["The ", ""], seed=4, length=7, execution=ONE_THREAD)
-    result = read_json(output)
-    assert summary.startswith("wrote 2 texts of ")
+    result = written(evaluated, tmp_path / "own.json", 7, prompt=["The ", ""], seed=4)
     assert list(result) == ["task", "protocol", "figures", "model_sha256", "samples"]
-    assert result["task"] == "samples"
-    assert result["figures"] == {}
+    assert (result["task"], result["figures"]) == ("own", {})
     assert result["model_sha256"] == sha256_of(evaluated.model / "model.safetensors")
     assert result["protocol"] == {
         "in_words": "What the model wrote at the first attempt, each text after an end of text, up to 7 tokens: each token is "
@@ -76,58 +85,26 @@ def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> 
     assert any(sample["text"] != sample["prompt"] for sample in result["samples"])
 
 
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(tmp_path, evaluated) -> None:
-    files = []
-    for number, seed in enumerate((1, 1, 2)):
-        files.append(tmp_path / f"{number}.json")
-        write_samples(evaluated.model, evaluated.tokenizer, files[-1], seed=seed, length=12, execution=ONE_THREAD)
-    texts = [[sample["text"] for sample in read_json(file)["samples"]] for file in files]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert texts[0] != texts[2]
-    assert [sample["prompt"] for sample in read_json(files[0])["samples"]] == list(PROMPTS)
-    assert texts[0][0] != texts[0][1]  # two empty prompts, each with a random stream of its own
-
-
-def test_another_prompt_changes_no_other_text(tmp_path, evaluated) -> None:
-    for name, prompts in (("a", ["x", "The "]), ("b", ["another", "The "])):
-        write_samples(evaluated.model, evaluated.tokenizer, tmp_path / name, prompts, length=8, execution=ONE_THREAD)
-    assert read_json(tmp_path / "a")["samples"][1] == read_json(tmp_path / "b")["samples"][1]
+def test_the_seed_and_the_number_of_a_prompt_decide_its_text(tmp_path, evaluated) -> None:
+    seeds = {seed: written(evaluated, tmp_path / "a.json", 12, seed=seed)["samples"] for seed in (1, 2)}
+    assert seeds[1] == written(evaluated, tmp_path / "b.json", 12, seed=1)["samples"] != seeds[2]
+    assert seeds[1][0]["text"] != seeds[1][1]["text"]  # two empty prompts, each with its own random stream
+    both = [written(evaluated, tmp_path / "a.json", prompt=[prompt, "The "])["samples"] for prompt in ("x", "another")]
+    assert both[0][1] == both[1][1]
 
 
 def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluated) -> None:
-    without = tmp_path / "tokenizer.json"
     tokenizer = json.loads(evaluated.tokenizer.read_text())
-    without.write_text(json.dumps({**tokenizer, "added_tokens": []}))
-    results = []
-    for path in (without, evaluated.tokenizer):
-        write_samples(evaluated.model, path, tmp_path / "samples.json", ["", "The "], length=8, sampling=GREEDY)
-        results.append(read_json(tmp_path / "samples.json"))
-    ours, others = results
-    assert (ours["protocol"]["begins_with"], others["protocol"]["begins_with"]) == ("a line end", "an end of text")
-    assert "each text after a line end, up to 8 tokens: each token is the likeliest." in ours["protocol"]["in_words"]
-    assert len(ours["samples"][0]["text"]) > 0
-    assert [sample["text"] for sample in ours["samples"]] != [sample["text"] for sample in others["samples"]]
-
-
-def test_a_text_may_be_drawn_otherwise_and_the_task_named_otherwise(tmp_path, evaluated) -> None:
-    sampling = Sampling(uniform_top_k=4)
-    write_samples(
-        evaluated.model, evaluated.tokenizer, tmp_path / "a.json", ["x"], length=3, sampling=sampling, task="uniform_samples"
-    )
-    result = read_json(tmp_path / "a.json")
-    assert (result["task"], result["protocol"]["uniform_top_k"]) == ("uniform_samples", 4)
-    assert "each token is any of the 4 likeliest, all alike." in result["protocol"]["in_words"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": []}))
+    found = written(evaluated, tmp_path / "a.json", tokenizer=tmp_path / "tokenizer.json", prompt=[""])
+    assert found["protocol"]["begins_with"] == "a line end"
+    assert "each text after a line end, up to 8 tokens: " in found["protocol"]["in_words"]
+    assert len(found["samples"][0]["text"]) > 0
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, evaluated) -> None:
-    larger = tmp_path / "tokenizer.json"
-    content = evaluated.tokenizer.read_text().replace('"added_tokens": [', '"added_tokens": [' + ADDED + ",")
-    larger.write_text(content)
+    content = json.loads(evaluated.tokenizer.read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 257, "content": "<|more|>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(RelmError, match="the model has 257 tokens, the tokenizer 258"):
-        write_samples(evaluated.model, larger, tmp_path / "samples.json")
-
-
-ADDED = (
-    '{"id": 257, "content": "<|more|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, '
-    '"special": true}'
-)
+        written(evaluated, tmp_path / "a.json", tokenizer=tmp_path / "tokenizer.json")

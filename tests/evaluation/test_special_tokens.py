@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
+from uncached_texts import GREEDY, uncached
 
 from relm.artifact import read_json
 from relm.errors import RelmError
-from relm.evaluation.continuation import continuations
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Writer, Writing
 from relm.evaluation.samples import write_samples
-from relm.evaluation.sampling import GREEDY, random_stream
 from relm.evaluation.special_tokens import SpecialTokens, special_tokens
 from relm.examples.tokenizers import load_tokenizer
+from relm.recipes.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 BEGIN, END, TURN = 11, 12, 13
@@ -94,18 +94,18 @@ def test_a_name_that_the_tokenizer_does_not_know_is_refused(folder: Path, name: 
 
 def test_a_text_begins_and_ends_with_the_tokens_that_the_folder_names(folder: Path) -> None:
     writer = Writer(folder, folder / "tokenizer.json", ONE_THREAD)
-    (spoken,) = continuations(writer.continuer, [writer.prompt("The ").ids], 8, GREEDY, [random_stream(0, 0)])
+    (spoken,) = uncached(writer.model, [writer.prompt("The ").ids], 8)
     (text,) = writer.texts([writer.prompt("The ")], Writing(8, GREEDY))
     assert (text.ended, text.tokens) == ("length", 8)
-    end = spoken.ids[3]
+    end = spoken[3]
     write(folder, "tokenizer_config.json", eos_token=writer.loaded.tokenizer.id_to_token(end), bos_token="<|begin|>")
     writer = Writer(folder, folder / "tokenizer.json", ONE_THREAD)
     (text,) = writer.texts([writer.prompt("The ")], Writing(8, GREEDY))
-    assert (text.ended, text.tokens) == ("end_of_text", spoken.ids.index(end))
+    assert (text.ended, text.tokens) == ("end_of_text", spoken.index(end))
     assert writer.prompt("").ids == [BEGIN]
 
 
 def test_samples_record_the_token_they_begin_with(folder: Path, tmp_path: Path) -> None:
     write(folder, "tokenizer_config.json", bos_token="<|begin|>", eos_token="<|end|>")
-    write_samples(folder, folder / "tokenizer.json", tmp_path / "samples.json", [""], length=2, execution=ONE_THREAD)
+    write_samples(folder, folder / "tokenizer.json", tmp_path / "samples.json", Samples(prompt=[""]), "samples", ONE_THREAD)
     assert read_json(tmp_path / "samples.json")["protocol"]["begins_with"] == "<|begin|>"

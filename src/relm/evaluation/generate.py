@@ -10,9 +10,8 @@ from pathlib import Path
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.evaluation.continuation import Timing
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Prompt, Writer, Writing, Written
+from relm.evaluation.generation import BatchTime, Prompt, Writer, Writing, Written, describe_times
 from relm.progress import ProgressBar
 
 log = logging.getLogger(__name__)
@@ -49,11 +48,11 @@ def run_generate(
     with _open_output(output) as show:
         if not prompts:
             return _converse(writer, writing, show)
-        timing = Timing()
-        texts = writer.texts(_encode_prompts(writer, prompts, writing), writing, timing=timing)
+        times: list[BatchTime] = []
+        texts = writer.texts(_encode_prompts(writer, prompts, writing), writing, times=times)
         for text in ProgressBar(texts, total=len(prompts), unit=" texts", disable=None if output else True):
             show(text)
-        return timing.describe()
+        return describe_times(times)
 
 
 def read_prompts(content: bytes, source: str) -> list[str]:
@@ -76,9 +75,6 @@ def read_prompts(content: bytes, source: str) -> list[str]:
 def _encode_prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Prompt]:
     """Return the prompts as the model is given them, with a warning where it cannot see all of one."""
     prompts, positions = [writer.prompt(text) for text in texts], writer.model.positions
-    for number, prompt in enumerate(prompts, 1):
-        if positions is not None and len(prompt.ids) > positions:
-            log.warning("prompt %d has %s tokens, of which the model sees the newest %s", number, len(prompt.ids), positions)
     longest = max(len(prompt.ids) for prompt in prompts) + writing.length
     if positions is not None and longest > positions:
         log.warning(
@@ -110,9 +106,9 @@ def _converse(writer: Writer, writing: Writing, show: Callable[[Written], None])
             prompt = input(ASK)
             if not prompt.strip():
                 continue
-            timing = Timing()
-            for text in writer.texts(_encode_prompts(writer, [prompt], writing), writing, written, timing):
+            times: list[BatchTime] = []
+            for text in writer.texts(_encode_prompts(writer, [prompt], writing), writing, written, times):
                 show(text)
-            print(timing.describe(), file=sys.stderr, flush=True)
+            print(describe_times(times), file=sys.stderr, flush=True)
             written += 1
     return f"\n{written} texts"

@@ -1,34 +1,27 @@
-"""Batches of texts that a language model writes after prompts, with the time that they took."""
+"""Texts that a language model writes after prompts, with the time that they took."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
+from time import perf_counter
+from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
-from relm.evaluation.continuation import Continuer, Timing, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.execution import Execution
+from relm.evaluation.ipu_continuation import IpuContinuer
 from relm.evaluation.ipu_model import IpuCausalModel
-from relm.evaluation.loop_continuer import LoopContinuer, find_obstacle, rule_of
 from relm.evaluation.models import OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.special_tokens import special_tokens
 from relm.evaluation.stop import Ending, Stop
 from relm.examples.tokenizers import load_tokenizer
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Writing:
-    """Settings of a writer.
-
-    Raises:
-        RelmError: a setting is out of its range.
-    """
+    """Settings of a writer."""
 
     length: int = 128
     """The most tokens after each prompt."""
@@ -39,15 +32,6 @@ class Writing:
     """Seed that decides, with the number of a prompt, its random numbers."""
     batch_size: int = 8
     """Prompts in a batch; it changes texts by rounding at most."""
-
-    def __post_init__(self) -> None:
-        for name in ("length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise RelmError(f"{name} is {getattr(self, name)}; give a whole number from 1 on")
-        if self.stop == "":
-            raise RelmError(
-                "stop is an empty text, at which every text would end at once; give a text with characters, or leave it out"
-            )
 
 
 @dataclass(frozen=True)
@@ -71,6 +55,30 @@ class Written:
     ended: Ending
 
 
+class BatchTime(NamedTuple):
+    """Counts of a batch, and its seconds from the prompts to the last token on the host."""
+
+    texts: int
+    prompt_tokens: int
+    tokens: int
+    passes: int
+    """Tokens of the longest text, an end of text included."""
+    seconds: float
+
+
+def describe_times(times: Sequence[BatchTime]) -> str:
+    """Return latency and throughput as Graphcore's GPT-2 prints them, then tokens per second."""
+    texts, prompt_tokens, tokens, passes, seconds = (sum(column) for column in zip(*times, strict=True))
+    latency = sum(each.texts * each.seconds for each in times) / texts
+    return (
+        f"latency avg per sentence: {latency * 1e3:.3f} ms/sentence_({tokens / texts:g})\n"
+        f"Per-token latency avg: {seconds / passes * 1e3:.3f} ms/token\n"
+        f"Batch size: {max(each.texts for each in times)}; Input length {prompt_tokens / texts:g}; "
+        f"Output length {tokens / texts:g}, throughput: {texts / seconds:.3f} samples/sec\n"
+        f"{tokens / seconds:,.1f} tokens/s"
+    )
+
+
 class Writer:
     """A model with its tokenizer, ready to write."""
 
@@ -86,7 +94,7 @@ class Writer:
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
         self.continuer: Continuer
         if isinstance(self.model, IpuCausalModel):
-            self.continuer = WindowContinuer(self.model)
+            self.continuer = IpuContinuer(self.model)
         else:
             self.continuer = TransformersContinuer(self.model, execution)
         is_own = isinstance(self.model, OwnCausalModel | IpuCausalModel)
@@ -122,41 +130,28 @@ class Writer:
         return begin
 
     def texts(
-        self, prompts: Sequence[Prompt], writing: Writing, first_number: int = 0, timing: Timing | None = None
+        self, prompts: Sequence[Prompt], writing: Writing, first_number: int = 0, times: list[BatchTime] | None = None
     ) -> Iterator[Written]:
         """Yield texts in the order of the prompts, as batches of them are done.
 
         Args:
             first_number: number of the first prompt; the seed and the number of its prompt decide a text's random numbers.
-            timing: the seconds of each batch are added to it.
+            times: the time of each batch is appended.
         """
-        stop = Stop(self.loaded, writing.stop, self.special.ends)
-        size = writing.batch_size if self.continuer.pads else 1
-        self._report_obstacle(prompts, writing)
+        stop, length, sampling = Stop(self.loaded, writing.stop, self.special.ends), writing.length, writing.sampling
+        together = self.continuer.pads and sampling.repetition_penalty == 1  # `transformers` penalises the id of the padding
+        size = writing.batch_size if together else 1
         for first in range(0, len(prompts), size):
             group = prompts[first : first + size]
             ids = [prompt.ids for prompt in group]
             streams = [random_stream(writing.seed, first_number + first + row) for row in range(len(group))]
-            continuer = self._continuer_of(ids, writing, streams)
-            if isinstance(continuer, WindowContinuer | LoopContinuer):
-                continuer.compile(ids, writing.length)
-            found = continuations(continuer, ids, writing.length, writing.sampling, streams, stop=stop, timing=timing)
-            for prompt, new in zip(group, found, strict=True):
-                text = stop.decode(prompt.ids, new.ids)
-                text = stop.cut(text) if new.ended == "stop" else text
-                yield Written(prompt.text, prompt.text + text, len(prompt.ids), len(new.ids), new.ended)
-
-    def _continuer_of(self, texts: Sequence[Sequence[int]], writing: Writing, streams: Sequence[torch.Generator]) -> Continuer:
-        """Return what continues a batch: on one IPU a loop, where that can choose the tokens."""
-        if not isinstance(self.model, IpuCausalModel) or self._obstacle(texts, writing) is not None:
-            return self.continuer
-        return LoopContinuer(self.model, rule_of(writing.sampling, self.model.vocabulary_size), streams)
-
-    def _obstacle(self, texts: Sequence[Sequence[int]], writing: Writing) -> str | None:
-        assert isinstance(self.model, IpuCausalModel), "other models need no loop"
-        return find_obstacle(self.model, max(map(len, texts)) + writing.length, writing.sampling)
-
-    def _report_obstacle(self, prompts: Sequence[Prompt], writing: Writing) -> None:
-        """Log a line if some texts take a call of the IPU for each token."""
-        if isinstance(self.model, IpuCausalModel) and (obstacle := self._obstacle([p.ids for p in prompts], writing)):
-            log.warning("each token takes a call of the device and a pass over the whole text, since %s", obstacle)
+            self.continuer.prepare(ids, length, sampling)
+            begun = perf_counter()
+            found = self.continuer.write(ids, length, sampling, streams, stop)
+            seconds = perf_counter() - begun
+            cuts = [stop.cut(prompt, new) for prompt, new in zip(ids, found, strict=True)]
+            if times is not None:
+                tokens = sum(cut.tokens for cut in cuts)
+                times.append(BatchTime(len(ids), sum(map(len, ids)), tokens, len(found[0]), seconds))
+            for prompt, cut in zip(group, cuts, strict=True):
+                yield Written(prompt.text, prompt.text + cut.text, len(prompt.ids), cut.tokens, cut.ended)

@@ -1,15 +1,12 @@
 """Texts that the model writes for a person to read, without any figure."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Prompt, Writer, Writing
 from relm.evaluation.result import Result, Sample
-from relm.evaluation.sampling import Sampling
 from relm.progress import ProgressBar
 from relm.recipes.evaluations import Samples
 
@@ -21,12 +18,10 @@ def write_samples(
     model_folder: Path,
     tokenizer: Path,
     output: Path,
-    prompts: Sequence[str] | None = None,
-    seed: int = 0,
-    length: int = 100,
-    sampling: Sampling | None = None,
+    options: Samples,
+    task: str,
     execution: Execution | None = None,
-    task: str = "samples",
+    length: int = 100,
 ) -> str:
     """Let the model continue each prompt once, and write `eval/samples.json`.
 
@@ -39,20 +34,16 @@ def write_samples(
         model_folder: folder of any causal language model, as `save_pretrained` writes it.
         tokenizer: the model's `tokenizer.json`.
         output: the JSON file; `text` holds the prompt and the text that the model wrote after it.
-        prompts: beginnings of texts; None: `PROMPTS`.
-        seed: that of the sampling.
-        length: the most tokens after each prompt.
-        sampling: the choice of tokens; None: the defaults of `Sampling`.
-        execution: device and precision; None: the defaults of `Execution`.
         task: the name of the evaluation in the result.
+        length: the most tokens after each prompt.
 
     Raises:
         RelmError: the model or tokenizer cannot be read, or they do not belong together.
     """
     started = perf_counter()
-    writing = Writing(length, sampling or Sampling(), seed=seed)
+    writing = Writing(length, seed=options.seed)
     writer = Writer(model_folder, tokenizer, execution)
-    given = [_prompt(writer, text) for text in (PROMPTS if prompts is None else prompts)]
+    given = [_prompt(writer, text) for text in (PROMPTS if options.prompt is None else options.prompt)]
     texts = list(ProgressBar(writer.texts(given, writing), total=len(given), unit=" texts", disable=None))
     Result(
         task=task,
@@ -63,11 +54,6 @@ def write_samples(
     ).write(output)
     written = sum(text.tokens for text in texts)
     return f"wrote {len(texts)} texts of {written:,} tokens; {written / (perf_counter() - started):,.0f} tokens/s"
-
-
-def write_declared_samples(*, options: Samples, **arguments: Any) -> str:
-    """Write samples with the options of the declared evaluation; other arguments are those of `write_samples`."""
-    return write_samples(prompts=options.prompt, seed=options.seed, **arguments)
 
 
 def _prompt(writer: Writer, text: str) -> Prompt:

@@ -1,12 +1,28 @@
-"""Settings of sampling, the choice of the next token from logits; `relm.evaluation.logits_processors` applies them."""
+"""The choice of the next token from logits: its settings, and the logits processors of `transformers` that apply them.
+
+`generate` decodes greedily: when sampling, the last processor draws a token for each text and leaves only that one possible.
+`generate` itself would draw from one stream of random numbers for the whole batch, so that a text depended on the others.
+"""
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from relm.errors import RelmError
+
+NOT_FINITE = "the model's logits are not finite: training diverged; lower the learning rate and train again"
 
 
 @dataclass(frozen=True)
@@ -18,14 +34,14 @@ class Sampling:
     """
 
     temperature: float = 0.8
-    """Divisor of the logits; 0 always takes the likeliest token."""
+    """Divisor of the logits; 0 always takes the likeliest token, whatever top-k and top-p."""
     top_k: int | None = 50
     """Count of the likeliest tokens that may be drawn (Fan et al. 2018), with those as likely as the last; None: all."""
     top_p: float = 0.95
     """Probability that the likeliest tokens that may be drawn reach together (Holtzman et al. 2020); 1: all."""
     repetition_penalty: float = 1.0
-    """Divisor of positive logits, and factor of negative ones, of tokens that the text or its prompt has (Keskar et al. 2019,
-    as in `transformers`); 1: no penalty."""
+    """Divisor of positive logits, and factor of negative ones, of tokens that the model sees in the text or its prompt (Keskar
+    et al. 2019); 1: no penalty."""
     uniform_top_k: int | None = None
     """Count of the likeliest tokens that are drawn with equal probability, as by Graphcore's GPT-2; temperature, top-k and
     top-p then decide nothing."""
@@ -59,41 +75,64 @@ class Sampling:
         return f"each token is drawn at temperature {self.temperature:g}{limits}{penalty}"
 
 
-GREEDY = Sampling(temperature=0, top_k=None, top_p=1)
-
-
-def requested_sampling(
-    greedy: bool = False,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    repetition_penalty: float | None = None,
-    uniform_top_k: int | None = None,
-) -> Sampling:
-    """Return the sampling that options of the command line request; None stands for the default of `Sampling`.
-
-    Args:
-        top_k: 0: all tokens.
-
-    Raises:
-        RelmError: one is out of its range, or decides nothing beside another.
-    """
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    given = {name: value for name, value in given.items() if value is not None}
-    alone = {"greedy": greedy, "uniform_top_k": uniform_top_k is not None}
-    deciding = [name for name, requested in alone.items() if requested]
-    if deciding and (others := [*deciding[1:], *given]):
-        ignored, first = (name.replace("_", "-") for name in (others[0], deciding[0]))
-        raise RelmError(f"--{ignored} decides nothing beside --{first}; leave one of them out")
-    if given.get("top_k") == 0:
-        given["top_k"] = None
-    if greedy:
-        given = {"temperature": 0, "top_k": None, "top_p": 1}
-    penalty = 1.0 if repetition_penalty is None else repetition_penalty
-    return Sampling(**given, repetition_penalty=penalty, uniform_top_k=uniform_top_k)  # type: ignore[arg-type]
-
-
 def random_stream(seed: int, number: int) -> torch.Generator:
     """Return the random generator of one text, which the seed and the number of its prompt alone decide."""
     digest = hashlib.sha256(f"sample {number} of seed {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def logits_processors(sampling: Sampling, streams: Sequence[torch.Generator] = ()) -> LogitsProcessorList:
+    """Return the processors that choose the next token of each text from (batch, vocabulary) float32 logits.
+
+    Args:
+        streams: the random generator of each text; none: nothing is drawn, and the result is the distribution.
+    """
+    chain = LogitsProcessorList([RequireFinite()])
+    if sampling.repetition_penalty != 1:
+        chain.append(RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
+    if sampling.uniform_top_k is not None:
+        chain.append(UniformTopK(sampling.uniform_top_k))
+    elif sampling.temperature > 0:
+        chain.append(TemperatureLogitsWarper(float(sampling.temperature)))
+        if sampling.top_k is not None:
+            chain.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            chain.append(TopPLogitsWarper(float(sampling.top_p)))
+    if streams and sampling.draws:
+        chain.append(Draw(streams))
+    return chain
+
+
+class RequireFinite(LogitsProcessor):
+    """Refuses logits that are not finite; minus infinity stands for an id that no token has, so only the largest counts."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return (batch, vocabulary) logits unchanged."""
+        if not bool(scores.amax(-1).isfinite().all()):
+            raise RelmError(NOT_FINITE)
+        return scores
+
+
+class UniformTopK(LogitsProcessor):
+    """Makes each of the k likeliest tokens as likely as any other, as Graphcore's GPT-2 does."""
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return logits of the same shape, (batch, vocabulary)."""
+        likeliest = scores.topk(min(self._k, scores.shape[-1])).indices
+        return torch.full_like(scores, -torch.inf).scatter_(-1, likeliest, 0.0)
+
+
+class Draw(LogitsProcessor):
+    """Draws a token for each text on the host, from the text's own stream, and leaves only that token possible."""
+
+    def __init__(self, streams: Sequence[torch.Generator]) -> None:
+        self._streams = streams
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return logits of the same shape, (batch, vocabulary)."""
+        rows = zip(scores.softmax(-1).cpu(), self._streams, strict=True)
+        tokens = torch.stack([torch.multinomial(row, 1, generator=stream) for row, stream in rows])
+        return torch.full_like(scores, -torch.inf).scatter_(-1, tokens.to(scores.device), 0.0)

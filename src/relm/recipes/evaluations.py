@@ -234,7 +234,7 @@ _declare(
     EvaluationDeclaration(
         name="samples",
         summary="let the model write a few texts",
-        run="relm.evaluation.samples:write_declared_samples",
+        run="relm.evaluation.samples:write_samples",
         inputs=("tokenizer",),
         options=Samples,
         of_trained_weights_alone=True,

@@ -16,12 +16,12 @@ from relm.steps.evaluation import (
 def generate_job(a: Arguments) -> Job:
     from relm.evaluation.generate import run_generate
     from relm.evaluation.generation import Writing
-    from relm.evaluation.sampling import requested_sampling
+    from relm.evaluation.sampling import Sampling
 
     if a.prompt and a.file is not None:
         raise RelmError("generate: give either --prompt or --file")
-    sampling = requested_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
-    writing = Writing(a.length, sampling, a.stop, a.seed, a.batch_size)
+    sampling = Sampling(a.temperature, a.top_k or None, a.top_p, a.repetition_penalty, a.uniform_top_k)
+    writing = Writing(a.length, sampling, a.stop or None, a.seed, a.batch_size)
     execution = read_execution(a)
     return Job(
         lambda: run_generate(model_folder(a), find_tokenizer(a), a.prompt, a.file, writing, a.output, execution),
@@ -38,15 +38,25 @@ STEPS: dict[str, Step] = {
             argument("--prompt", nargs="+", metavar="TEXT", help="prompts; default: --file, or they are typed"),
             path("--file", "prompts, one per line", required=False),
             argument("--length", type=positive, default=128, metavar="N", help="most tokens after each prompt; default: 128"),
-            argument("--greedy", action="store_true", help="always the likeliest token"),
-            argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
-            argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
-            argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P together; default: 0.95"),
-            argument("--repetition-penalty", type=float, metavar="X", help="of Keskar et al. 2019; default: 1, none"),
+            argument("--temperature", type=float, default=0.8, metavar="X", help="divides the logits; default: 0.8"),
+            argument("--greedy", dest="temperature", action="store_const", const=0.0, help="always the likeliest token"),
+            argument("--top-k", type=int, default=50, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
+            argument("--top-p", type=float, default=0.95, metavar="P", help="only the likeliest that reach P; default: 0.95"),
+            argument(
+                "--repetition-penalty", type=float, default=1.0, metavar="X", help="of Keskar et al. 2019; default: 1, none"
+            ),
             argument("--uniform-top-k", type=positive, metavar="K", help="each of the K likeliest alike, as Graphcore's GPT-2"),
             argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
-            argument("--seed", type=int, default=0, metavar="N", help="of the sampling; default: 0"),
-            argument("--batch-size", type=positive, default=8, metavar="N", help="prompts at once; default: 8"),
+            argument(
+                "--seed", type=int, default=0, metavar="N", help="decides each text, with the prompt's number; default: 0"
+            ),
+            argument(
+                "--batch-size",
+                type=positive,
+                default=8,
+                metavar="N",
+                help="prompts at once; changes texts by rounding at most; default: 8",
+            ),
             *EXECUTION_OF_BATCHES,
             path("--output", "JSON lines instead of a print", required=False),
         ],

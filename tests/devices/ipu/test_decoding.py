@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule, choose, repeat_on_host
-from relm.evaluation.logits_processors import filters
-from relm.evaluation.loop_continuer import rule_of
-from relm.evaluation.sampling import GREEDY, Sampling
+from relm.evaluation.ipu_continuation import rule_of
+from relm.evaluation.sampling import Sampling, logits_processors
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 VOCABULARY = 12
@@ -36,7 +35,7 @@ def frequencies(logits: Tensor, sampling: Sampling) -> Tensor:
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_tokens_are_drawn_with_the_probabilities_of_the_host(name: str) -> None:
-    expected = filters(SAMPLINGS[name], [[]])(None, LOGITS[None].clone())[0].softmax(-1) * DRAWS
+    expected = logits_processors(SAMPLINGS[name])(None, LOGITS[None].clone())[0].softmax(-1) * DRAWS
     found = frequencies(LOGITS, SAMPLINGS[name])
     assert not found[expected == 0].any()
     possible = expected > 0
@@ -51,7 +50,7 @@ def test_equally_likely_tokens_are_in_the_nucleus_together() -> None:
 
 
 def test_without_draws_the_likeliest_is_taken() -> None:
-    assert rule_of(GREEDY, VOCABULARY) == TokenRule(1)
+    assert rule_of(Sampling(temperature=0), VOCABULARY) == TokenRule(1)
     values, tokens = LOGITS[None].topk(1)
     assert choose(values, tokens, TokenRule(1), None).tolist() == [int(LOGITS.argmax())]
 
