@@ -1,7 +1,9 @@
 """Tasks of the harness over data of our own, and small models whose folders resemble published ones."""
 
+import ast
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from relm.evaluation.harness import HarnessRun, default_python, run_harness
+from relm.evaluation.harness_run import default_python, run_harness
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.training.export import write_model
@@ -91,17 +93,24 @@ def own_tasks(folder: Path, texts: Sequence[str], pages: Sequence[str], python: 
 
 
 def ask_harness(model: Path, tasks: Sequence[str], task_folder: Path, python: Path) -> dict[str, Any]:
-    """Return the harness's answer, with the log of each example."""
-    run = HarnessRun(
-        tasks=list(tasks),
-        model=str(model),
-        tokenizer=str(model),
-        task_folder=str(task_folder),
-        limit=None,
-        device="cpu",
-        precision="float32",
-        threads=1,
-        batch_size=16,
-        samples=True,
-    )
-    return run_harness(run, python)
+    """Return the harness's results, with the log of each example."""
+    request = {
+        "tasks": list(tasks),
+        "model_args": {"pretrained": str(model)},
+        "device": "cpu",
+        "batch_size": 16,
+        "log_samples": True,
+    }
+    with tempfile.TemporaryDirectory() as made:
+        found = run_harness(request, Path(made), 1, task_folder, python)
+        samples = {
+            name: next(Path(made).rglob(f"samples_{name}_*.jsonl")).read_text().splitlines() for name in found["configs"]
+        }
+    return {**found, "samples": {name: [read_sample(line) for line in lines] for name, lines in samples.items()}}
+
+
+def read_sample(line: str) -> dict[str, Any]:
+    """Return a line of the harness's log, in which numbers of answers are texts."""
+    sample = json.loads(line)
+    sample["filtered_resps"] = ast.literal_eval(str(sample["filtered_resps"]).replace("'", ""))
+    return sample

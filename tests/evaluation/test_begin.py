@@ -297,8 +297,8 @@ def test_a_stride_that_leaves_tokens_out_is_refused(folders: dict[bool, Path], t
 
 def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
-    with tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}) as folder:
-        assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
+    folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
+    assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
 
 
 # --- records ----------------------------------------------------------------------------------------------------------------
@@ -337,10 +337,11 @@ def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, 
         assert ("begins with <s>" in protocol["in_words"]) == bool(protocol["begin_tokens"])
 
 
-def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path]) -> None:
+def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path], tmp_path: Path) -> None:
     bos = {"id": BOS, "token": "<s>"}
-    assert choose_tokenizer(str(folders[True]))[1] == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
-    assert choose_tokenizer(str(folders[False]))[1] == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
+    for adds_bos, folder in folders.items():
+        recorded = {"begin": "tokenizer", "begin_tokens": [bos] * adds_bos, "prefix_token": bos}
+        assert choose_tokenizer(folder, tmp_path, folder)[1] == recorded
 
 
 def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_one_that_its_settings_name(

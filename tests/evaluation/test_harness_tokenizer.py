@@ -4,17 +4,18 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizer_forms import byte_level, legacy_sentencepiece
 from tokenizers import Tokenizer, normalizers
+from transformers import AutoTokenizer
 
 from harness_tasks import PROSE, harness_python, own_tasks, passages, small_model
 from relm.artifact import read_json
+from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.harness import evaluate_harness
-from relm.evaluation.harness_process import Refused
-from relm.evaluation.harness_process import choose_tokenizer as call
 from relm.evaluation.harness_tokenizer import TEXTS, choose_tokenizer
 from relm.evaluation.lambada import evaluate_lambada
 from relm.examples.tokenizer_models import characters
@@ -47,18 +48,23 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def folder_of(folder: Path, write: Callable[[Path], object], settings: dict[str, str] | None) -> str:
+def folder_of(folder: Path, write: Callable[[Path], object], settings: dict[str, str] | None) -> Path:
     write(folder / "tokenizer.json")
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     if settings is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return str(folder)
+    return folder
+
+
+def chosen(folder: Path) -> tuple[Path, dict[str, Any]]:
+    return choose_tokenizer(folder, folder / "made", folder)
 
 
 @pytest.mark.parametrize("settings", [None, {"tokenizer_class": "GPT2Tokenizer"}, {"tokenizer_class": "GPT2TokenizerFast"}])
 @pytest.mark.parametrize("kind", OTHERS)
 def test_ids_are_those_of_tokenizer_json(kind: str, settings: dict[str, str] | None, tmp_path: Path) -> None:
-    tokenizer, recorded = choose_tokenizer(folder_of(tmp_path, OTHERS[kind], settings))
+    made, recorded = chosen(folder_of(tmp_path, OTHERS[kind], settings))
+    tokenizer = AutoTokenizer.from_pretrained(made)
     own = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert [tokenizer(text)["input_ids"] for text in (*TEXTS, *LINES)] == [own.encode(text).ids for text in (*TEXTS, *LINES)]
     assert recorded["tokenizer"].startswith("GPT2Tokenizer of transformers 5.")
@@ -76,33 +82,35 @@ def test_ids_are_those_of_tokenizer_json(kind: str, settings: dict[str, str] | N
 def test_a_folder_of_the_same_ids_is_read_by_transformers(pattern: str, settings: dict[str, str], tmp_path: Path) -> None:
     folder = folder_of(tmp_path, lambda path: byte_level(path, LINES, pattern), settings)
     prefix = {"id": 0, "token": "<|endoftext|>"}
-    assert choose_tokenizer(folder) == (folder, {"begin": "tokenizer", "begin_tokens": [], "prefix_token": prefix})
+    assert chosen(folder) == (folder, {"begin": "tokenizer", "begin_tokens": [], "prefix_token": prefix})
 
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "LlamaTokenizer"])
 def test_a_tokenizer_without_an_end_of_text_is_refused_whatever_its_class(name: str, tmp_path: Path) -> None:
     write = legacy_sentencepiece if name == "GPT2Tokenizer" else OTHERS["digits"]
     folder = folder_of(tmp_path, write, {"tokenizer_class": name})
-    with pytest.raises(ValueError, match=r"has no end of text; name its eos_token in tokenizer_config.json"):
-        choose_tokenizer(folder)
+    with pytest.raises(RelmError, match=r"has no end of text; name its eos_token in tokenizer_config.json"):
+        chosen(folder)
 
 
 def test_characters_without_a_token_are_left_out_of_the_comparison(tmp_path: Path) -> None:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "a"}
     folder = folder_of(tmp_path, lambda path: characters(["a", "b"], special=False).save(str(path)), settings)
-    assert choose_tokenizer(folder)[0] == folder
+    assert chosen(folder)[0] == folder
 
 
 def test_a_letter_that_the_settings_name_as_special_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, OTHERS["digits"], {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "e"})
-    with pytest.raises(ValueError, match=r"has a special token of its settings, e, inside words: .*; name another"):
-        choose_tokenizer(folder)
+    with pytest.raises(RelmError, match=r"has a special token of its settings, e, inside words: .*; name another"):
+        chosen(folder)
 
 
 def test_a_class_that_cannot_be_built_of_the_file_is_refused_with_one_that_can(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, OTHERS["digits"], {"tokenizer_class": "T5Tokenizer"})
-    with pytest.raises(Refused, match=r"the tokenizer cannot be opened by transformers \(TypeError: .*; tokenizer_class: Pre"):
-        call(folder)
+    with pytest.raises(
+        RelmError, match=r"the tokenizer cannot be opened by transformers \(TypeError: .*; tokenizer_class: Pre"
+    ):
+        chosen(folder)
 
 
 @pytest.mark.full

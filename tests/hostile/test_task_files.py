@@ -7,7 +7,7 @@ import pytest
 
 from harness_tasks import harness_python, small_model, small_tokenizer
 from relm.cli import main
-from relm.evaluation import harness
+from relm.evaluation import harness_run
 from small_project import Commands
 
 SURFACE = "task files of the harness"
@@ -59,7 +59,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     started = tmp_path / "python"
     started.write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\nexit 3\n")
     started.chmod(0o755)
-    monkeypatch.setattr(harness, "default_python", lambda: started)
+    monkeypatch.setattr(harness_run, "default_python", lambda: started)
     monkeypatch.delenv("RELM_TRUST_TASKS", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes/harness").mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_a_run_with_task_files_is_refused_before_its_first_job(project: Commands
 @pytest.mark.parametrize("name", ["function", "template"])
 def test_task_files_are_programs_for_the_harness(name: str, model: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = harness_python()
-    monkeypatch.setattr(harness, "default_python", lambda: python)
+    monkeypatch.setattr(harness_run, "default_python", lambda: python)
     write(tasks, "template")
     if name == "function":
         (tasks / "own.yaml").rename(tasks / "one.yaml")

@@ -1,21 +1,16 @@
-"""Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), run by the harness itself.
+"""Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), by the harness's own command.
 
-The harness has an environment of its own (`make harness`), with a pinned version, and runs as a process of its own. It reads
-the model's folder as its users do, through `transformers`, with the ids of tokenizer.json (`harness_tokenizer`).
+The harness has its own environment (`make harness`), with a pinned version. It reads the model's folder as its users do,
+through `transformers`, with the ids of tokenizer.json (`harness_tokenizer`).
 """
 
 import json
 import logging
 import math
-import os
 import re
-import subprocess
-import sys
 import tempfile
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,19 +19,19 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.execution import Execution
+from relm.evaluation.harness_run import run_harness
+from relm.evaluation.harness_tokenizer import choose_tokenizer
 from relm.evaluation.model_checks import require_vocabulary
 from relm.evaluation.model_folder import readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer
-from relm.json_shapes import OBJECT, read_shaped
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config
 
 log = logging.getLogger(__name__)
 
-PROCESS = Path(__file__).with_name("harness_process.py")
 # Ends of the names of architectures that write text, as the harness's tasks need it.
 GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 # Positions that the harness assumes where a configuration names none.
@@ -45,33 +40,10 @@ POSITIONS = 2048
 LARGEST_LOGITS = 2**28
 # Sequences in a batch even if all were as long as the model allows: examples are far shorter, and batches suit a CPU.
 LEAST_BATCH = 4
-LAST_LINES = 3
-
-
-@dataclass(frozen=True)
-class HarnessRun:
-    """The request to the harness's process."""
-
-    tasks: list[str]
-    """Names of tasks, groups or tags of the harness."""
-    model: str
-    """A folder that `transformers` reads a model from."""
-    tokenizer: str
-    """A folder that it reads the tokenizer from."""
-    task_folder: str | None
-    """A folder with task files of the user's; paths in them are relative to it."""
-    limit: int | None
-    device: str
-    precision: str
-    threads: int
-    batch_size: int
-    samples: bool = False
-    """True if the answer has the log of each example."""
-
-
-def default_python() -> Path:
-    """Return the interpreter of the harness's environment."""
-    return Path(sys.prefix) / "harness" / "bin" / "python"
+# Keys of a task's configuration that the protocol records; the whole one holds prompts and functions too.
+ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", "num_fewshot", "output_type")
+# Keys of a model's configuration that may name a program on the hub, or a package that this machine lacks.
+ATTENTION = ("_attn_implementation", "attn_implementation")
 
 
 def evaluate_harness(
@@ -106,29 +78,34 @@ def evaluate_harness(
     """
     started = perf_counter()
     execution = execution or Execution()
-    execution.require_device_of_all_models()
+    execution.open()
     with readable(model_folder, "language model"):
         model_sha256 = weights_sha256(model_folder)
         config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))
     require_generator(model_folder, config)
-    with tokenizer_folder(model_folder, tokenizer, config) as folder:
+    with tempfile.TemporaryDirectory(prefix="relm-") as made:
+        folder = tokenizer_folder(model_folder, tokenizer, config, Path(made) / "given")
         require_own_tokenizer(folder)
-        require_end_of_text(folder, tokenizer or model_folder)
         require_ids_of_model(model_folder, folder, config)
-        run = HarnessRun(
-            tasks=[harness_task],
-            model=str(model_folder.resolve()),
-            tokenizer=str(folder.resolve()),
-            task_folder=str(task_folder.resolve()) if task_folder else None,
-            limit=limit,
-            device=execution.device,
-            precision=execution.precision,
-            threads=execution.threads or usable_cores(),
-            batch_size=batch_size(config, execution.batch_tokens),
-        )
-        found = run_harness(run, harness_python)
+        chosen, beginnings = choose_tokenizer(folder, Path(made) / "chosen", tokenizer or model_folder)
+        mixed = {"mixed_precision_dtype": "bfloat16"} if execution.precision == "bfloat16" else {}
+        request = {
+            "tasks": [harness_task],
+            "model_args": {
+                "pretrained": str(link_model(model_folder, config, Path(made) / "model")),
+                "tokenizer": str(chosen.resolve()),
+                **mixed,
+            },
+            "limit": limit,
+            "device": execution.device,
+            "batch_size": batch_size(config, execution.batch_tokens),
+        }
+        found = run_harness(request, Path(made), execution.threads or usable_cores(), task_folder, harness_python)
         used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    result = build_result(found, harness_task, task, limit, model_sha256, used, run.batch_size)
+    if differs := beginnings.get("tokenizer"):
+        log.warning("%s: %s", model_folder, differs)
+    facts = {"limit": limit, "tokenizer_sha256": used, "batch_size": request["batch_size"], **beginnings}
+    result = build_result(found, harness_task, task, model_sha256, facts)
     result.write(output)
     examples, seconds = result.protocol["examples"], perf_counter() - started
     shown = [f"{name} {value:.4f}" for name, value in result.figures.items() if not name.endswith("_stderr")]
@@ -144,24 +121,6 @@ def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
     names = config.get("architectures") or []
     if names and not any(name.endswith(GENERATORS) for name in names):
         raise RelmError(f"{folder}: is a {names[0]}, expected a model that writes text, as the harness's tasks need")
-
-
-def require_end_of_text(folder: Path, named: Path) -> None:
-    """Refuse a tokenizer without an end of text, which the harness puts before every text.
-
-    Args:
-        folder: that of the tokenizer.
-        named: the path that the user gave.
-
-    Raises:
-        RelmError: it takes the special tokens from its settings, and the settings name none.
-    """
-    settings, older = (
-        dict(read_shaped(path, OBJECT)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS)
-    )
-    tokens = [each.get(role) for each in (settings, older) for role in ("bos_token", "eos_token")]
-    if settings.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
-        raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
 
 
 def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, Any]) -> None:
@@ -208,93 +167,50 @@ def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
     return max(1, min(max(batch_tokens, least), LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
 
 
-@contextmanager
-def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield a folder that `transformers` reads the tokenizer from: the model's, or a temporary one with the given tokenizer."""
+def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping[str, Any], made: Path) -> Path:
+    """Return a folder that `transformers` reads the tokenizer from: the model's, or `made` with the given tokenizer."""
     own = model_folder / "tokenizer.json"
     if tokenizer is None or (own.exists() and sha256_of(own) == sha256_of(tokenizer)):
-        yield model_folder
-        return
+        return model_folder
     loaded = load_tokenizer(tokenizer)
-    with tempfile.TemporaryDirectory(prefix="relm-") as made:
-        folder = Path(made)
-        (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-        settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
-        named = named_tokens(loaded, model_folder)
-        settings |= {role: None if token is None else loaded.tokenizer.id_to_token(token) for role, token in named.items()}
-        if "bos_token" in settings and "bos_token" not in named:  # an end of text, where another token may begin a text
-            settings["bos_token"] = loaded.tokenizer.id_to_token(prefix_token(loaded, model_folder))
-        write_json(folder / "tokenizer_config.json", settings)
-        yield folder
+    made.mkdir()
+    (made / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
+    named = named_tokens(loaded, model_folder)
+    settings |= {role: None if token is None else loaded.tokenizer.id_to_token(token) for role, token in named.items()}
+    if "bos_token" in settings and "bos_token" not in named:  # an end of text, where another token may begin a text
+        settings["bos_token"] = loaded.tokenizer.id_to_token(prefix_token(loaded, model_folder))
+    write_json(made / "tokenizer_config.json", settings)
+    return made
 
 
-# --- the process -------------------------------------------------------------------------------------------------------------
+def link_model(model_folder: Path, config: Mapping[str, Any], made: Path) -> Path:
+    """Return `made` with links to a model's files, and its configuration without the names of attentions.
 
-
-def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str, Any]:
-    """Return the harness's answer to a request; the output of its process goes to standard error.
-
-    Raises:
-        RelmError: it gave none.
+    So `transformers` takes the implementation that it prefers for the model, whatever the configuration names.
     """
-    python = harness_python or default_python()
-    if not python.exists():
-        raise RelmError(f"{python}: the harness's environment does not exist; `make harness` makes it")
-    with tempfile.TemporaryDirectory(prefix="relm-") as made:
-        request, answer = Path(made) / "request.json", Path(made) / "answer.json"
-        write_json(request, {**asdict(run), "parent": os.getpid()})
-        status, last = run_and_show([str(python), "-I", "-B", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
-        if not answer.exists():
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")
-        found: dict[str, Any] = read_json(answer, finite=False)  # a figure may be NaN
-    if "refused" in found:
-        raise RelmError(f"the harness: {found['refused']}")
-    if differs := found["found"]["beginnings"].get("tokenizer"):
-        log.warning("%s: %s", run.model, differs)
-    return dict(found["found"])
+    made.mkdir()
+    for path in model_folder.resolve().iterdir():
+        (made / path.name).symlink_to(path)
+    (made / "config.json").unlink()
+    write_json(made / "config.json", _without_attention(config))
+    return made
 
 
-def run_and_show(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
-    """Run a command with its output on standard error; return its status and last lines. It dies with this process."""
-    environment = {
-        **os.environ,
-        "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own tasks need none
-        "TOKENIZERS_PARALLELISM": "false",
-        "TQDM_MININTERVAL": "1" if sys.stderr.isatty() else "30",
-    }
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            text = line.decode(errors="replace")
-            sys.stderr.write(text)
-            sys.stderr.flush()
-            last.extend(part.strip() for part in re.split(r"[\r\n]", text) if part.strip(" ^~\t"))
-        return process.wait(), list(last)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+def _without_attention(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_attention(inner) for key, inner in value.items() if key not in ATTENTION}
+    return value
 
 
 # --- the figures -------------------------------------------------------------------------------------------------------------
 
 
-def build_result(
-    found: Mapping[str, Any],
-    harness_task: str,
-    task: str,
-    limit: int | None,
-    model_sha256: str,
-    tokenizer_sha256: str | None,
-    batch_size: int,
-) -> Result:
-    """Return the harness's answer as a result.
+def build_result(found: Mapping[str, Any], harness_task: str, task: str, model_sha256: str, facts: Mapping[str, Any]) -> Result:
+    """Return the harness's results as a result.
 
     Args:
-        batch_size: sequences in a batch, which changes figures by rounding.
+        facts: what the protocol records beside them: `limit`, and `batch_size`, which changes figures by rounding.
 
     Raises:
         RelmError: no figure is a finite number.
@@ -304,24 +220,19 @@ def build_result(
         raise RelmError(
             f"lm_eval's {harness_task}: no figure is a finite number: {json.dumps(left_out) if left_out else 'none'}"
         )
-    leaves = found["n_samples"]
+    leaves, configs = found["n-samples"], found["configs"]
     examples = sum(count["effective"] for count in leaves.values())
     protocol = {
-        "in_words": describe_protocol(found, harness_task, limit, examples),
-        "harness": f"lm_eval {found['version']}",
+        "in_words": describe_protocol(found, harness_task, facts["limit"], examples),
+        "harness": f"lm_eval {found['lm_eval_version']}",
         "harness_task": harness_task,
-        "tokenizer_sha256": tokenizer_sha256,
-        "task_files": found["task_files"],
-        "data": found["data"],
-        "context": found["context"],
-        **found.get("beginnings", {}),
-        "truncated": found["truncated"],
+        **{key: found[key] for key in ("task_files", "data", "truncated")},
+        "context": found.get("max_length"),
+        **facts,
         "examples": examples,
-        "limit": limit,
-        "batch_size": batch_size,
         "tasks": {
             name: {"version": found["versions"].get(name), "examples": count["effective"], "of": count["original"]}
-            | found["configs"].get(name, {})
+            | {key: value for key in ESSENTIALS if (value := configs.get(name, {}).get(key)) is not None}
             for name, count in leaves.items()
         },
         **({"left_out": left_out} if left_out else {}),
@@ -342,8 +253,9 @@ def select_figures(
     for name in sorted(results, key=lambda name: name != harness_task):
         for key, value in results[name].items():
             metric, comma, chosen = key.partition(",")
-            if not comma or isinstance(value, str | bool) or value is None:
+            if not comma or isinstance(value, bool) or value in (None, "N/A"):
                 continue
+            value = float(value) if isinstance(value, str) else value  # the harness writes float32 as text
             plain, is_error = metric.removesuffix("_stderr"), metric.endswith("_stderr")
             words = [
                 "" if name == harness_task else name,
@@ -366,7 +278,7 @@ def snake_case(name: str) -> str:
 
 def describe_protocol(found: Mapping[str, Any], harness_task: str, limit: int | None, examples: int) -> str:
     """Return the protocol in a sentence or two."""
-    leaves = list(found["n_samples"])
+    leaves = list(found["n-samples"])
     shots = {found["configs"].get(name, {}).get("num_fewshot", 0) for name in leaves}
     of_what = "" if leaves == [harness_task] else f" ({len(leaves)} tasks)"
     version = found["versions"].get(harness_task)
@@ -375,6 +287,6 @@ def describe_protocol(found: Mapping[str, Any], harness_task: str, limit: int | 
     own = " The task is defined by files of our own." if found["task_files"] else ""
     only = f" Only the first {limit:,} examples of each task." if limit else ""
     return (
-        f"Task {harness_task}{of_what}{numbered} of EleutherAI's lm-evaluation-harness {found['version']}, by the harness "
-        f"itself: {examples:,} examples, {solved} in front of each.{own}{only}"
+        f"Task {harness_task}{of_what}{numbered} of EleutherAI's lm-evaluation-harness {found['lm_eval_version']}, by the "
+        f"harness itself: {examples:,} examples, {solved} in front of each.{own}{only}"
     )

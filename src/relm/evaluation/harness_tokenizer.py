@@ -1,12 +1,16 @@
-"""The tokenizer of the harness's process: the ids of `tokenizer.json`, which training and all other evaluations read.
+"""The tokenizer that the harness reads: one with the ids of `tokenizer.json`, which training and all other evaluations read.
 
 `transformers` builds the tokenizers of some classes from the vocabulary and merges in `tokenizer.json`, without its normaliser
-and split. Nothing of relm is imported here, because the harness's environment has none of it.
+and split.
 """
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
+
+from relm.errors import RelmError
 
 # Texts on which normalisers, splits and merges differ.
 TEXTS = (
@@ -24,53 +28,63 @@ MOST_TOKENS = 4096
 ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
-def choose_tokenizer(folder: str) -> tuple[Any, dict[str, Any]]:
-    """Return the tokenizer that the harness is given, and what the protocol records of it.
+def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of the tokenizer that the harness is given, and what the protocol records of it.
 
-    It is the folder itself, which `transformers` opens; or if the ids would then be others than those of its tokenizer.json,
-    the tokenizer in that file, with the same special tokens.
+    It is `folder`; or if `transformers` opens that with other ids than those of its tokenizer.json, `made`, with the tokenizer
+    in that file and the same special tokens.
+
+    Args:
+        named: the path that the user gave, for messages.
 
     Raises:
-        ValueError: `transformers` cannot open it, or it has no end of text, which the harness puts before every text.
+        RelmError: `transformers` cannot open it, or it has no end of text, which the harness puts before every text.
     """
+    from transformers import PreTrainedTokenizerFast, __version__
+
+    opened, why = _open(folder, named), None
+    own = _read_own(folder / "tokenizer.json")
+    text = next(find_differences(opened, own), None) if own is not None else None
+    if own is not None and text is not None:
+        why = f"{type(opened).__name__} of transformers {__version__} has other ids for {text[:40]!r}"
+        tokens = {role: token for role, token in opened.special_tokens_map.items() if role in ROLES}
+        known = {role: token for role, token in tokens.items() if own.token_to_id(token) is not None}
+        settings = {name: getattr(opened, name) for name in ("model_max_length", "clean_up_tokenization_spaces")}
+        unchanged = PreTrainedTokenizerFast(tokenizer_object=own, **settings, **known)  # type: ignore[no-untyped-call]
+        unchanged.save_pretrained(made)
+        opened = _open(made, named)
+        if next(find_differences(opened, own), None) is not None:
+            raise RelmError(
+                f"{named}: the tokenizer has a special token of its settings, {' or '.join(known.values())}, inside words: "
+                f"{why}; name another"
+            )
+    recorded = read_beginnings(opened)
+    if recorded["prefix_token"] is None:
+        raise RelmError(f"{named}: the tokenizer has no end of text; name its eos_token in tokenizer_config.json")
+    return (folder, recorded) if why is None else (made, {**recorded, "tokenizer": f"{why}: tokenizer.json is read instead"})
+
+
+def _open(folder: Path, named: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        opened = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
         first, *_ = str(error).strip().splitlines() or [""]
-        advice = "tokenizer_class: PreTrainedTokenizerFast reads tokenizer.json as it is"
-        raise ValueError(f"cannot be opened by transformers ({type(error).__name__}: {first}); {advice}") from error
-    tokenizer, why = read_unchanged(Path(folder) / "tokenizer.json", opened) or (opened, None)
-    recorded = read_beginnings(tokenizer)
-    if recorded["prefix_token"] is None:
-        raise ValueError("has no end of text; name its eos_token in tokenizer_config.json")
-    return (folder, recorded) if why is None else (tokenizer, {**recorded, "tokenizer": why})
+        raise RelmError(
+            f"{named}: the tokenizer cannot be opened by transformers ({type(error).__name__}: {first}); tokenizer_class: "
+            "PreTrainedTokenizerFast reads tokenizer.json unchanged"
+        ) from error
 
 
-def read_unchanged(file: Path, opened: Any) -> tuple[Any, str] | None:
-    """Return the tokenizer in a tokenizer.json, and a phrase on why it is read; None: the opened one has the same ids."""
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast, __version__
-
+def _read_own(file: Path) -> Any:
+    """Return the tokenizer in a tokenizer.json; None if there is no file."""
     if not file.exists():
         return None
     own = Tokenizer.from_file(str(file))
     own.no_truncation()
     own.no_padding()
-    text = next(find_differences(opened, own), None)
-    if text is None:
-        return None
-    tokens = {role: token for role, token in opened.special_tokens_map.items() if role in ROLES}
-    named = {role: token for role, token in tokens.items() if own.token_to_id(token) is not None}
-    settings = {name: getattr(opened, name) for name in ("model_max_length", "clean_up_tokenization_spaces")}
-    unchanged = PreTrainedTokenizerFast(tokenizer_object=own, **settings, **named)  # type: ignore[no-untyped-call]
-    why = f"{type(opened).__name__} of transformers {__version__} has other ids for {text[:40]!r}"
-    if next(find_differences(unchanged, own), None) is not None:
-        raise ValueError(
-            f"has a special token of its settings, {' or '.join(named.values())}, inside words: {why}; name another"
-        )
-    return unchanged, f"{why}: tokenizer.json is read instead"
+    return own
 
 
 def find_differences(opened: Any, own: Any) -> Iterator[str]:

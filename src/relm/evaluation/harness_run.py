@@ -1,0 +1,167 @@
+"""The command of the language-model evaluation harness, in its own environment, and its results."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from relm.artifact import read_json, sha256_of, write_json
+from relm.errors import RelmError
+
+LAST_LINES = 2
+# The warning about an example that does not fit into the model.
+TRUNCATED = "Combined length of context"
+# A folder of the cache of `datasets`, in its log: those of the hub's data are named by the revision.
+CACHED = re.compile(r"/(?:([^/\s]+)___)?([^/\s]+)/[^/\s]+/[^/\s]+/([0-9a-f]{40})\b")
+# Lines that name no error: those of a traceback, progress and warnings.
+BETWEEN_ERRORS = re.compile(r"\s|Traceback |The above exception|During handling|.*(it/s\]|examples/s\]| WARNING )")
+# Errors of data that cannot be fetched.
+UNREACHABLE = re.compile(r"Connect(ion|Timeout)?Error|OfflineModeIsEnabled|LocalEntryNotFoundError|ConnectTimeout")
+
+
+class HarnessLog(NamedTuple):
+    """What the harness says while it runs."""
+
+    last: deque[str]
+    """The newest lines."""
+    truncated: list[str]
+    """Warnings about examples that do not fit into the model."""
+    revisions: dict[str, str]
+    """Name of data on the hub -> their revision."""
+
+
+def default_python() -> Path:
+    """Return the interpreter of the harness's environment."""
+    return Path(sys.prefix) / "harness" / "bin" / "python"
+
+
+def run_harness(
+    request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None = None, harness_python: Path | None = None
+) -> dict[str, Any]:
+    """Return the harness's results, with `truncated`, `data` and `task_files` for the protocol.
+
+    Args:
+        request: settings of `lm_eval run`, as in a file of its `--config`; the model is read in float32.
+        made: the folder to which the harness writes.
+        task_folder: a folder with task files of the user's; paths in them are relative to it.
+
+    Raises:
+        RelmError: there are none.
+    """
+    python = harness_python or default_python()
+    if not python.exists():
+        raise RelmError(f"{python}: the harness's environment does not exist; `make harness` makes it")
+    own = task_folder.resolve() if task_folder else None
+    for task_file in sorted(own.rglob("*.yaml")) if own else ():
+        _read_task_file(task_file)  # the harness leaves out those that cannot be read
+    model = {"dtype": "float32", "softmax_dtype": "float32", "trust_remote_code": False, **request["model_args"]}
+    fixed = {"model": "hf", "model_args": model, "include_path": str(own) if own else None, "output_path": str(made)}
+    write_json(made / "request.json", {**request, **fixed})
+    dies_with_parent = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    command = [*dies_with_parent, str(python), "-I", "-B", "-m", "lm_eval", "run", "--config", str(made / "request.json")]
+    status, said = run_and_show(command, own, threads)
+    path = next(made.rglob("results_*.json"), None)
+    if path is None:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = " | ".join([*said.last][-LAST_LINES:]) or "none"
+        advice = "; evaluate where there is a network (HF_HUB_OFFLINE unset), or first there with the same HF_HOME"
+        reached = not UNREACHABLE.search(" ".join(said.last))
+        raise RelmError(f"{', '.join(request['tasks'])}: the harness {how}; its last words: {words}{'' if reached else advice}")
+    found = dict(read_json(path, finite=False))  # a figure may be NaN
+    data = {file for config in found["configs"].values() for file in list_data_files(config, own or Path.cwd())}
+    return found | {
+        "truncated": len(said.truncated),
+        "data": said.revisions | {file.name: sha256_of(file) for file in sorted(data)},
+        "task_files": own_task_files(own, request["tasks"], found["configs"]) if own else {},
+    }
+
+
+def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple[int, HarnessLog]:
+    """Run a command in a folder, and show its standard error; return its status and what it said."""
+    environment = {
+        **os.environ,
+        "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own tasks need none
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_MININTERVAL": "1" if sys.stderr.isatty() else "30",
+        "OMP_NUM_THREADS": str(threads),
+        "LMEVAL_LOG_LEVEL": "WARNING",
+        "DATASETS_VERBOSITY": "info",  # it names the revisions of data
+    }
+    said = HarnessLog(deque(maxlen=100), [], {})
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            text = line.decode(errors="replace")
+            said.truncated.extend([text] if TRUNCATED in text else [])
+            said.revisions.update(
+                {
+                    f"hf://datasets/{f'{owner}/' * bool(owner)}{name}": f"revision {sha}"
+                    for owner, name, sha in CACHED.findall(text)
+                }
+            )
+            said.last.extend(part for part in re.split(r"[\r\n]", text) if part and not BETWEEN_ERRORS.match(part))
+            if TRUNCATED not in text or len(said.truncated) == 1:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        return process.wait(), said
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def list_data_files(config: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+    """Yield the local files that a task's configuration names under `dataset_kwargs`; paths are relative to a folder."""
+    left: list[Any] = [config.get("dataset_kwargs")]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield from (path for path in {folder / value, *map(Path, glob(str(folder / value)))} if path.is_file())
+        elif isinstance(value, Mapping | list):
+            left.extend(value.values() if isinstance(value, Mapping) else value)
+
+
+class _WithoutTags(yaml.SafeLoader):
+    """Reads a task file without the Python that it names."""
+
+
+_WithoutTags.add_multi_constructor("", lambda *_: None)
+
+
+def _read_task_file(path: Path) -> dict[str, Any]:
+    try:
+        return dict(yaml.load(path.read_text(encoding="utf-8"), _WithoutTags) or {})
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise RelmError(
+            f"{path}: cannot be read as a task of the harness: {' '.join(str(error).split())}; write a mapping"
+        ) from None
+
+
+def own_task_files(folder: Path, tasks: Sequence[str], configs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sha256 of the user's files that define tasks: task files, included ones, and all Python in the folder.
+
+    Args:
+        tasks: names that were requested, which may be groups or tags.
+        configs: the configuration of each task.
+    """
+    left = [Path(str(dict(config.get("metadata") or {}).get("config_source"))) for config in configs.values()]
+    defines = re.compile(rf"""^(task|group|tag)\s*:\s*["']?({"|".join(map(re.escape, tasks))})["']?\s*$""", re.M)
+    left += [path for path in folder.rglob("*.yaml") if defines.search(path.read_text(encoding="utf-8", errors="replace"))]
+    files: set[Path] = set()
+    while left:
+        path = left.pop().resolve()
+        if path.is_relative_to(folder) and path not in files:
+            files.add(path)
+            included = _read_task_file(path).get("include") or []
+            left += [path.parent / name for name in ([included] if isinstance(included, str) else included)]
+    files.update(folder.rglob("*.py") if files else ())
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
