@@ -22,8 +22,9 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.glue import OBJECTIVES, evaluate_glue
+from relm.evaluation.glue import OBJECTIVES
 from relm.evaluation.glue_scoring import METRICS
+from relm.evaluation.tuning import evaluate_tuning
 from relm.examples.builders import open_examples
 from relm.examples.contract import numbers_at
 from relm.examples.glue import TASKS
@@ -95,7 +96,7 @@ class Tuned:
             "how": TuningRun(micro_batch_size=1, checkpoint_interval=self.checkpoint_interval, keep_models=True),
             "limit": self.limit,
         }
-        evaluate_glue(self.model, self.model / "tokenizer.json", **given | changes)
+        evaluate_tuning(self.model, self.model / "tokenizer.json", **given | changes)
         return self.figures()
 
     def figures(self) -> dict[str, Any]:

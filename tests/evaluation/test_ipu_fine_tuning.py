@@ -21,8 +21,7 @@ from relm.devices.ipu import worker_process
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.glue import evaluate_glue
-from relm.evaluation.squad import evaluate_squad
+from relm.evaluation.tuning import evaluate_tuning
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.recipes.pipeline import Pipeline
 from relm.training.kill_points import KILL_AT
@@ -84,10 +83,10 @@ class Tuned:
         }
         tokenizer = self.model / "tokenizer.json"
         if isinstance(options, Squad):
-            evaluate_squad(self.model, tokenizer, SAMPLE, SAMPLE, **given)
+            evaluate_tuning(self.model, tokenizer, SAMPLE, SAMPLE, **given)
         else:
             file = write_parquet(self.folder / "train.parquet", self.task)
-            evaluate_glue(self.model, tokenizer, file, file, **given)
+            evaluate_tuning(self.model, tokenizer, file, file, **given)
 
     def attempt(self, kill_at: str) -> int | None:
         """Evaluate in a process of its own, which kills itself at a point; return its exit code."""

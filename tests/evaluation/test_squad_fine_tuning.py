@@ -20,7 +20,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.squad import evaluate_squad
+from relm.evaluation.tuning import evaluate_tuning
 from relm.examples.builders import open_examples
 from relm.examples.contract import numbers_at
 from relm.models.bert_span import BertForSpans
@@ -54,7 +54,7 @@ class Tuned:
 
     def run(self, file: Path = SAMPLE, sha256: str | None = None, training_file: Path | None = None) -> dict[str, Any]:
         """Evaluate in this process, and return the figures."""
-        evaluate_squad(
+        evaluate_tuning(
             self.model,
             self.model / "tokenizer.json",
             training_file=training_file or file,
@@ -256,7 +256,7 @@ def test_a_model_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None
 def test_a_file_with_another_sha256_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text(json.dumps(made_file()))
     with pytest.raises(RelmError, match="has sha256"):
-        evaluate_squad(
+        evaluate_tuning(
             model,
             model / "tokenizer.json",
             SAMPLE,

@@ -7,7 +7,7 @@ answers, its figures and its log.
 import hashlib
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -80,6 +80,10 @@ class TunedTask(Protocol):
         """Return the options of the training."""
 
     @property
+    def protocol(self) -> str:
+        """Return the protocol in a sentence or two."""
+
+    @property
     def objective(self) -> str:
         """Return the objective of the training examples."""
 
@@ -94,6 +98,12 @@ class TunedTask(Protocol):
 
     def score(self, model: Path, execution: Execution) -> tuple[Any, Mapping[str, float]]:
         """Return the answers of a trained model as JSON values, and its figures."""
+
+    def count(self, examples: Mapping[str, Any]) -> dict[str, int]:
+        """Return the counts of the result, given the sidecar of the training examples."""
+
+    def describe(self, found: Mapping[str, float | int], training_file: Path) -> str:
+        """Return a sentence on the figures of all seeds, which goes on after "fine-tuned 5 times"."""
 
 
 class TunedSeeds(NamedTuple):
@@ -235,31 +245,6 @@ def read_figures(folder: Path) -> Mapping[str, float]:
         raise RelmError(f"{answers}: changed since it was made, or absent: {FIGURES} records another sha256; {remedy}")
     figures: Mapping[str, float] = found["figures"]
     return figures
-
-
-def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
-    """Return means and standard deviations over the seeds, which are 0 for one seed, and each seed's figures.
-
-    >>> summarise([{"f1": 0.5}, {"f1": 0.75}])
-    {'f1': 0.625, 'f1_std': 0.1767766952966369, 'f1_0': 0.5, 'f1_1': 0.75, 'seeds': 2}
-    """
-    found: dict[str, float | int] = {}
-    for name in figures[0]:
-        values = [each[name] for each in figures]
-        found[name] = float(np.mean(values))
-        found[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        found |= {f"{name}_{number}": value for number, value in enumerate(values)}
-    return {**found, "seeds": len(figures)}
-
-
-def format_times(options: FineTuning) -> str:
-    """Return how often a model was fine-tuned.
-
-    >>> from relm.recipes.fine_tuning import Glue
-    >>> format_times(Glue(seeds=1)), format_times(Glue(seeds=5))
-    ('once', '5 times')
-    """
-    return "once" if options.seeds == 1 else f"{options.seeds} times"
 
 
 def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:

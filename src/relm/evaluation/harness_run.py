@@ -28,7 +28,7 @@ UNREACHABLE = re.compile(r"Connect(ion|Timeout)?Error|OfflineModeIsEnabled|Local
 
 
 class HarnessLog(NamedTuple):
-    """What the harness says while it runs."""
+    """Lines of the harness, kept while it runs."""
 
     last: deque[str]
     """The newest lines."""

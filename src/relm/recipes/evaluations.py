@@ -324,7 +324,7 @@ _declare(
     EvaluationDeclaration(
         name="squad",
         summary="fine-tune a BERT or RoBERTa on SQuAD 1.1 with several seeds, and score its answers: exact match and F1",
-        run="relm.evaluation.squad:evaluate_squad",
+        run="relm.evaluation.tuning:evaluate_tuning",
         objectives=("masked",),
         inputs=("training_file", "file", "tokenizer"),
         options=Squad,
@@ -336,7 +336,7 @@ _declare(
     EvaluationDeclaration(
         name="glue",
         summary="fine-tune a BERT or RoBERTa on a task of GLUE with several seeds, and score its classes or scores",
-        run="relm.evaluation.glue:evaluate_glue",
+        run="relm.evaluation.tuning:evaluate_tuning",
         objectives=("masked",),
         inputs=("training_file", "file", "tokenizer"),
         optional_inputs=("mismatched_file",),

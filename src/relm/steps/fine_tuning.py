@@ -1,8 +1,9 @@
 """The steps from an encoder to its figures on a task that it is fine-tuned on."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from relm.recipes.devices import list_fine_tuning_devices
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
@@ -23,18 +24,16 @@ from relm.steps.pipeline_option import PIPELINE, read_pipeline
 from relm.steps.short_forms import name_task, option_argument
 from relm.training.interruption import ends_when_asked
 
-Options = TypeVar("Options", bound=FineTuning)
 
-
-def squad_job(a: Arguments) -> Job:
-    """Return the job of `relm squad`."""
-    options, folder, tokenizer, task = _read_options(a, Squad), model_folder(a), find_tokenizer(a), name_task(a)
-    execution = _execution(a, options)
+def tuning_job(a: Arguments, section: type[FineTuning]) -> Job:
+    """Return the job of `relm squad` or `relm glue`."""
+    options, folder, tokenizer, task = _read_options(a, section), model_folder(a), find_tokenizer(a), name_task(a)
+    execution, mismatched = _execution(a, options), getattr(a, "mismatched", None)
 
     def run() -> str:
-        from relm.evaluation.squad import evaluate_squad
+        from relm.evaluation.tuning import evaluate_tuning
 
-        return evaluate_squad(
+        return evaluate_tuning(
             folder,
             tokenizer,
             training_file=a.train,
@@ -42,38 +41,15 @@ def squad_job(a: Arguments) -> Job:
             output=a.output,
             task=task,
             options=options,
+            mismatched_file=mismatched,
             execution=execution,
             how=_tuning_run(a),
         )
 
-    return _job(a, run, [a.train, a.dev])
+    return _job(a, run, [file for file in (a.train, a.dev, mismatched) if file is not None])
 
 
-def glue_job(a: Arguments) -> Job:
-    """Return the job of `relm glue`."""
-    options, folder, tokenizer, task = _read_options(a, Glue), model_folder(a), find_tokenizer(a), name_task(a)
-    execution = _execution(a, options)
-
-    def run() -> str:
-        from relm.evaluation.glue import evaluate_glue
-
-        return evaluate_glue(
-            folder,
-            tokenizer,
-            training_file=a.train,
-            file=a.dev,
-            output=a.output,
-            task=task,
-            options=options,
-            mismatched_file=a.mismatched,
-            execution=execution,
-            how=_tuning_run(a),
-        )
-
-    return _job(a, run, [file for file in (a.train, a.dev, a.mismatched) if file is not None])
-
-
-def _read_options(a: Arguments, section: type[Options]) -> Options:
+def _read_options(a: Arguments, section: type[FineTuning]) -> FineTuning:
     """Return the options that a command gives."""
     given = {key: getattr(a, key) for key in section.model_fields if getattr(a, key) is not None}
     return validate_options(section, given, Path(section.__name__.lower()), {})
@@ -150,7 +126,7 @@ STEPS: dict[str, Step] = {
         _arguments(
             [path("--train", "train-v1.1.json"), path("--dev", "dev-v1.1.json, whose questions are answered")], Squad, {}
         ),
-        squad_job,
+        partial(tuning_job, section=Squad),
         epilog=_EPILOG,
         group="evaluation",
     ),
@@ -165,7 +141,7 @@ STEPS: dict[str, Step] = {
             Glue,
             {"task": _TASK},
         ),
-        glue_job,
+        partial(tuning_job, section=Glue),
         epilog=_EPILOG,
         group="evaluation",
     ),

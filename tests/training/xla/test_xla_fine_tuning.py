@@ -20,8 +20,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.glue import evaluate_glue
-from relm.evaluation.squad import evaluate_squad
+from relm.evaluation.tuning import evaluate_tuning
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.training.kill_points import KILL_AT
 from small_pci import pci_bus
@@ -88,10 +87,10 @@ class Tuned:
         }
         tokenizer = self.model / "tokenizer.json"
         if isinstance(options, Squad):
-            evaluate_squad(self.model, tokenizer, SAMPLE, SAMPLE, **given)
+            evaluate_tuning(self.model, tokenizer, SAMPLE, SAMPLE, **given)
         else:
             file = write_parquet(self.folder / "train.parquet", self.task)
-            evaluate_glue(self.model, tokenizer, file, file, **given)
+            evaluate_tuning(self.model, tokenizer, file, file, **given)
 
     def attempt(self, kill_at: str = "") -> tuple[int | None, str]:
         """Evaluate in a process of its own, which kills itself at a point; return its exit code and the message."""
