@@ -4,45 +4,35 @@ The sentences are this project's own, in the formats of GLUE's files.
 """
 
 import json
-import os
 import signal
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from glue_files import EXAMPLES, write_parquet, write_tsv
+from glue_files import EXAMPLES, write_parquet
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning import TuningRun
 from relm.evaluation.glue import OBJECTIVES
 from relm.evaluation.glue_scoring import METRICS
-from relm.evaluation.tuning import evaluate_tuning
 from relm.examples.builders import open_examples
-from relm.examples.contract import numbers_at
 from relm.examples.glue import TASKS
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
-from relm.recipes.devices import HOST
 from relm.recipes.fine_tuning import Glue
 from relm.recipes.objectives import OBJECTIVES as DECLARED
 from relm.recipes.objectives import Objective
-from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, TINY_ROBERTA, write_model
-from tiny_runs import FORKS
+from tuned_runs import TransformersSteps, Tuned, learner
 
-WITH_TIMES = ("train.jsonl", "shards.json", "lock")
+SELDOM = TuningRun(micro_batch_size=1, checkpoint_interval=500, keep_models=True)
 SHORT = Glue(task="mnli", sequence_length=32, batch_size=2, epochs=4, seeds=2, seed=5, learning_rate=1e-3)
-# Large weights and no dropout, with which a few steps change predictions.
-LEARNING = {"initializer_range": 0.2, "hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -50,81 +40,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A tiny model of each family."""
     configs = {"bert": TINY, "roberta": TINY_ROBERTA}
     return {name: write_model(tmp_path_factory.mktemp(name), config) for name, config in configs.items()}
-
-
-def learner(folder: Path, config: BertConfig) -> Path:
-    """Write a model that learns fast into a new folder, and return it."""
-    (folder / "model").mkdir()
-    return write_model(folder / "model", replace(config, **LEARNING))
-
-
-@dataclass
-class Tuned:
-    """An evaluation in a folder, whose training examples are scored as well."""
-
-    model: Path
-    folder: Path
-    options: Glue = SHORT
-    mismatched: bool = False
-    limit: int | None = None
-    checkpoint_interval: int = 3
-    device: str = HOST
-
-    @property
-    def task(self) -> str:
-        return self.options.task
-
-    @property
-    def runs(self) -> Path:
-        """The folder of the training runs, of which there must be one."""
-        (found,) = (self.folder / "result").glob("*/")
-        return found
-
-    def run(self, **changes: Any) -> dict[str, Any]:
-        """Evaluate in this process, and return the figures."""
-        file = self.folder / "train.parquet"
-        if not file.exists():
-            write_parquet(file, self.task)
-        given = {
-            "training_file": file,
-            "file": file,
-            "mismatched_file": write_tsv(self.folder / "other.tsv", self.task) if self.mismatched else None,
-            "output": self.folder / "result.json",
-            "task": "result",
-            "options": self.options,
-            "execution": Execution(self.device, threads=1),
-            "how": TuningRun(micro_batch_size=1, checkpoint_interval=self.checkpoint_interval, keep_models=True),
-            "limit": self.limit,
-        }
-        evaluate_tuning(self.model, self.model / "tokenizer.json", **given | changes)
-        return self.figures()
-
-    def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())["figures"]
-        return found
-
-    def attempt(self, kill_at: str) -> int | None:
-        """Evaluate in a process of its own, which kills itself at a point, and return its exit code."""
-        process = FORKS.Process(target=_attempt, args=(self, kill_at))
-        process.start()
-        process.join(400)
-        process.kill()
-        process.join()
-        return process.exitcode
-
-    def content(self) -> dict[str, str]:
-        """Return the sha256 of each file that is left, without those with times and processes."""
-        files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and path.name not in WITH_TIMES]
-        return {str(path.relative_to(self.folder)): sha256_of(path) for path in files}
-
-
-def _attempt(tuned: Tuned, kill_at: str) -> None:
-    os.environ[KILL_AT] = kill_at
-    try:
-        tuned.run()
-    except RelmError as error:
-        print(error)
-        sys.exit(error.exit_code)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +54,7 @@ def _attempt(tuned: Tuned, kill_at: str) -> None:
 )
 def test_it_learns_the_labels_of_a_file(task: str, config: BertConfig, figures: dict[str, float], tmp_path: Path) -> None:
     options = Glue(task=task, sequence_length=64, batch_size=2, epochs=80, seeds=1, learning_rate=2e-3)
-    tuned = Tuned(learner(tmp_path, config), tmp_path, options, checkpoint_interval=500)
+    tuned = Tuned(learner(tmp_path / "model", config), tmp_path, options, how=SELDOM)
     found = tuned.run()
     assert {name: found[name] >= least for name, least in figures.items()} == dict.fromkeys(figures, True), found
     assert (found["examples"], found["seeds"]) == (len(EXAMPLES[task]), 1)
@@ -164,7 +79,7 @@ def test_each_task_has_its_figures(task: str, models: dict[str, Path], tmp_path:
 @pytest.fixture(scope="module")
 def whole(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """An undisturbed evaluation on MNLI, with both development files."""
-    tuned = Tuned(models["bert"], tmp_path_factory.mktemp("whole"), mismatched=True)
+    tuned = Tuned(models["bert"], tmp_path_factory.mktemp("whole"), SHORT, mismatched=True)
     assert tuned.attempt("") == 0
     return tuned
 
@@ -182,15 +97,13 @@ def test_the_figures_are_means_over_seeds_that_differ(whole: Tuned) -> None:
     assert [found[f"accuracy{suffix}"] for suffix in ("_0", "_1")] == [
         found[f"accuracy_mismatched{suffix}"] for suffix in ("_0", "_1")
     ]
-    weights = [sha256_of(whole.runs / f"seed-{seed}" / "glue" / "model" / "model.safetensors") for seed in (5, 6)]
+    weights = [sha256_of(whole.trained(seed) / "model.safetensors") for seed in (5, 6)]
     assert weights[0] != weights[1]
     assert not (whole.runs / "seed-5" / "glue" / "checkpoints").exists()
 
 
 def test_the_figures_are_those_of_the_folder_that_transformers_loads(whole: Tuned) -> None:
-    theirs, report = AutoModelForSequenceClassification.from_pretrained(
-        whole.runs / "seed-5" / "glue" / "model", output_loading_info=True
-    )
+    theirs, report = AutoModelForSequenceClassification.from_pretrained(whole.trained(5), output_loading_info=True)
     assert not any(report.values()), report
     assert theirs.config.num_labels == 3
     objective = Objective(objective="three_classes", sequence_length=32)
@@ -218,7 +131,7 @@ def test_the_protocol_has_all_files_and_options(whole: Tuned) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("kills", [("data:8", "checkpoint-renamed:1"), ("model-written:1", "gradient:5")], ids=str)
 def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whole: Tuned, tmp_path: Path) -> None:
-    tuned = Tuned(whole.model, tmp_path, mismatched=True)
+    tuned = Tuned(whole.model, tmp_path, SHORT, mismatched=True)
     for kill in kills:
         assert tuned.attempt(kill) == -signal.SIGKILL, kill
         assert not (tmp_path / "result.json").exists()
@@ -229,10 +142,9 @@ def test_it_is_killed_and_resumed_to_the_same_bytes(kills: tuple[str, ...], whol
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_fine_tunes_and_is_resumed_to_the_same_bytes(models: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
     learning = Glue(task="mnli", sequence_length=32, batch_size=2, epochs=80, seeds=1, learning_rate=2e-3)
-    whole = Tuned(learner(tmp_path, TINY), tmp_path / "whole", learning, checkpoint_interval=20, device="cuda")
+    how = TuningRun(micro_batch_size=1, checkpoint_interval=20, keep_models=True)
+    whole = Tuned(learner(tmp_path / "model", TINY), tmp_path / "whole", learning, Execution("cuda", threads=1), how)
     assert whole.attempt("") == 0
     assert whole.figures()["accuracy"] == 1
     killed = replace(whole, folder=tmp_path / "killed")
@@ -261,8 +173,7 @@ def test_another_development_file_gets_figures_of_its_own(models: dict[str, Path
     assert found["examples"] == 2
     counts = [len(json.loads(path.read_text())["dev"]) for path in (tmp_path / "result").glob("*/seed-5/predictions.json")]
     assert sorted(counts) == [2, 5]
-    tuned.limit = 3
-    assert tuned.run()["examples"] == 3
+    assert tuned.run(limit=3)["examples"] == 3
     assert len(list((tmp_path / "result").glob("*/"))) == 3
 
 
@@ -275,7 +186,7 @@ def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -
     with pytest.raises(RelmError, match="has sha256"):
         tuned.run(training_sha256="0" * 64)
     with pytest.raises(RelmError, match="has sha256"):
-        Tuned(models["bert"], tmp_path, mismatched=True).run(mismatched_sha256="0" * 64)
+        Tuned(models["bert"], tmp_path, SHORT, mismatched=True).run(mismatched_sha256="0" * 64)
     with pytest.raises(RelmError, match=r"train.parquet: has no column 'sentence', found 'sentence1, sentence2, label, idx'"):
         replace(tuned, options=Glue(task="cola", seeds=1)).run()
     assert not (tmp_path / "result").exists()
@@ -294,39 +205,12 @@ def test_each_count_of_outputs_has_an_objective() -> None:
 def test_it_takes_the_steps_of_transformers_own_model_from_identical_weights(
     task: str, config: BertConfig, tmp_path: Path
 ) -> None:
-    model, labels, steps = learner(tmp_path, config), TASKS[task].labels, len(EXAMPLES[task]) * 4
+    labels = TASKS[task].labels
     options = Glue(task=task, sequence_length=48, batch_size=2, epochs=8, seeds=1, learning_rate=1e-3, bias_correction=True)
-    tuned = Tuned(model, tmp_path, options, checkpoint_interval=500)
+    tuned = Tuned(learner(tmp_path / "model", config), tmp_path, options, how=SELDOM)
     tuned.run()
-    start = BertForClassification.on_encoder(
-        model, torch.Generator().manual_seed(derived_seed(0, "head of classes")), labels=labels
-    )
-    (tmp_path / "start").mkdir()
-    start.save_folder(tmp_path / "start", {})
-
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "start").train()
-    named = dict(theirs.named_parameters())
-    matrices = [weight for weight in named.values() if weight.dim() > 1]
-    vectors = [weight for weight in named.values() if weight.dim() == 1]
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer, warmup = torch.optim.AdamW(groups, eps=1e-6), int(0.1 * steps)
-    objective = Objective(objective=OBJECTIVES[labels], sequence_length=48)
-    examples = open_examples(tuned.runs / "examples" / "manifest.json", "train", objective, 0)
-    for step in range(1, steps + 1):
-        order = numbers_at(examples, derived_seed(0, "order", "glue"), np.arange(2 * (step - 1), 2 * step))
-        batch = {name: torch.from_numpy(array) for name, array in examples.batch(*order).items()}
-        wanted = batch.pop("class_labels" if labels > 1 else "scores")
-        if config.family == "roberta":  # it has one kind of segment
-            del batch["token_type_ids"]
-        theirs(**batch, labels=wanted).loss.backward()
-        torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
-        for group in optimizer.param_groups:  # the warm-up, and then a line to 0
-            group["lr"] = 1e-3 * min(step / warmup, (steps - step) / (steps - warmup))
-        optimizer.step()
-        optimizer.zero_grad()
-    ours = load_file(tuned.runs / "seed-0" / "glue" / "model" / "model.safetensors")
-    moved = load_file(tmp_path / "start" / "model.safetensors")
-    assert set(ours) == set(named)
-    for name, weight in named.items():
-        torch.testing.assert_close(ours[name], weight.detach(), rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-        assert name.endswith("key.bias") or not torch.equal(ours[name], moved[name]), name
+    generator = torch.Generator().manual_seed(derived_seed(0, "head of classes"))
+    start = BertForClassification.on_encoder(tuned.model, generator, labels=labels)
+    names = {"labels": "class_labels" if labels > 1 else "scores"}
+    steps = TransformersSteps(tuned, start, AutoModelForSequenceClassification, OBJECTIVES[labels], "glue", names)
+    steps.require_same(steps=len(EXAMPLES[task]) * 4)
