@@ -1,9 +1,7 @@
 """The harness as an evaluation: its results become a result, and its failures become messages."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +24,7 @@ from relm.evaluation.harness import (
     select_figures,
     tokenizer_folder,
 )
-from relm.evaluation.harness_run import run_harness
+from relm.evaluation.harness_run import list_data_files, own_task_files, run_harness
 from relm.evaluation.model_folder import weights_sha256
 from relm.evaluation.text_perplexity import split_pages
 
@@ -236,6 +234,41 @@ def test_cut_examples_are_counted_and_revisions_of_data_are_recorded(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("task", "source", "files"),
+    [
+        ("own", "own.yaml", ["code.py", "own.yaml", "shared"]),
+        ("both", "own.yaml", ["both.yaml", "code.py", "own.yaml", "shared"]),
+        ("both", "../elsewhere.yaml", ["both.yaml", "code.py"]),
+        ("hellaswag", "../elsewhere.yaml", []),
+    ],
+)
+def test_own_files_are_recorded_if_they_define_the_task(task: str, source: str, files: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    for name, text in {
+        "own.yaml": "include: [shared]\ntask: own\ndoc_to_text: !function code.text\n",
+        "shared": "include: ../elsewhere.yaml\n",
+        "both.yaml": "group: both\ntask: [own, hellaswag]\n",
+        "other.yaml": "task: other\n",
+        "code.py": "",
+        "../elsewhere.yaml": "task: hellaswag\n",
+    }.items():
+        (folder / name).write_text(text)
+    found = own_task_files(folder, [task], {"own": {"metadata": {"config_source": str(folder / source)}}, "x": {}})
+    assert found == {name: sha256_of(folder / name) for name in files}
+
+
+def test_data_are_the_local_files_that_a_task_names(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b1.jsonl", "b2.jsonl"):
+        (tmp_path / name).touch()
+    named = {"data_files": {"test": ["a.jsonl", "https://a/c.jsonl"], "train": str(tmp_path / "b*.jsonl")}, "data_dir": "."}
+    assert sorted(path.name for path in list_data_files({"dataset_kwargs": named}, tmp_path)) == [
+        *("a.jsonl", "b1.jsonl", "b2.jsonl")
+    ]
+    assert list(list_data_files({}, tmp_path)) == []
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("", "a: the harness ended with status 3; its last words: none"),
@@ -324,36 +357,23 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
     assert protocol["tasks"]["own_lambada"]["output_type"] == "loglikelihood"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed process takes no other along")
-def test_the_harness_ends_with_its_parent_process(model: Path, tmp_path: Path) -> None:
-    python = harness_python()
-    tasks = own_tasks(tmp_path / "tasks", passages(), split_pages(wikitext()), python)
-    (tasks / "waiting.py").write_text(
-        "import sys\nimport time\n\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
-    )
-    with open(tasks / "own_lambada.yaml", "a") as file:
-        file.write("doc_to_text: !function waiting.text\n")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="elsewhere a killed process takes no other along")
+def test_the_harness_ends_with_its_parent_process(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\necho waiting $$ >&2\nexec sleep 60\n")
+    (tmp_path / "python").chmod(0o755)
     program = (
-        "from pathlib import Path\nfrom relm.evaluation.harness import evaluate_harness\n"
-        f"evaluate_harness(Path({str(model)!r}), 'own_lambada', Path({str(tmp_path / 'a.json')!r}), 'a', "
-        f"Path({str(python)!r}), Path({str(tasks)!r}))\n"
+        "from pathlib import Path\nfrom relm.evaluation.harness_run import run_harness\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "run_harness({'tasks': ['a'], 'model_args': {}}, folder, 1, None, folder / 'python')\n"
     )
     asking = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     assert asking.stderr is not None
-    assert any("waiting" in line for line in asking.stderr)
-    children = [int(pid) for pid in Path(f"/proc/{asking.pid}/task/{asking.pid}/children").read_text().split()]
-    assert len(children) == 1
-    os.kill(asking.pid, signal.SIGTERM)
+    harness = Path("/proc") / next(line.split()[1] for line in asking.stderr if line.startswith("waiting"))
+    assert harness.exists()
+    asking.kill()
     asking.wait()
     for _ in range(100):
-        if not _alive(children[0]):
-            break
+        if not harness.exists() or "Z" in (harness / "stat").read_text().split():
+            return
         time.sleep(0.1)
-    assert not _alive(children[0])
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    pytest.fail("the harness goes on")

@@ -35,9 +35,6 @@ class Continuer(Protocol):
         Args:
             texts: at least one id each.
             streams: the random generator of each text.
-
-        Raises:
-            RelmError: logits are not finite.
         """
 
 

@@ -128,11 +128,7 @@ class TunedEncoder:
 
 
 def read_encoder(folder: Path, tokenizer: Path) -> TunedEncoder:
-    """Return the encoder in a model's folder.
-
-    Raises:
-        RelmError: it is no BERT or RoBERTa, has options that these lack, or was changed.
-    """
+    """Return the encoder in a model's folder."""
     with readable(folder, KINDS):
         return TunedEncoder(folder, folder_config(folder, BertConfig, None, ()), weights_sha256(folder), tokenizer)
 
@@ -156,11 +152,6 @@ def tune_and_score(
         execution: the device, for training and answers, and the precision of matrix products in both.
         how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
         facts: whatever decides a seed's figures beside the options and the model.
-
-    Raises:
-        Preempted: TERM or INT was received; a checkpoint was saved.
-        RelmError: the training file has a fault; the model lacks weights; the device is absent, or its accelerators cannot
-            share the batch; the loss is not finite; another process fine-tunes for the same output; figures were changed.
     """
     options = task.options
     if options.sequence_length > (positions := encoder.config.positions):
@@ -213,9 +204,6 @@ def _divide_batches(
         execution: the device.
         how: as requested.
         programs: folder where a device keeps its programs.
-
-    Raises:
-        RelmError: the device is absent; its accelerators, or the micro-batches of its pipeline, cannot share the batch.
     """
     if execution.pipeline is not None:
         require_layers(execution.pipeline, encoder.config.layers, encoder.folder)
@@ -232,11 +220,7 @@ def _divide_batches(
 
 
 def read_figures(folder: Path) -> Mapping[str, float]:
-    """Return the figures of a seed that has been scored.
-
-    Raises:
-        RelmError: they or the answers were changed, or have no hash.
-    """
+    """Return the figures of a seed that has been scored."""
     remedy = f"restore it, or delete {folder} to fine-tune this seed again"
     found = read_sealed(folder / FIGURES, remedy)
     if not isinstance(found, dict) or found.keys() != {"figures", "answers_sha256"}:
@@ -283,11 +267,7 @@ class _Tuning:
     fingerprint: str
 
     def require_fitting(self) -> None:
-        """Raise for a rule between the keys of the training run that is broken, before anything is written.
-
-        Raises:
-            RelmError: one is.
-        """
+        """Raise for a rule between the keys of the training run that is broken, before anything is written."""
         self._recipe(self.task.options.seed, 1)
 
     def write_examples(self, file: Path, folder: Path) -> Path:

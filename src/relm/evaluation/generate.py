@@ -56,11 +56,7 @@ def run_generate(
 
 
 def read_prompts(content: bytes, source: str) -> list[str]:
-    """Return the prompts of a file, one from each line; blank lines are skipped.
-
-    Raises:
-        RelmError: it is not UTF-8, or there is no prompt in it.
-    """
+    """Return the prompts of a file, one from each line; blank lines are skipped."""
     try:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

@@ -83,11 +83,7 @@ class Writer:
     """A model with its tokenizer, ready to write."""
 
     def __init__(self, model_folder: Path, tokenizer: Path, execution: Execution | None = None) -> None:
-        """Load both.
-
-        Raises:
-            RelmError: one of them cannot be read, or they do not belong together.
-        """
+        """Load both."""
         execution = execution or Execution()
         self.loaded = load_tokenizer(tokenizer)
         self.special = special_tokens(self.loaded, model_folder)
@@ -105,9 +101,6 @@ class Writer:
         """Return the ids of a prompt, after those that the tokenizer puts before a text unless the model is relm's own.
 
         An empty prompt becomes `beginning`, for a model needs at least one id.
-
-        Raises:
-            RelmError: as of `beginning`.
         """
         ids = self.loaded.tokenizer.encode(text, add_special_tokens=False).ids
         return Prompt(text, [*self.begins, *ids] or self.beginning())
@@ -117,9 +110,6 @@ class Writer:
 
         These are the token that begins a text; if the folder names none, the one that ends a text; and if the tokenizer has
         neither, the end of a line.
-
-        Raises:
-            RelmError: it has no line end either.
         """
         first = self.special.eos if self.special.bos is None else self.special.bos
         begin = self.loaded.tokenizer.encode("\n", add_special_tokens=False).ids if first is None else [first]

@@ -50,11 +50,7 @@ class GlueTuning:
     def read(
         cls, options: Glue, tokenizer: LoadedTokenizer, files: Mapping[str, tuple[Path, bytes]], limit: int | None
     ) -> "GlueTuning":
-        """Return the task for the contents of the development files, by the suffix of their figures.
-
-        Raises:
-            RelmError: a file has a fault, or a task but MNLI has a second one.
-        """
+        """Return the task for the contents of the development files, by the suffix of their figures."""
         if len(files) > 1 and options.task != "mnli":
             second = [path for path, _ in files.values()][-1]
             raise RelmError(f"{second}: only mnli has a second development file, found task {options.task}; leave it out")

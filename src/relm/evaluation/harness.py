@@ -113,11 +113,7 @@ def evaluate_harness(
 
 
 def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model that writes no text, for which the harness would still compute figures.
-
-    Raises:
-        RelmError: `config.json` names another architecture.
-    """
+    """Refuse a model that writes no text, for which the harness would still compute figures."""
     names = config.get("architectures") or []
     if names and not any(name.endswith(GENERATORS) for name in names):
         raise RelmError(f"{folder}: is a {names[0]}, expected a model that writes text, as the harness's tasks need")
@@ -131,9 +127,6 @@ def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, 
     Args:
         folder: that of the tokenizer.
         config: the model's configuration.
-
-    Raises:
-        RelmError: it has some, or it cannot be read.
     """
     sizes = [part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     size = next((size for size in sizes if isinstance(size, int)), None)
@@ -142,11 +135,7 @@ def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, 
 
 
 def require_own_tokenizer(folder: Path) -> None:
-    """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere.
-
-    Raises:
-        RelmError: they do, or they are no JSON object.
-    """
+    """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere."""
     path = folder / TOKENIZER_SETTINGS[0]
     settings = read_json(path) if path.exists() else {}
     if not isinstance(settings, dict):
@@ -211,9 +200,6 @@ def build_result(found: Mapping[str, Any], harness_task: str, task: str, model_s
 
     Args:
         facts: what the protocol records beside them: `limit`, and `batch_size`, which changes figures by rounding.
-
-    Raises:
-        RelmError: no figure is a finite number.
     """
     figures, left_out = select_figures(found["results"], harness_task)
     if not figures:

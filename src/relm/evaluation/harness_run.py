@@ -52,9 +52,6 @@ def run_harness(
         request: settings of `lm_eval run`, as in a file of its `--config`; the model is read in float32.
         made: the folder to which the harness writes.
         task_folder: a folder with task files of the user's; paths in them are relative to it.
-
-    Raises:
-        RelmError: there are none.
     """
     python = harness_python or default_python()
     if not python.exists():

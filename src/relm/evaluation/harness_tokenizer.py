@@ -36,9 +36,6 @@ def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[
 
     Args:
         named: the path that the user gave, for messages.
-
-    Raises:
-        RelmError: `transformers` cannot open it, or it has no end of text, which the harness puts before every text.
     """
     from transformers import PreTrainedTokenizerFast, __version__
 

@@ -69,11 +69,7 @@ class SquadTask:
     def read(
         cls, options: Squad, tokenizer: LoadedTokenizer, files: Mapping[str, tuple[Path, bytes]], limit: int | None
     ) -> "SquadTask":
-        """Return the task for the content of the development file.
-
-        Raises:
-            RelmError: the file has a fault.
-        """
+        """Return the task for the content of the development file."""
         file, content = files[""]
         paragraphs = first_questions(parse_squad(content, str(file)), limit)
         questions = window_questions(paragraphs, tokenizer, window_lengths(options), labelled=False)
