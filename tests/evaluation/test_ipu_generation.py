@@ -213,6 +213,7 @@ def test_the_command_prints_latencies_and_writes_the_texts_of_the_cpu(
     assert lines[1].startswith("Per-token latency avg: ")
     assert lines[2].startswith("Batch size: 2; Input length 2.5; Output length ")
     assert lines[3].endswith(" tokens/s")
+    assert "each token takes a call of the device" not in printed
 
 
 def test_the_command_writes_the_same_texts_through_poptorch(

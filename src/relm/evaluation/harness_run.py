@@ -23,8 +23,12 @@ TRUNCATED = "Combined length of context"
 CACHED = re.compile(r"/(?:([^/\s]+)___)?([^/\s]+)/[^/\s]+/[^/\s]+/([0-9a-f]{40})\b")
 # Lines that name no error: those of a traceback, progress and warnings.
 BETWEEN_ERRORS = re.compile(r"\s|Traceback |The above exception|During handling|.*(it/s\]|examples/s\]| WARNING )")
-# Errors of data that cannot be fetched.
-UNREACHABLE = re.compile(r"Connect(ion|Timeout)?Error|OfflineModeIsEnabled|LocalEntryNotFoundError|ConnectTimeout")
+# Errors of the harness -> advice.
+ADVICE = {
+    "Connect(ion|Timeout)?Error|OfflineModeIsEnabled|LocalEntryNotFoundError|ConnectTimeout": "evaluate where there is a "
+    "network (HF_HUB_OFFLINE unset), or first there with the same HF_HOME",
+    "Tasks not found": "`.venv/harness/bin/lm_eval ls tasks` lists them",
+}
 
 
 class HarnessLog(NamedTuple):
@@ -69,9 +73,8 @@ def run_harness(
     if path is None:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         words = " | ".join([*said.last][-LAST_LINES:]) or "none"
-        advice = "; evaluate where there is a network (HF_HUB_OFFLINE unset), or first there with the same HF_HOME"
-        reached = not UNREACHABLE.search(" ".join(said.last))
-        raise RelmError(f"{', '.join(request['tasks'])}: the harness {how}; its last words: {words}{'' if reached else advice}")
+        advice = [f"; {words}" for pattern, words in ADVICE.items() if re.search(pattern, " ".join(said.last))]
+        raise RelmError(f"{', '.join(request['tasks'])}: the harness {how}; its last words: {words}{''.join(advice)}")
     found = dict(read_json(path, finite=False))  # a figure may be NaN
     data = {file for config in found["configs"].values() for file in list_data_files(config, own or Path.cwd())}
     return found | {
