@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from relm.models.contract import LanguageModel
-from relm.models.counting import Lengths, Product, Weights
+from relm.models.counting import Lengths, Tensors
 from relm.models.layers import embedding
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import write_folder
@@ -64,12 +64,10 @@ def configuration(settings: dict[str, Any], special: Mapping[str, int | None], t
     return AveragerConfig(**{key: settings[key] for key in ("vocabulary_size", "hidden_size", "spread", "window")})
 
 
-def weights(config: AveragerConfig) -> Iterator[Weights]:
-    yield Weights("token_embedding", (config.vocabulary_size, config.hidden_size))
-
-
-def products(config: AveragerConfig, lengths: Lengths) -> Iterator[Product]:
-    yield Product(lengths.scored, config.hidden_size, config.vocabulary_size, recomputed=False)
+def tensors(config: AveragerConfig, lengths: Lengths) -> Iterator[Tensors]:
+    shape = (config.vocabulary_size, config.hidden_size)
+    yield Tensors("token_embedding", shape)
+    yield Tensors("tied_head", shape, rows=lengths.scored, recomputed=False)
 
 
 register_architecture(
@@ -80,8 +78,7 @@ register_architecture(
         pipeline="text-generation",
         model="averager:Averager",
         configuration="averager:configuration",
-        weights="averager:weights",
-        products="averager:products",
+        tensors="averager:tensors",
         terms=("next_token",),
         twin_sizes={"window": 2},
     )

@@ -5,10 +5,7 @@ import json
 import pytest
 from pipelines import bert_tiny, gpt2_case, gpt2_small
 
-from relm.errors import RelmError
 from relm.forecast.pipeline_memory import bubble_share, list_stages, pipeline_memory
-from relm.models.t5_configuration import T5Config
-from relm.recipes.pipeline import Pipeline
 from small_project import CHECKOUT
 
 RUNS = CHECKOUT.parent / "shared" / "ipu_runs.json"
@@ -146,19 +143,3 @@ def test_logits_are_those_of_all_scored_positions_with_one_chunk_in_float32() ->
     assert pipeline_memory(*gpt2_small(loss_chunk=None))[0].logits == 2 * (2 + 4) * 1024 * 50272
     # 15 % of 128 tokens without the three special ones are 19 masked tokens.
     assert pipeline_memory(*bert_tiny(loss_chunk=512))[0].logits == 2 * (2 + 4) * 19 * 30400
-
-
-def test_another_number_of_layers_is_refused() -> None:
-    config, phase, _ = gpt2_small()
-    pipeline = Pipeline(layers_per_ipu=[0, 4, 4, 5], position_embedding=1, gradient_accumulation=9)
-    with pytest.raises(
-        RelmError, match=r"run\.pipeline\.layers_per_ipu: \[0, 4, 4, 5\] are 13 layers, and the model has 12 \(model"
-    ):
-        pipeline_memory(config, phase, pipeline)
-
-
-def test_an_architecture_without_segments_is_refused_by_name() -> None:
-    _, phase, pipeline = gpt2_small()
-    t5 = T5Config(layers=12, heads=2, hidden_size=16, head_size=8, intermediate_size=32, vocabulary_size=100)
-    with pytest.raises(RelmError, match=r"a model of architecture t5 has no segments; remove run\.pipeline"):
-        pipeline_memory(t5, phase, pipeline)

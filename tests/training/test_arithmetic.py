@@ -16,7 +16,7 @@ from relm.models.t5_configuration import T5Config
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
 from relm.training.architecture import unset_model
-from relm.training.arithmetic import model_flops, model_weights, operations, parameters, products
+from relm.training.arithmetic import lengths, model_flops, model_weights, operations, parameters, tensors
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -111,10 +111,9 @@ def test_gpt2_124m_at_1024_tokens() -> None:
 def test_a_berts_head_and_last_layer_run_at_scored_positions_only() -> None:
     config = BertConfig(2, 2, 4, 16, 8, 100)
     settings = phase("masked", sequence_length=8, masked={"max_predictions": 1})
-    head = [product for product in products(config, settings) if not product.recomputed]
-    assert [product.operations for product in head] == [2 * 1 * 4 * 4, 2 * 1 * 4 * 100]
-    rows = [product.rows for product in products(config, settings) if (product.inner, product.columns) == (4, 16)]
-    assert rows == [8, 1]
+    multiplied = [each for each in tensors(config, lengths(settings)) if each.rows]
+    assert [each.operations for each in multiplied if not each.recomputed] == [2 * 1 * 4 * 4, 2 * 1 * 4 * 100]
+    assert [each.rows for each in multiplied if each.shape == (16, 4)] == [8, 1]
 
 
 @pytest.mark.parametrize("case", CASES)

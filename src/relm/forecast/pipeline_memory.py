@@ -9,18 +9,16 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relm.errors import RelmError
 from relm.models.configuration import Configuration
-from relm.models.counting import FLOAT, Activations, Computing, Weights
+from relm.models.counting import FLOAT, Activations, Computing, Tensors
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
-from relm.training.arithmetic import lengths
+from relm.training.arithmetic import lengths, model_weights
 
-SegmentWeights = Sequence[tuple[str, Weights]]
 BYTES = {"float16": 2, "float32": 4}
 """Precision -> bytes of a number."""
 
@@ -90,12 +88,9 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
     Args:
         config: the model's configuration.
         phase: the phase, whose optimizer and lengths count.
-        pipeline: the pipeline of this phase.
-
-    Raises:
-        RelmError: the architecture has no segments, or the pipeline has another number of layers.
+        pipeline: the pipeline of this phase, which the recipe's rules accept.
     """
-    weights, stages = _segment_weights(config, pipeline), list_stages(pipeline)
+    weights, stages = model_weights(config), list_stages(pipeline)
     return [
         _ipu_memory(config, phase, pipeline, weights, [stage for stage in stages if stage.ipu == ipu])
         for ipu in range(pipeline.ipus_per_replica)
@@ -103,11 +98,11 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
 
 
 def _ipu_memory(
-    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[ForwardStage]
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: Sequence[Tensors], stages: Sequence[ForwardStage]
 ) -> IpuMemory:
     """Return the memory of the IPU with these stages."""
     segments = tuple(name for stage in stages for name in stage.segments)
-    placed = [each for name, each in weights if name in segments]
+    placed = [each for each in weights if each.segment in segments]
     count = sum(each.numbers for each in placed)
     far = [each for each in placed if _is_remote(each, pipeline)]
     shared, whole = (sum(_state_bytes(each, phase.optimizer, pipeline) for each in part) for part in (far, placed))
@@ -126,30 +121,16 @@ def _ipu_memory(
     )
 
 
-def _segment_weights(config: Configuration, pipeline: Pipeline) -> SegmentWeights:
-    function = ARCHITECTURES[config.architecture].segment_weights
-    if function is None:
-        raise RelmError(f"run.pipeline: a model of architecture {config.architecture} has no segments; remove run.pipeline")
-    found: list[tuple[str, Weights]] = list(load(function)(config))
-    layers = len({name for name, _ in found if name.startswith("layers.")})
-    if (placed := sum(pipeline.layers_per_ipu)) != layers:
-        raise RelmError(
-            f"run.pipeline.layers_per_ipu: {pipeline.layers_per_ipu} are {placed} layers, and the model has {layers} "
-            "(model.layers). Make the sum equal"
-        )
-    return found
-
-
-def _state_bytes(weights: Weights, optimizer: Optimizer, pipeline: Pipeline) -> int:
+def _state_bytes(weights: Tensors, optimizer: Optimizer, pipeline: Pipeline) -> int:
     """Return the optimizer's state of parameters: a first moment in the pipeline's precision, everything else in float32."""
     count = weights.times * OPTIMIZERS[optimizer.name].count_state(weights.shape, optimizer)
     first = min(count, weights.numbers)
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
 
 
-def _is_remote(weights: Weights, pipeline: Pipeline) -> bool:
+def _is_remote(weights: Tensors, pipeline: Pipeline) -> bool:
     """Return True if the moments of a parameter are large enough to be off chip and shared by replicas."""
-    return BYTES["float32"] * weights.numbers // weights.times >= (pipeline.smallest_remote_tensor or 0)
+    return BYTES["float32"] * weights.size >= (pipeline.smallest_remote_tensor or 0)
 
 
 def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:

@@ -1,4 +1,4 @@
-"""Parameters, matrix products and activations of a BERT or RoBERTa. Imports no torch."""
+"""Tensors and activations of a BERT or RoBERTa. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,93 +11,57 @@ from relm.models.counting import (
     Activations,
     Computing,
     Lengths,
-    Product,
-    Weights,
+    Tensors,
     attention_bytes,
-    attention_products,
+    attention_scores,
     loss_bytes,
+    projection,
 )
 
 
-def bert_weights(config: BertConfig) -> Iterator[Weights]:
-    """Yield all parameters; the head's projection to the vocabulary is the token embedding."""
-    for _, weights in bert_segment_weights(config):
-        yield weights
-
-
-def bert_segment_weights(config: BertConfig) -> Iterator[tuple[str, Weights]]:
-    """Yield the name of a segment (`relm.models.segments`) and parameters in it, in the order of execution.
-
-    The head's projection to the vocabulary is the token embedding, and counts there.
-    """
-    width = config.hidden_size
-    yield "token_embedding", Weights("token_embedding", (config.vocabulary_size, width))
-    yield "position_embedding", Weights("position_embeddings", (config.first_position + config.positions, width))
-    yield "position_embedding", Weights("position_embeddings", (config.type_vocabulary_size, width))
-    yield "position_embedding", Weights("vectors", (width,), 2)
+def bert_tensors(config: BertConfig, lengths: Lengths) -> Iterator[Tensors]:
+    """Yield all tensors, in the order of execution; the last layer computes only the positions that are read of it."""
+    width, length = config.hidden_size, lengths.source
+    yield Tensors("token_embedding", (config.vocabulary_size, width), segment="token_embedding")
+    for rows in (config.first_position + config.positions, config.type_vocabulary_size):
+        yield Tensors("position_embeddings", (rows, width), segment="position_embedding")
+    yield Tensors("vectors", (width,), 2, segment="position_embedding")
     for layer in range(config.layers):
-        for weights in _layer_weights(config):
-            yield f"layers.{layer}", weights
-    for weights in _head_weights(config):
-        yield "head", weights
+        rows = length if layer + 1 < config.layers else _read_rows(config, lengths)
+        yield from _layer_tensors(config, rows, length, f"layers.{layer}")
+    for each in _head_tensors(config, lengths):
+        yield each._replace(segment="head", recomputed=False)
 
 
-def _layer_weights(config: BertConfig) -> Iterator[Weights]:
+def _layer_tensors(config: BertConfig, rows: int, length: int, segment: str) -> Iterator[Tensors]:
     width, inner = config.hidden_size, config.intermediate_size
-    yield from _projection((width, width), config.query_key_value_bias, 3)
-    yield from _projection((width, width), config.attention_projection_bias)
-    yield from _projection((inner, width), True)
-    yield from _projection((width, inner), True)
-    yield Weights("vectors", (width,), 4)
+    yield from projection(width, width, rows, config.query_key_value_bias, segment=segment)
+    yield from projection(width, width, length, config.query_key_value_bias, 2, segment)
+    yield attention_scores(rows, length, width)
+    yield from projection(width, width, rows, config.attention_projection_bias, segment=segment)
+    yield from projection(width, inner, rows, True, segment=segment)
+    yield from projection(inner, width, rows, True, segment=segment)
+    yield Tensors("vectors", (width,), 4, segment=segment)
 
 
-def _head_weights(config: BertConfig) -> Iterator[Weights]:
-    width = config.hidden_size
+def _head_tensors(config: BertConfig, lengths: Lengths) -> Iterator[Tensors]:
+    width, scored = config.hidden_size, lengths.scored
     if config.head == "spans":
-        yield from _projection((2, width), True)
+        yield from projection(width, 2, lengths.source, True)
         return
     if config.head == "classes":
-        yield from _projection((width, width), True)
-        yield from _projection((config.labels, width), True)
+        yield from projection(width, width, 1, True)
+        yield from projection(width, config.labels, 1, True)
         return
+    if config.transform_layer:
+        yield from projection(width, width, scored, True)
+        yield Tensors("vectors", (width,), 2)
+    yield Tensors("tied_head", (config.vocabulary_size, width), rows=scored)
     if config.prediction_bias:
-        yield Weights("vectors", (config.vocabulary_size,))
-    if config.transform_layer:
-        yield from _projection((width, width), True)
-        yield Weights("vectors", (width,), 2)
+        yield Tensors("vectors", (config.vocabulary_size,))
     if config.next_sentence:
-        yield from _projection((width, width), True)
-        yield from _projection((2, width), True)
-
-
-def _projection(shape: tuple[int, int], bias: bool, times: int = 1) -> Iterator[Weights]:
-    """Yield a weight stored (out, in), and its bias."""
-    yield Weights("matrices", shape, times)
-    if bias:
-        yield Weights("vectors", shape[:1], times)
-
-
-def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
-    """Yield the products of one sequence's forward pass; the last layer computes only the positions that are read of it."""
-    width, inner = config.hidden_size, config.intermediate_size
-    for layer in range(1, config.layers + 1):
-        rows = lengths.source if layer < config.layers else _read_rows(config, lengths)
-        yield from attention_products(queries=rows, keys=lengths.source, width=width, inner=width, heads=config.heads)
-        yield Product(rows, width, inner)
-        yield Product(rows, inner, width)
-    if config.head == "spans":
-        yield Product(lengths.source, width, 2, recomputed=False)
-        return
-    if config.head == "classes":
-        yield Product(1, width, width, recomputed=False)
-        yield Product(1, width, config.labels, recomputed=False)
-        return
-    if config.transform_layer:
-        yield Product(lengths.scored, width, width, recomputed=False)
-    yield Product(lengths.scored, width, config.vocabulary_size, recomputed=False)
-    if config.next_sentence:
-        yield Product(1, width, width, recomputed=False)
-        yield Product(1, width, 2, recomputed=False)
+        yield from projection(width, width, 1, True)
+        yield from projection(width, 2, 1, True)
 
 
 def _read_rows(config: BertConfig, lengths: Lengths) -> int:

@@ -1,4 +1,4 @@
-"""Records in which an architecture counts its parameters, matrix products and activations. Imports no torch."""
+"""Records in which an architecture declares the sizes of its tensors and counts its activations. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,40 @@ from typing import NamedTuple
 FLOAT, ID = 4, 8
 
 
-class Weights(NamedTuple):
-    """Parameters of one kind and shape."""
+class Tensors(NamedTuple):
+    """Equal tensors of a model, parameters or attention's keys and values, and the products in which they are factors."""
 
     kind: str
     """token_embedding; position_embeddings: positions, segments or distances; matrices; vectors: biases and normalisation;
-    head: a projection to the vocabulary that is not tied."""
+    head: a projection to the vocabulary. No parameters: tied_head, which is the token embedding; scores: keys and values."""
     shape: tuple[int, ...]
     times: int = 1
     """Count of tensors of this shape."""
+    rows: int = 0
+    """Positions of one sequence that its forward pass multiplies by each of them."""
+    segment: str = ""
+    """Segment of the model that reads parameters first (`relm.models.segments`); empty where there are no segments."""
+    recomputed: bool = True
+    """True: activation checkpointing repeats the product in the backward pass, as it does in layers, except for a last
+    product whose result no gradient needs, and not in heads."""
+
+    @property
+    def size(self) -> int:
+        """Return the count of numbers in one tensor."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
 
     @property
     def numbers(self) -> int:
-        """Return the count of parameters."""
-        numbers = self.times
-        for size in self.shape:
-            numbers *= size
-        return numbers
+        """Return the count of numbers in all of them."""
+        return self.times * self.size
+
+    @property
+    def operations(self) -> int:
+        """Return the count of multiplications and additions of the forward pass."""
+        return 2 * self.rows * self.numbers
 
 
 class Lengths(NamedTuple):
@@ -41,40 +58,19 @@ class Lengths(NamedTuple):
     """Attention has a mask of its own for each sequence, which keeps it within documents."""
 
 
-class Product(NamedTuple):
-    """Equal products of matrices (rows, inner) and (inner, columns), in one forward pass of one sequence."""
-
-    rows: int
-    inner: int
-    columns: int
-    times: int = 1
-    recomputed: bool = True
-    """True: activation checkpointing repeats the product in the backward pass, as it does in layers, except for a last
-    product whose result no gradient needs, and not in heads."""
-
-    @property
-    def operations(self) -> int:
-        """Return the count of multiplications and additions."""
-        return 2 * self.times * self.rows * self.inner * self.columns
+def projection(inner: int, outer: int, rows: int, bias: bool = False, times: int = 1, segment: str = "") -> Iterator[Tensors]:
+    """Yield weights stored (out, in), by which `rows` positions are multiplied, and their biases."""
+    yield Tensors("matrices", (outer, inner), times, rows, segment)
+    if bias:
+        yield Tensors("vectors", (outer,), times, segment=segment)
 
 
-def attention_products(
-    queries: int, keys: int, width: int, inner: int, heads: int, shared: int | None = None
-) -> Iterator[Product]:
-    """Yield the products of a sublayer in which `queries` positions attend to `keys`, its four projections included.
+def attention_scores(queries: int, keys: int, width: int) -> Tensors:
+    """Return the keys and values of all heads, `width` wide together, by which queries and their probabilities are multiplied.
 
     Scores under a causal mask count: kernels differ in whether they compute them, published figures count them.
-
-    Args:
-        width: width of the residual stream.
-        inner: width of all heads together.
-        shared: width of all keys, or values, together, where heads share them; None: `inner`.
     """
-    yield Product(queries, width, inner)
-    yield Product(keys, width, shared or inner, times=2)
-    yield Product(queries, inner // heads, keys, times=heads)
-    yield Product(queries, keys, inner // heads, times=heads)
-    yield Product(queries, inner, width)
+    return Tensors("scores", (keys, width), times=2, rows=queries)
 
 
 class Computing(NamedTuple):

@@ -1,4 +1,4 @@
-"""Parameters, matrix products and activations of the decoder, by its switches. Imports no torch."""
+"""Tensors and activations of the decoder, by its switches. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,70 +10,41 @@ from relm.models.counting import (
     Activations,
     Computing,
     Lengths,
-    Product,
-    Weights,
+    Tensors,
     attention_bytes,
-    attention_products,
+    attention_scores,
     loss_bytes,
 )
 from relm.models.decoder_configuration import DecoderConfig
 
 
-def decoder_weights(config: DecoderConfig) -> Iterator[Weights]:
-    """Yield all parameters; a tied head is the token embedding."""
-    for _, weights in decoder_segment_weights(config):
-        yield weights
-
-
-def decoder_segment_weights(config: DecoderConfig) -> Iterator[tuple[str, Weights]]:
-    """Yield the name of a segment (`relm.models.segments`) and parameters in it, in the order of execution.
-
-    A tied head is the token embedding, and counts there; the last normalisation counts with the last layer.
-    """
-    width, last = config.hidden_size, f"layers.{config.layers - 1}"
+def decoder_tensors(config: DecoderConfig, lengths: Lengths) -> Iterator[Tensors]:
+    """Yield all tensors, in the order of execution; the last normalisation counts with the last layer."""
+    length, width, inner = lengths.source, config.hidden_size, config.intermediate_size
     # A normalisation's scale, and in some its shift.
     vectors = 2 if config.normalisation == "layer_norm" and config.biases else 1
-    yield "token_embedding", Weights("token_embedding", (config.vocabulary_size, width))
+    keys_and_values = 2 * config.hidden_size // config.heads * config.key_value_heads
+    yield Tensors("token_embedding", (config.vocabulary_size, width), segment="token_embedding")
     if config.position_encoding == "learnt":
-        yield "position_embedding", Weights("position_embeddings", (config.positions, width))
+        yield Tensors("position_embeddings", (config.positions, width), segment="position_embedding")
     for layer in range(config.layers):
-        for shape in _matrices(config):
-            yield f"layers.{layer}", Weights("matrices", shape)
+        segment = f"layers.{layer}"
+        into = [(width, inner, True)] * _projections_into(config)
+        shapes = [(width, width + keys_and_values, True), (width, width, True), *into, (inner, width, config.dropout > 0)]
+        for *shape, recomputed in shapes:  # (in, out)
+            yield Tensors("matrices", tuple(shape), 1, length, segment, recomputed)
             if config.biases:
-                yield f"layers.{layer}", Weights("vectors", shape[1:])
-        yield f"layers.{layer}", Weights("vectors", (width,), 2 * vectors)
-    yield last, Weights("vectors", (width,), vectors)
-    if not config.tied_head:
-        yield "head", Weights("head", (config.vocabulary_size, width))
-
-
-def _matrices(config: DecoderConfig) -> list[tuple[int, int]]:
-    """Return the shapes of a layer's matrices, (in, out): two of attention, and those of the feed-forward sublayer."""
-    width, inner = config.hidden_size, config.intermediate_size
-    into = [(width, inner)] * _projections_into(config)
-    return [(width, width + 2 * _shared(config)), (width, width), *into, (inner, width)]
+                yield Tensors("vectors", (shape[1],), segment=segment)
+        yield attention_scores(length, length, width)
+        yield Tensors("vectors", (width,), 2 * vectors, segment=segment)
+    yield Tensors("vectors", (width,), vectors, segment=f"layers.{config.layers - 1}")
+    kind = "tied_head" if config.tied_head else "head"
+    yield Tensors(kind, (config.vocabulary_size, width), 1, lengths.scored, "head", recomputed=False)
 
 
 def _projections_into(config: DecoderConfig) -> int:
     """Return the count of projections from the residual stream into the feed-forward sublayer."""
     return 2 if config.feed_forward == "swiglu" else 1
-
-
-def _shared(config: DecoderConfig) -> int:
-    """Return the width of all keys, or of all values, together."""
-    return config.hidden_size // config.heads * config.key_value_heads
-
-
-def decoder_products(config: DecoderConfig, lengths: Lengths) -> Iterator[Product]:
-    """Yield the products of one sequence's forward pass."""
-    length, width, inner = lengths.source, config.hidden_size, config.intermediate_size
-    for _ in range(config.layers):
-        yield from attention_products(
-            queries=length, keys=length, width=width, inner=width, heads=config.heads, shared=_shared(config)
-        )
-        yield Product(length, width, inner, times=_projections_into(config))
-        yield Product(length, inner, width, recomputed=config.dropout > 0)
-    yield Product(lengths.scored, width, config.vocabulary_size, recomputed=False)
 
 
 def decoder_activations(config: DecoderConfig, lengths: Lengths, how: Computing) -> Iterator[Activations]:

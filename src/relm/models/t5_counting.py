@@ -1,4 +1,4 @@
-"""Parameters, matrix products and activations of a T5 or mT5. Imports no torch."""
+"""Tensors and activations of a T5 or mT5. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,54 +10,39 @@ from relm.models.counting import (
     Activations,
     Computing,
     Lengths,
-    Product,
-    Weights,
+    Tensors,
     attention_bytes,
-    attention_products,
+    attention_scores,
     loss_bytes,
+    projection,
 )
 from relm.models.t5_configuration import T5Config
 
 
-def t5_weights(config: T5Config) -> Iterator[Weights]:
-    """Yield all parameters; encoder and decoder share the token embedding, and each has its own table of position biases."""
-    width, inner, wide = config.hidden_size, config.heads * config.head_size, config.intermediate_size
-    encoder, decoder = config.layers, config.decoder_layers or config.layers
-    attentions, layers = encoder + 2 * decoder, encoder + decoder
-    yield Weights("token_embedding", (config.vocabulary_size, width))
-    yield Weights("position_embeddings", (config.relative_attention_buckets, config.heads), 2)
-    yield Weights("matrices", (inner, width), 3 * attentions)
-    yield Weights("matrices", (width, inner), attentions)
-    yield Weights("matrices", (wide, width), _input_projections(config) * layers)
-    yield Weights("matrices", (width, wide), layers)
-    # Before each sublayer, and at the end of each stack.
-    yield Weights("vectors", (width,), attentions + layers + 2)
-    if not config.tied_head:
-        yield Weights("head", (config.vocabulary_size, width))
-
-
-def t5_products(config: T5Config, lengths: Lengths) -> Iterator[Product]:
-    """Yield the products of one sequence's forward pass."""
-    width, inner, heads = config.hidden_size, config.heads * config.head_size, config.heads
-    source, target = lengths.source, lengths.target
+def t5_tensors(config: T5Config, lengths: Lengths) -> Iterator[Tensors]:
+    """Yield all tensors; encoder and decoder share the token embedding, and each has its own table of position biases."""
+    source, target, table = lengths.source, lengths.target, (config.vocabulary_size, config.hidden_size)
+    yield Tensors("token_embedding", table)
+    yield Tensors("position_embeddings", (config.relative_attention_buckets, config.heads), 2)
     for _ in range(config.layers):
-        yield from attention_products(queries=source, keys=source, width=width, inner=inner, heads=heads)
-        yield from _feed_forward_products(config, source)
+        yield from _sublayers(config, source, [source])
     for _ in range(config.decoder_layers or config.layers):
-        yield from attention_products(queries=target, keys=target, width=width, inner=inner, heads=heads)
-        yield from attention_products(queries=target, keys=source, width=width, inner=inner, heads=heads)
-        yield from _feed_forward_products(config, target)
-    yield Product(lengths.scored, width, config.vocabulary_size, recomputed=False)
+        yield from _sublayers(config, target, [target, source])
+    yield Tensors("vectors", (config.hidden_size,), 2)  # at the end of each stack
+    yield Tensors("tied_head" if config.tied_head else "head", table, rows=lengths.scored, recomputed=False)
 
 
-def _feed_forward_products(config: T5Config, rows: int) -> Iterator[Product]:
-    yield Product(rows, config.hidden_size, config.intermediate_size, times=_input_projections(config))
-    yield Product(rows, config.intermediate_size, config.hidden_size, recomputed=config.dropout > 0)
-
-
-def _input_projections(config: T5Config) -> int:
-    """Return the count of projections that read a feed-forward sublayer's input."""
-    return 2 if config.feed_forward == "gated_gelu" else 1
+def _sublayers(config: T5Config, rows: int, attended: list[int]) -> Iterator[Tensors]:
+    """Yield the tensors of a layer of `rows` positions, which attends to so many positions in each sublayer of attention."""
+    width, inner, wide = config.hidden_size, config.heads * config.head_size, config.intermediate_size
+    for keys in attended:
+        yield from projection(width, inner, rows)
+        yield from projection(width, inner, keys, times=2)
+        yield attention_scores(rows, keys, inner)
+        yield from projection(inner, width, rows)
+    yield from projection(width, wide, rows, times=2 if config.feed_forward == "gated_gelu" else 1)
+    yield Tensors("matrices", (width, wide), rows=rows, recomputed=config.dropout > 0)
+    yield Tensors("vectors", (width,), len(attended) + 1)  # before each sublayer
 
 
 def t5_activations(config: T5Config, lengths: Lengths, how: Computing) -> Iterator[Activations]:

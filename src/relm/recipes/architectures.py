@@ -39,16 +39,14 @@ class ArchitectureDeclaration:
     """Function that returns a model's configuration, a frozen dataclass whose `architecture` is the declared name. Its
     arguments are the section's keys with the vocabulary's size, the tokenizer's special tokens (name -> id or None), and the
     terms of the loss (name -> count of classes, 0 where the classes are the tokens)."""
-    weights: str
-    """Function (configuration) -> records of its parameters, see `relm.models.counting`; imports no torch."""
-    products: str
-    """Function (configuration, lengths of a sequence) -> records of its matrix products; imports no torch."""
+    tensors: str
+    """Function (configuration, lengths of a sequence) -> records of its parameters and of what it multiplies by, see
+    `relm.models.counting`; imports no torch."""
     activations: str | None = field(default=None, kw_only=True)
     """Function (configuration, lengths of a sequence, `relm.models.counting.Computing`) -> the activations of one sequence;
     imports no torch. None: they are unknown, and no micro-batch is chosen by them."""
-    segment_weights: str | None = field(default=None, kw_only=True)
-    """Function (configuration) -> pairs of a segment's name (`relm.models.segments`) and a record of parameters in it; imports
-    no torch. None: its models have no segments, so no pipeline can be planned for them."""
+    has_segments: bool = field(default=False, kw_only=True)
+    """Its models have segments (`relm.models.segments`), which their tensors name, so that a pipeline can train them."""
     heads: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Head that a configuration names -> the class of its models, where that is not `model`."""
     terms: tuple[str, ...]
@@ -242,10 +240,9 @@ _GPT2 = ArchitectureDeclaration(
     pipeline="text-generation",
     model="relm.models.gpt2:Gpt2",
     configuration="relm.models.gpt2_configuration:gpt2_configuration",
-    weights="relm.models.decoder_counting:decoder_weights",
-    products="relm.models.decoder_counting:decoder_products",
+    tensors="relm.models.decoder_counting:decoder_tensors",
     activations="relm.models.decoder_counting:decoder_activations",
-    segment_weights="relm.models.decoder_counting:decoder_segment_weights",
+    has_segments=True,
     terms=("next_token",),
 )
 _LLAMA = replace(
@@ -263,10 +260,9 @@ _BERT = ArchitectureDeclaration(
     pipeline="fill-mask",
     model="relm.models.bert:Bert",
     configuration="relm.models.bert_configuration:bert_configuration",
-    weights="relm.models.bert_counting:bert_weights",
-    products="relm.models.bert_counting:bert_products",
+    tensors="relm.models.bert_counting:bert_tensors",
     activations="relm.models.bert_counting:bert_activations",
-    segment_weights="relm.models.bert_counting:bert_segment_weights",
+    has_segments=True,
     heads={
         "spans": "relm.models.bert_span:BertForSpans",
         "classes": "relm.models.bert_classification:BertForClassification",
@@ -281,8 +277,7 @@ _T5 = ArchitectureDeclaration(
     pipeline="text2text-generation",
     model="relm.models.t5:T5",
     configuration="relm.models.t5_configuration:t5_configuration",
-    weights="relm.models.t5_counting:t5_weights",
-    products="relm.models.t5_counting:t5_products",
+    tensors="relm.models.t5_counting:t5_tensors",
     activations="relm.models.t5_counting:t5_activations",
     terms=("target_token",),
     twin_sizes={"decoder_layers": None, "head_size": TWIN_WIDTH // TWIN_HEADS, "intermediate_size": 2 * TWIN_WIDTH},

@@ -70,7 +70,7 @@ def _rules_of_model(pipeline: Pipeline, model: Sizes, has_own_head: bool) -> Ite
         has_own_head: the head has weights of its own, as of a task on which a model is fine-tuned.
     """
     architecture = model.declaration
-    if architecture.segment_weights is None:
+    if not architecture.has_segments:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"

@@ -58,7 +58,7 @@ def _hidden_size(config: Configuration) -> int:
 
 def _weight_bytes(config: Configuration, how: Computing) -> int:
     """Return the size of the weights' copies in lower precision, and of the largest gradient while it is computed."""
-    largest = max(weights.numbers // weights.times for weights in model_weights(config))
+    largest = max(weights.size for weights in model_weights(config))
     copies = how.element * (parameter_count(config) + largest) if how.element < FLOAT else 0
     # A compiler that writes attention out makes one program of a micro-batch, which adds gradients in place.
     return copies + (0 if how.attention == "written_out" else FLOAT * largest)
@@ -69,5 +69,5 @@ def update_bytes(config: Configuration) -> int:
 
     It updates one large weight at a time, or smaller ones together, with at most three temporary numbers for each of theirs.
     """
-    largest = max(weights.numbers // weights.times for weights in model_weights(config))
+    largest = max(weights.size for weights in model_weights(config))
     return 3 * FLOAT * min(parameter_count(config), max(largest, UPDATED_TOGETHER))

@@ -10,7 +10,7 @@ references for utilisation: Narayanan et al. 2021 (arXiv 2104.04473), appendix A
 from typing import NamedTuple
 
 from relm.models.configuration import Configuration
-from relm.models.counting import Lengths, Product, Weights
+from relm.models.counting import Lengths, Tensors
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.recipe import Phase
@@ -40,32 +40,32 @@ class Parameters(NamedTuple):
         return sum(self)
 
 
-def model_weights(config: Configuration) -> list[Weights]:
+def lengths(phase: Phase) -> Lengths:
+    """Return the lengths of a phase's sequences, padding included."""
+    return Lengths(*load(phase.declaration.lengths)(phase))
+
+
+def tensors(config: Configuration, positions: Lengths) -> list[Tensors]:
+    """Return a model's parameters, and what it multiplies the positions of one sequence by."""
+    return list(load(ARCHITECTURES[config.architecture].tensors)(config, positions))
+
+
+def model_weights(config: Configuration) -> list[Tensors]:
     """Return a model's parameters by kind and shape."""
-    return list(load(ARCHITECTURES[config.architecture].weights)(config))
+    return [each for each in tensors(config, Lengths(0, 0, 0)) if each.kind in Parameters._fields]
 
 
 def parameters(config: Configuration) -> Parameters:
     """Return the count of a model's parameters of each kind."""
     kinds = dict.fromkeys(Parameters._fields, 0)
-    for weights in model_weights(config):
-        kinds[weights.kind] += weights.numbers
+    for each in model_weights(config):
+        kinds[each.kind] += each.numbers
     return Parameters(**kinds)
 
 
 def parameter_count(config: Configuration) -> int:
     """Return the count of a model's parameters."""
     return parameters(config).total
-
-
-def lengths(phase: Phase) -> Lengths:
-    """Return the lengths of a phase's sequences, padding included."""
-    return Lengths(*load(phase.declaration.lengths)(phase))
-
-
-def products(config: Configuration, phase: Phase) -> list[Product]:
-    """Return all matrix products of one sequence's forward pass, attention's scores and values included."""
-    return list(load(ARCHITECTURES[config.architecture].products)(config, lengths(phase)))
 
 
 class Operations(NamedTuple):
@@ -89,9 +89,9 @@ class Operations(NamedTuple):
 
 def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
     """Return the operations of one optimizer step over all devices."""
-    computed = products(config, phase)
-    forward = phase.global_batch_size * sum(product.operations for product in computed)
-    again = phase.global_batch_size * sum(product.operations for product in computed if product.recomputed)
+    computed = tensors(config, lengths(phase))
+    forward = phase.global_batch_size * sum(each.operations for each in computed)
+    again = phase.global_batch_size * sum(each.operations for each in computed if each.recomputed)
     recomputes = run.activation_checkpointing if run.pipeline is None else run.pipeline.recompute_layers
     return Operations(forward, BACKWARD * forward, again if recomputes else 0)
 
@@ -99,11 +99,11 @@ def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
 def model_flops(config: Configuration, phase: Phase) -> float:
     """Return the floating-point operations of one optimizer step, for utilisation: forward and backward over the global batch.
 
-    With B sequences a batch, it is ``3 * B * sum(2 * rows * inner * columns)`` over `products`: 1 for the forward pass and 2
+    With B sequences a batch, it is ``3 * B * sum(2 * rows * numbers)`` over `tensors`: 1 for the forward pass and 2
     for the backward pass, nothing for recomputation. For a GPT-2 of N parameters without positions, biases and normalisation,
     with n layers, width h and sequences of L tokens, that is ``B * L * (6 * N + 12 * n * h * L)``, which is Chowdhery et al.
     2022 (PaLM, arXiv 2204.02311), appendix B, with h for its heads times their size; and
     ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, Narayanan et al. 2021 (arXiv 2104.04473), appendix A,
     without its recomputation. The whole matrix of attention scores counts, including the causally masked half, as in both.
     """
-    return float((1 + BACKWARD) * phase.global_batch_size * sum(product.operations for product in products(config, phase)))
+    return float(operations(config, phase, Run()).model)
