@@ -20,7 +20,7 @@ from typing import Any
 from relm.forecast.compilation.compile_record import Compiled, Program
 from relm.forecast.compilation.compiling import ProgramRequest, TracedProgram, compile_program, topology_of, trace_programs
 from relm.forecast.compilation.program_table import GIB
-from relm.forecast.compilation.shipped_programs import read_shipped
+from relm.forecast.compilation.shipped_programs import key_of, read_shipped
 from relm.forecast.compilation.tpu_environment import CHECKOUT, find_interpreter
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.project import Project
@@ -96,8 +96,7 @@ def ours(name: str, alone: bool) -> Compiled:
         )
         if program is None:
             raise SystemExit(f"{name}: a step has micro-batches, so several programs; no step of transformers is like it")
-        known = read_shipped().compiled.get(program.program.sha256, {})
-        return known.get(TOPOLOGIES[topology].layout) or compile_program(program)
+        return read_shipped().programs.get(key_of(program)) or compile_program(program)
 
 
 def figures(made: Compiled) -> dict[str, float]:

@@ -57,16 +57,14 @@ def format_compiled_programs() -> str:
     shipped = read_shipped()
     rows = ["| run | program | HBM, GiB | FLOPs | bytes | all-reduces | sha256 |", "|---|---|---|---|---|---|---|"]
     for row in sorted(shipped.rows, key=lambda row: (row.name == HELD_OUT, row.run)):
-        found = shipped.compiled_for(row)
-        if found is None:
-            cells = ["not compiled yet", "", "", ""]
-        elif found.memory is None:
+        found = shipped.programs[row.key]
+        if found.memory is None:
             cells = [f"refused: {found.refusal.used} of {found.refusal.capacity}" if found.refusal else "", "", "", ""]
         else:
             size = f"{found.memory.peak / 2**30:.1f} of {found.memory.capacity / 2**30:.1f}"
             reductions = found.operations.get("all-reduce", 0)
             cells = [size, f"{found.flops:.3g}", f"{found.bytes_accessed:.3g}", f"{reductions}"]
-        rows.append(f"| `{row.run}` | {row.phase}, {row.name} | {' | '.join(cells)} | `{row.program[:12]}` |")
+        rows.append(f"| `{row.run}` | {row.phase}, {row.name} | {' | '.join(cells)} | `{found.program[:12]}` |")
     return "\n".join(rows)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Program, ProgramMemory, Refusal
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, ProgramMemory, Refusal
 from relm.recipes.recipe import Recipe
 
 VERSIONS = {"jax": "0.7.1", "libtpu": "0.0.21"}
@@ -19,19 +19,18 @@ def program(name: str, flops: float, size: float, phase: str = "main", memory: P
     taken = memory or ProgramMemory(
         capacity=15 * GIB, peak=3 * half, arguments=half, results=half, shared=half, temporaries=GIB, code=0
     )
-    return _made(phase, name, fits=True, memory=taken, flops=flops, bytes_accessed=size)
+    return _made(phase, name, memory=taken, flops=flops, bytes_accessed=size)
 
 
 def refused(name: str, phase: str = "main") -> CompiledProgram:
     """Return a program that does not fit."""
     words = "Used 17.49G of 15.48G hbm"
-    return _made(phase, name, fits=False, refusal=Refusal(used="17.49G", capacity="15.48G", words=words, largest=()))
+    return _made(phase, name, refusal=Refusal(used="17.49G", capacity="15.48G", words=words, largest=()))
 
 
 def _made(phase: str, name: str, **facts: Any) -> CompiledProgram:
-    traced = Program(sha256=f"{name:0<64}", devices=8, arguments=2, donated=(0,), parameters=(8,))
-    compiled = Compiled(key=f"key-{name}", layout="v3:2x2", versions=VERSIONS, options={"opt": True}, seconds=1.0, **facts)
-    return CompiledProgram(phase=phase, name=name, program=traced, compiled=compiled)
+    compiled = Compiled(program=f"{name:0<64}", layout="v3:2x2", versions=VERSIONS, seconds=1.0, **facts)
+    return CompiledProgram(phase=phase, name=name, compiled=compiled)
 
 
 def compilation(*programs: CompiledProgram, **changes: Any) -> Compilation:

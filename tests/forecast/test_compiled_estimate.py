@@ -1,11 +1,8 @@
 """`relm estimate` beside the TPU compiler's figures: found in the work folder, given, out of date, or not there yet."""
 
-from pathlib import Path
-
 import pytest
 
 from made_compilation import compilation, program
-from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, write_compilation
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
 from relm.forecast.compiled_estimate import compiled_lines
@@ -40,12 +37,12 @@ def made(recipe: str = "on_tpu") -> Compilation:
 def test_a_recipe_for_a_tpu_is_given_the_command_of_its_compiler(plan: Plan) -> None:
     text = describe_estimate(plan, None, None, trial=False)
     assert text.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
-    assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
+    assert [*compiled_lines(Project().plan("tiny"), None, None)] == []
 
 
 def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
-    output = "\n".join(compiled_lines(plan, None, None, None))
+    output = "\n".join(compiled_lines(plan, None, None))
     step = next(each for each in shipped_compilation(read_shipped(), plan).programs if each.name == "step")
     assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in output
     assert "relm compile" not in output
@@ -54,7 +51,7 @@ def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
 def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
     monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
-    output = [*compiled_lines(plan, None, None, None)]
+    output = [*compiled_lines(plan, None, None)]
     assert len(output) == 2
     assert output[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
     assert "relm compile roberta_base_v3-8" in output[1]
@@ -70,30 +67,12 @@ def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     assert output.rpartition("  100% ")[2].split("\n")[0].split()[-3:] == ["1.00", "4.00", "8.00"]
 
 
-def test_another_file_may_be_given(plan: Plan, tmp_path: Path) -> None:
-    write_compilation(tmp_path / "other.json", made())
-    assert "as compiled for v3-8" in "\n".join(compiled_lines(plan, "main", None, tmp_path / "other.json"))
-    write_compilation(tmp_path / "other.json", made("roberta_base_v3-8"))
-    with pytest.raises(RelmError, match=r"other.json belongs to recipe roberta_base_v3-8, not to on_tpu"):
-        [*compiled_lines(plan, None, None, tmp_path / "other.json")]
-
-
-def test_a_recipe_that_changed_since_is_estimated_and_reported(plan: Plan) -> None:
+def test_a_file_of_another_recipe_or_version_is_left_out_with_the_reason(plan: Plan) -> None:
     write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
-    output = [*compiled_lines(plan, None, None, None)]
+    output = [*compiled_lines(plan, None, None)]
     assert len(output) == 2
     assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in output[1]
-    with pytest.raises(RelmError, match=r"compiled with global_batch_size 8"):
-        [*compiled_lines(plan, None, None, plan.compilation)]
-
-
-def test_the_command_takes_a_file_and_a_price(plan: Plan, project: Commands) -> None:
-    write_compilation(project.folder / "compile.json", made())
-    done = project.relm("estimate", "on_tpu", "--compiled", "compile.json", "--price-per-hour", "2")
-    assert done.returncode == 0, done.stderr
-    assert "operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in done.stdout
-    (project.folder / "compile.json").write_text("{}")
-    done = project.relm("estimate", "on_tpu", "--compiled", "compile.json")
-    assert done.returncode == 1
-    assert "make it again with `relm compile`" in done.stderr
-    assert "Traceback" not in done.stderr
+    write_compilation(plan.compilation, made("roberta_base_v3-8"))
+    assert "is left out: it belongs to recipe roberta_base_v3-8, not to on_tpu" in [*compiled_lines(plan, None, None)][1]
+    plan.compilation.write_text("{}")
+    assert "make it again with `relm compile`" in [*compiled_lines(plan, None, None)][1]

@@ -70,7 +70,6 @@ def describe_estimate(
     price: float | None,
     *,
     trial: bool,
-    compiled: Path | None = None,
     machines: Mapping[str, Machine] | None = None,
 ) -> str:
     """Return a table for each phase, and for all of them together.
@@ -79,12 +78,10 @@ def describe_estimate(
         only: one phase; None: all of them.
         price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
         trial: take and measure a step of each phase on this machine.
-        compiled: a file of `relm compile`; None: the one that it wrote for this recipe into the work folder, if it did.
         machines: the machines by name, for which hours are computed; None: that of the plan alone.
 
     Raises:
-        RelmError: the phase is unknown, the price is negative or infinite, the recipe describes no model, or `compiled` belongs
-            to another recipe.
+        RelmError: the phase is unknown, the price is negative or infinite, or the recipe describes no model.
     """
     if only is not None and only not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {only!r}; it has {', '.join(plan.phases)}")
@@ -108,7 +105,7 @@ def describe_estimate(
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(seeds * estimates, price, seeds), *machine_lines(work, plan.recipe.run, known, price)]
-    return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
+    return "\n".join([*lines, *compiled_lines(plan, only, price)])
 
 
 def _phase_estimate(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.compilation.compile_record import Compilation, read_compilation
-from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
+from relm.forecast.compilation.compile_record import Compilation
+from relm.forecast.compilation.shipped_programs import find_compilation
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.micro_batch_choice import GIB, CompiledSize, MicroBatch, choose_micro_batch, format_at_once, possible_sizes
 from relm.json_shapes import is_count
@@ -79,10 +79,7 @@ def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
     if plan.recipe.run.topology is None:
         return None
     try:
-        if plan.compilation.is_file():
-            found: Compilation | None = read_compilation(plan.compilation)
-        else:
-            found = shipped_compilation(read_shipped(), plan)
+        found = find_compilation(plan)
     except RelmError:
         return None
     return None if found is None else _size_in(found, plan, phase)
@@ -90,8 +87,8 @@ def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
 
 def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
     run, programs = plan.recipe.run, [each.compiled for each in found.programs if each.phase == phase]
-    now = plan.run_name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
-    then = found.recipe, found.topology, found.activation_checkpointing, found.sequences.get(phase)
+    now = run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
+    then = found.topology, found.activation_checkpointing, found.sequences.get(phase)
     if now != then or not programs or phase not in found.micro_batches:
         return None
     needed = max((program.memory.peak for program in programs if program.memory is not None), default=0)

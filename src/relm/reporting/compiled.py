@@ -11,14 +11,12 @@ from relm.forecast.compilation.compile_record import Compilation, read_compilati
 from relm.forecast.compilation.consequence_lines import (
     assumptions,
     device,
-    format_memory,
-    format_roofline,
-    format_validation,
-    format_work,
+    format_micro_batches,
+    list_paces,
+    list_rows,
     versions,
 )
 from relm.forecast.compilation.consequences import PhaseConsequences, consequences
-from relm.formatting import format_hours, format_step_time
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
 
@@ -68,10 +66,8 @@ class ReportedCompilation:
             {
                 "phase": each.phase,
                 "name": each.name,
-                "sha256": each.program.sha256,
-                "key": each.compiled.key,
+                "sha256": each.compiled.program,
                 "versions": each.compiled.versions,
-                "options": each.compiled.options,
                 "fits": each.compiled.fits,
             }
             for each in self.compilation.programs
@@ -100,24 +96,5 @@ def read_reported(path: Path, name: str, recipe: Recipe) -> ReportedCompilation:
 
 
 def _compiled_phase(phase: PhaseConsequences) -> CompiledPhase:
-    rows = [(f"memory, {name}", format_memory(compiled)) for name, compiled in phase.programs.items()]
-    if phase.step is None or phase.roofline is None:
-        return CompiledPhase(phase.name, [*rows, ("time", "not known: a program of the step does not fit")], [], [])
-    count = phase.micro_batches
-    rows += [
-        (f"a step of {count:,} micro-batch{'' if count == 1 else 'es'}", format_work(phase.step)),
-        ("roofline", format_roofline(phase.roofline, phase.ceiling)),
-    ]
-    if phase.validation is not None or phase.validations:
-        rows.append(("held-out", format_validation(phase)))
-    paces = [
-        [
-            f"{pace.share:.0%}",
-            format_step_time(pace.step_seconds),
-            f"{pace.tokens_per_second:,.0f}",
-            format_hours(pace.hours),
-            format_hours(pace.chip_hours),
-        ]
-        for pace in phase.paces
-    ]
-    return CompiledPhase(phase.name, rows, paces, assumptions(phase))
+    rows = [("micro-batches", format_micro_batches(phase)), *list_rows(phase)]
+    return CompiledPhase(phase.name, rows, list_paces(phase), assumptions(phase) if phase.step else [])

@@ -36,11 +36,7 @@ def estimate_job(a: Arguments) -> Job:
     from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(
-        lambda: describe_estimate(
-            plan, a.phase, a.price_per_hour, trial=a.trial, compiled=a.compiled, machines=Project().machines()
-        )
-    )
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, trial=a.trial, machines=Project().machines()))
 
 
 def compile_job(a: Arguments) -> Job:
@@ -114,7 +110,6 @@ STEPS: dict[str, Step] = {
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
             argument("--trial", action="store_true", help="take a step of each phase here: measure its memory and time"),
-            path("--compiled", "compile.json of `relm compile`; default: the recipe's in the work folder", required=False),
         ],
         estimate_job,
         records=False,

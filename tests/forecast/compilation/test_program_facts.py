@@ -1,10 +1,10 @@
 """Facts read from the text of a program."""
 
-from relm.forecast.compilation.compile_record import Collective, Program
+from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.program_facts import (
-    carried_beyond_gradients,
     collective_operations,
     collectives,
+    find_beyond_gradients,
     findings,
     refusal_of,
 )
@@ -19,16 +19,13 @@ MODEL = Program(sha256="", devices=8, arguments=3, donated=(0,), parameters=(32,
 
 
 def test_a_collective_carries_all_arrays_of_its_tuple() -> None:
-    assert collectives(SUMS) == [
-        Collective(kind="all-gather", type="f32", elements=48, count=1),
-        Collective(kind="all-reduce", type="f32", elements=32, count=1),
-        Collective(kind="all-reduce", type="bf16", elements=1, count=1),
-    ]
+    assert collectives(SUMS) == {("all-gather", 48): 1, ("all-reduce", 32): 1, ("all-reduce", 1): 1}
     assert collective_operations(SUMS) == {"all-gather": 1, "all-reduce": 1}
 
 
 def test_only_a_sum_of_a_parameters_size_is_a_gradient() -> None:
-    assert [each.elements for each in carried_beyond_gradients(collectives(SUMS), MODEL)] == [48, 1]
+    assert find_beyond_gradients(collectives(SUMS), MODEL) == {"all-gather": 48, "all-reduce": 1}
+    assert find_beyond_gradients([("all-reduce", 7), ("all-reduce", 9)], MODEL) == {"all-reduce": 9}
 
 
 def test_float64_is_found_in_arrays_and_allowed_in_scalars() -> None:

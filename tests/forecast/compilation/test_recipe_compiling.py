@@ -37,7 +37,6 @@ FITS = {
     "memory": MEMORY,
     "flops": 1e12,
     "bytes_accessed": 2e10,
-    "transcendentals": 3e8,
 }
 REFUSED = {
     "versions": VERSIONS,
@@ -50,7 +49,7 @@ REFUSED = {
 def compilation(answer: dict[str, object]):
     traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
     text = "  %a = f32[4,8]{1,0} all-reduce(%b), channel_id=1"
-    return compilation_of(PLAN, [(traced, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
+    return compilation_of(PLAN, [(traced, compiled_from_answer(answer, text, "", PROGRAM, "v3:2x2"))])
 
 
 def test_a_run_is_compiled_for_the_slice_of_its_machine() -> None:
@@ -126,7 +125,7 @@ def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
     traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
-    kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM, 'v3:2x2', VERSIONS)}.json"
+    kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM.sha256, 'v3:2x2', VERSIONS)}.json"
     kept.parent.mkdir()
     kept.write_text('{"fits": true}')
     with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete the file to compile it again"):
@@ -143,10 +142,8 @@ def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_foun
     monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
     requested = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
     monkeypatch.setattr(compiling, "trace_programs", lambda requests, folder: [requested])
-    key = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
-    write_json(
-        tmp_path / "compiled" / f"{key}.json", compiled_from_answer(answer, "", "", key, "v3:2x2").model_dump(mode="json")
-    )
+    key, made = compiled_key(PROGRAM.sha256, "v3:2x2", VERSIONS), compiled_from_answer(answer, "", "", PROGRAM, "v3:2x2")
+    write_json(tmp_path / "compiled" / f"{key}.json", made.model_dump(mode="json"))
     assert main(["compile", PLAN.name, "--anew", "--output", str(tmp_path / "compile.json")]) == status
     assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
     message = capsys.readouterr()

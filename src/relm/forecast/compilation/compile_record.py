@@ -4,19 +4,18 @@ One `Compilation` is one recipe for one slice of TPUs; its programs are those th
 device (a core of v2 and v3, a chip of later ones), all counts are of one device and one step:
 
     {"recipe": "roberta_base_v3-8", "topology": "v3-8", "layout": "v3:2x2", "devices": 8,
-     "programs": [{"phase": "main", "name": "step", "program": {"sha256": ..., "arguments": ..., "donated": ...},
-                   "compiled": {"fits": true, "memory": {"capacity": ..., "peak": ..., ...}, "flops": ..., ...}}, ...]}
+     "programs": [{"phase": "main", "name": "step",
+                   "compiled": {"program": SHA256, "memory": {"capacity": ..., "peak": ..., ...}, "flops": ..., ...}}, ...]}
 """
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 
-REVISION = 1
+REVISION = 2
 """The revision of the figures in `compile.json`; increase it when a figure is computed differently."""
 
 
@@ -55,17 +54,6 @@ class ProgramMemory(Facts):
     code: int
 
 
-class Collective(Facts):
-    """Communication between devices: all operations of one kind that carry arrays of one type and size."""
-
-    kind: Literal["all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "collective-broadcast"]
-    type: str
-    elements: int
-    """The element count of one array."""
-    count: int
-    """The count of arrays."""
-
-
 class ProgramFindings(Facts):
     """Lines of a program's HLO that should not be there, at most a few of each kind."""
 
@@ -102,26 +90,30 @@ class Refusal(Facts):
 class Compiled(Facts):
     """The result of compiling a program for one slice."""
 
-    key: str
-    """The digest of program, layout, versions and options, see `compiled_key`."""
+    program: str
+    """The program's sha256."""
     layout: str
     versions: dict[str, str]
     """The versions of jax, jaxlib and libtpu."""
-    options: dict[str, bool | int]
-    """The compiler's options that differ from its defaults."""
-    fits: bool
     refusal: Refusal | None = None
     memory: ProgramMemory | None = None
     flops: float | None = None
     bytes_accessed: float | None = None
     """Bytes read and written in the memory of one device, as the compiler counts them."""
-    transcendentals: float | None = None
-    collectives: tuple[Collective, ...] = ()
     operations: dict[str, int] = Field(default_factory=dict)
     """The count of the optimised program's collective operations, by kind."""
+    elements: int = 0
+    """The elements of all arrays that these carry."""
+    beyond_gradients: dict[str, int] = Field(default_factory=dict)
+    """The elements of the largest array that is no sum of a gradient, by kind of operation."""
     findings: ProgramFindings = ProgramFindings()
     seconds: float
     """The duration of compiling, on any machine."""
+
+    @property
+    def fits(self) -> bool:
+        """True if the compiler did not refuse the program."""
+        return self.refusal is None
 
 
 class CompiledProgram(Facts):
@@ -130,7 +122,6 @@ class CompiledProgram(Facts):
     phase: str
     name: str
     """step; with accumulation first, between and last micro_batch; held_out."""
-    program: Program
     compiled: Compiled
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from relm.artifact import canonical_json, read_json, read_sealed, seal, write_json
-from relm.devices.tpu_options import OPTIONS, training_options
+from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import (
     REVISION,
@@ -27,7 +27,13 @@ from relm.forecast.compilation.compile_record import (
     ProgramMemory,
     format_mismatch,
 )
-from relm.forecast.compilation.program_facts import collective_operations, collectives, findings, refusal_of
+from relm.forecast.compilation.program_facts import (
+    collective_operations,
+    collectives,
+    find_beyond_gradients,
+    findings,
+    refusal_of,
+)
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
 from relm.recipes.identity import work_folder
@@ -153,13 +159,13 @@ def _installed(interpreter: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> str:
-    """Return the digest of everything that a compiled program depends on.
+def compiled_key(program: str, layout: str, versions: Mapping[str, str]) -> str:
+    """Return the digest of everything that the result of compiling a program, of this sha256, depends on.
 
     The options that torch_xla adds are not part of it, since they changed nothing in RoBERTa's programs (libtpu 0.0.21): on v6e
     the optimised step is the same byte for byte, and on v3 (step), v4 and v5e (validation) all figures are.
     """
-    parts = {"program": program.sha256, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
+    parts = {"program": program, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
 
 
@@ -173,7 +179,7 @@ def compile_program(traced: TracedProgram, stop: threading.Event | None = None) 
         RelmError: the compiler fails for another reason than a device's memory.
     """
     layout = TOPOLOGIES[traced.request.topology].layout
-    key = compiled_key(traced.program, layout, installed_versions())
+    key = compiled_key(traced.program.sha256, layout, installed_versions())
     kept = work_folder() / "compiled" / f"{key}.json"
     if not kept.exists():
         write_json(kept, seal(_compile(traced, layout, key, stop).model_dump(mode="json")))
@@ -196,10 +202,10 @@ def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event
     if answer["devices"] != traced.program.devices:
         raise RelmError(f"{layout}: the compiler has {answer['devices']} devices, the program {traced.program.devices}")
     text = (folder / "text").read_text(encoding="utf-8") if "refusal" not in answer else ""
-    return compiled_from_answer(answer, text, (folder / "source_text").read_text(encoding="utf-8"), key, layout)
+    return compiled_from_answer(answer, text, (folder / "source_text").read_text(encoding="utf-8"), traced.program, layout)
 
 
-def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, key: str, layout: str) -> Compiled:
+def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, program: Program, layout: str) -> Compiled:
     """Return the compiler's answer as a `Compiled`.
 
     Args:
@@ -208,24 +214,23 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, key:
         source: the program before the compiler.
     """
     facts = {
-        "key": key,
+        "program": program.sha256,
         "layout": layout,
         "versions": answer["versions"],
-        "options": training_options(layout),
         "seconds": round(answer["seconds"], 1),
     }
     found = findings(source, text)
     if "refusal" in answer:
-        return Compiled(**facts, fits=False, refusal=refusal_of(answer["refusal"]), findings=found)
+        return Compiled(**facts, refusal=refusal_of(answer["refusal"]), findings=found)
+    carried = collectives(text)
     return Compiled(
         **facts,
-        fits=True,
         memory=ProgramMemory(capacity=answer["capacity"], **answer["memory"]),
         flops=answer["flops"],
         bytes_accessed=answer["bytes_accessed"],
-        transcendentals=answer["transcendentals"],
-        collectives=tuple(collectives(text)),
         operations=collective_operations(text),
+        elements=sum(size * count for (_, size), count in carried.items()),
+        beyond_gradients=find_beyond_gradients(carried, program),
         findings=found,
     )
 
@@ -275,7 +280,6 @@ def compilation_of(plan: Plan, programs: Iterable[tuple[TracedProgram, Compiled]
         **recipe_facts(plan, [name for name in plan.phases if name in named], chosen),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
-            CompiledProgram(phase=traced.request.phase, name=traced.name, program=traced.program, compiled=result)
-            for traced, result in found
+            CompiledProgram(phase=traced.request.phase, name=traced.name, compiled=result) for traced, result in found
         ),
     )

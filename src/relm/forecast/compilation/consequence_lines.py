@@ -101,32 +101,43 @@ def format_validation(phase: PhaseConsequences) -> str:
     )
 
 
-def _phase_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
-    count = phase.micro_batches
-    yield f"phase {phase.name}: a step in {count:,} micro-batch{'' if count == 1 else 'es'}"
-    for name, compiled in phase.programs.items():
-        yield format_row(name, format_memory(compiled))
+def list_rows(phase: PhaseConsequences) -> list[tuple[str, str]]:
+    """Return title and phrase of a phase's programs, work and times."""
+    rows = [(name, format_memory(compiled)) for name, compiled in phase.programs.items()]
     if phase.step is None or phase.roofline is None:
-        yield format_row("time", "not known: a program of the step does not fit")
+        return [*rows, ("time", "not known: a program of the step does not fit")]
+    rows += [("work", format_work(phase.step)), ("roofline", format_roofline(phase.roofline, phase.ceiling))]
+    return [*rows, ("held-out", format_validation(phase))] if phase.validation is not None or phase.validations else rows
+
+
+def list_paces(phase: PhaseConsequences) -> list[list[str]]:
+    """Return share of the roofline's speed, time of a step, tokens a second, hours and chip-hours of each pace."""
+    return [
+        [
+            f"{pace.share:.0%}",
+            format_step_time(pace.step_seconds),
+            f"{pace.tokens_per_second:,.0f}",
+            format_hours(pace.hours),
+            format_hours(pace.chip_hours),
+        ]
+        for pace in phase.paces
+    ]
+
+
+def format_micro_batches(phase: PhaseConsequences) -> str:
+    """Return how a step is divided."""
+    return f"a step in {phase.micro_batches:,} micro-batch{'' if phase.micro_batches == 1 else 'es'}"
+
+
+def _phase_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
+    yield f"phase {phase.name}: {format_micro_batches(phase)}"
+    yield from (format_row(title, text) for title, text in list_rows(phase))
+    if phase.step is None:
         return
-    yield format_row("work", format_work(phase.step))
-    yield format_row("roofline", f"{format_roofline(phase.roofline, phase.ceiling)}")
-    if phase.validation is not None or phase.validations:
-        yield format_row("held-out", format_validation(phase))
-    yield from _pace_lines(phase, price)
-    for sentence in assumptions(phase):
-        yield f"  {sentence}"
-
-
-def _pace_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
-    titles = ["of its speed", "a step", "tokens/s", "hours", "chip-hours", *(["price"] if price is not None else [])]
-    yield _cells(titles)
-    for pace in phase.paces:
-        cost = [f"{price * pace.chip_hours:,.2f}"] if price is not None else []
-        hours = [format_hours(pace.hours), format_hours(pace.chip_hours)]
-        yield _cells(
-            [f"{pace.share:.0%}", format_step_time(pace.step_seconds), f"{pace.tokens_per_second:,.0f}", *hours, *cost]
-        )
+    yield _cells(["of its speed", "a step", "tokens/s", "hours", "chip-hours", *(["price"] if price is not None else [])])
+    for cells, pace in zip(list_paces(phase), phase.paces, strict=True):
+        yield _cells([*cells, *([f"{price * pace.chip_hours:,.2f}"] if price is not None else [])])
+    yield from (f"  {sentence}" for sentence in assumptions(phase))
 
 
 def _cells(cells: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from relm.forecast.compilation.compile_record import Allocation, Collective, Program, ProgramFindings, Refusal
+from relm.forecast.compilation.compile_record import Allocation, Program, ProgramFindings, Refusal
 
 # A collective may be one operation or a start and a done; the start's result includes its operands.
 _OPERATION = re.compile(
@@ -23,23 +23,19 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "B": 1}
 _ALLOCATION = re.compile(r"Size: ([\d.]+)([KMGB])\n\s*(?:Operator: op_name=\"([^\"]*)\"\n\s*)?Shape: ([a-z0-9]+\[[\d,]*\])")
 
 
-def collectives(text: str) -> list[Collective]:
-    """Return the communication between devices in the text of an optimised program, arrays of one size counted together.
+def collectives(text: str) -> Counter[tuple[str, int]]:
+    """Return the arrays that devices send each other in an optimised program: kind of operation and elements -> their count.
 
-    >>> collectives("  %a = (f32[2,3]{1,0}, f32[]) all-reduce(%b, %c), channel_id=1")[0].elements
-    6
+    >>> collectives("  %a = (f32[2,3]{1,0}, f32[]) all-reduce(%b, %c), channel_id=1")
+    Counter({('all-reduce', 6): 1, ('all-reduce', 1): 1})
     """
-    found: Counter[tuple[str, str, int]] = Counter()
-    for line in text.splitlines():
-        if (operation := _OPERATION.search(line)) is None:
-            continue
+    found: Counter[tuple[str, int]] = Counter()
+    for operation in filter(None, map(_OPERATION.search, text.splitlines())):
         arrays = _ARRAY.findall(operation["shapes"])
         if operation["start"] and operation["kind"] != "all-reduce":
             arrays = arrays[len(arrays) // 2 :]
-        for kind, sizes in arrays:
-            found[operation["kind"], kind, _elements(sizes)] += 1
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], -item[0][2], item[0][1]))
-    return [Collective(kind=kind, type=of, elements=size, count=count) for (kind, of, size), count in ordered]
+        found.update((operation["kind"], _elements(sizes)) for _, sizes in arrays)
+    return found
 
 
 def collective_operations(text: str) -> dict[str, int]:
@@ -47,10 +43,10 @@ def collective_operations(text: str) -> dict[str, int]:
     return dict(sorted(Counter(found["kind"] for found in map(_OPERATION.search, text.splitlines()) if found).items()))
 
 
-def carried_beyond_gradients(carried: Iterable[Collective], program: Program) -> list[Collective]:
-    """Return the collectives that are no all-reduce of a gradient's size, the largest first."""
-    others = [each for each in carried if each.kind not in SUMS or each.elements not in program.parameters]
-    return sorted(others, key=lambda each: -each.elements)
+def find_beyond_gradients(carried: Iterable[tuple[str, int]], program: Program) -> dict[str, int]:
+    """Return the elements of the largest array that is no sum of a gradient's size, by kind of operation."""
+    others = sorted((kind, size) for kind, size in carried if kind not in SUMS or size not in program.parameters)
+    return dict(others)
 
 
 def findings(source: str, optimised: str) -> ProgramFindings:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram
-from relm.forecast.compilation.program_facts import carried_beyond_gradients
 from relm.formatting import GIB, format_row
 
 
@@ -35,17 +34,16 @@ def advice(compilation: Compilation) -> str:
 
 
 def _program_lines(each: CompiledProgram) -> Iterator[str]:
-    made, program = each.compiled, each.program
-    yield f"phase {each.phase}, {each.name}: {'fits' if made.fits else 'DOES NOT FIT'}; program {program.sha256[:12]}"
+    made = each.compiled
+    yield f"phase {each.phase}, {each.name}: {'fits' if made.fits else 'DOES NOT FIT'}; program {made.program[:12]}"
     yield from _memory_lines(made)
     if made.flops is not None and made.bytes_accessed is not None:
         yield format_row("work", f"{made.flops:.4g} FLOPs, {made.bytes_accessed:.4g} bytes read and written")
     sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
     if made.fits:
-        size = sum(item.elements * item.count for item in made.collectives)
-        beyond = carried_beyond_gradients(made.collectives, program)
-        other = f"; the largest that is no gradient has {beyond[0].elements:,}" if beyond else ""
-        yield format_row("collectives", f"{sent}; {size:,} elements{other}")
+        beyond = max(made.beyond_gradients.values(), default=0)
+        other = f"; the largest that is no gradient has {beyond:,}" if beyond else ""
+        yield format_row("collectives", f"{sent}; {made.elements:,} elements{other}")
     yield format_row("compiled in", f"{made.seconds:.0f} s")
     for name, lines in made.findings.model_dump().items():
         for line in lines:

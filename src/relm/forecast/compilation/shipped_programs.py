@@ -1,23 +1,32 @@
 """The compiled programs of all recipes for TPUs, in a file that is committed: `make compile-all`, `make compile-check`.
 
-The file names the programs of each run's phases, by sha256, and holds the compiler's figures of each program. Its runs are
+The file names the programs of each run's phases by key, and holds the compiler's figures of each program. Its runs are
 all recipes for TPUs on all machines with TPUs, named NAME@MACHINE. The check traces every run and compiles nothing; only
 `make compile-all` compiles a changed program again.
 """
 
 import functools
+import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from pydantic import Field, ValidationError
 
-from relm.artifact import read_json, write_json
+from relm.artifact import atomic_file, read_json
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Facts, Program, format_mismatch
+from relm.forecast.compilation.compile_record import (
+    Compilation,
+    Compiled,
+    CompiledProgram,
+    Facts,
+    format_mismatch,
+    read_compilation,
+)
 from relm.forecast.compilation.compiling import (
     HELD_OUT,
     ProgramRequest,
@@ -44,19 +53,6 @@ TABLE = CHECKOUT / "docs" / "compiled.json"
 MEMORY = 14 * 2**30
 
 
-class Row(Facts):
-    """A program of a run."""
-
-    run: str
-    """Name of the run, NAME@MACHINE."""
-    phase: str
-    name: str
-    topology: str
-    program: str
-    """The program's sha256."""
-    layout: str
-
-
 class RunFacts(Facts):
     """A run as it was when its programs were traced."""
 
@@ -68,22 +64,36 @@ class RunFacts(Facts):
     activation_checkpointing: bool
     vocabulary: str
     """The count of tokens, and the source of it."""
+    programs: dict[str, dict[str, str]]
+    """Maps a phase to its programs, each name to the key of `compiled_key`."""
+
+
+class Row(NamedTuple):
+    """A program of a run."""
+
+    run: str
+    phase: str
+    name: str
+    key: str
 
 
 class Shipped(Facts):
     """The content of the committed file."""
 
-    rows: tuple[Row, ...] = ()
     runs: dict[str, RunFacts] = Field(default_factory=dict)
     """The runs by name, NAME@MACHINE."""
-    programs: dict[str, Program] = Field(default_factory=dict)
-    """The programs by sha256."""
-    compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
-    """The results of compiling, by sha256 and layout."""
+    programs: dict[str, Compiled] = Field(default_factory=dict)
+    """The compiled programs by key."""
 
-    def compiled_for(self, row: Row) -> Compiled | None:
-        """Return the result of compiling a row's program; None: it is not compiled yet."""
-        return self.compiled.get(row.program, {}).get(row.layout)
+    @property
+    def rows(self) -> list[Row]:
+        """Every program of every run."""
+        return [
+            Row(run, phase, name, key)
+            for run, facts in self.runs.items()
+            for phase, programs in facts.programs.items()
+            for name, key in programs.items()
+        ]
 
 
 def read_shipped(path: Path = TABLE) -> Shipped:
@@ -117,29 +127,20 @@ def shipped_requests(project: Project) -> list[ProgramRequest]:
     return [request for run in runs for request in requests_of(project.plan(run), None)]
 
 
-def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
-    """Return the table's rows for traced programs."""
-    return [
-        Row(
-            run=each.request.run,
-            phase=each.request.phase,
-            name=each.name,
-            topology=each.request.topology,
-            program=each.program.sha256,
-            layout=TOPOLOGIES[each.request.topology].layout,
-        )
-        for each in programs
-    ]
-
-
 def runs_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RunFacts]:
     """Return the table's facts on the runs of traced programs, by name."""
-    vocabularies = {each.request.run: each.vocabulary for each in programs}
-    return {name: _run_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
+    found: dict[str, RunFacts] = {}
+    for each in sorted(programs, key=lambda each: each.request.run):
+        plan = project.plan(each.request.run)
+        facts = {"fingerprint": plan.fingerprint, "vocabulary": each.vocabulary, **recipe_facts(plan, plan.phases)}
+        run = found.setdefault(plan.name, RunFacts(**facts, programs={}))
+        run.programs.setdefault(each.request.phase, {})[each.name] = key_of(each)
+    return found
 
 
-def _run_facts(plan: Plan, vocabulary: str) -> RunFacts:
-    return RunFacts(fingerprint=plan.fingerprint, vocabulary=vocabulary, **recipe_facts(plan, plan.phases))
+def key_of(program: TracedProgram) -> str:
+    """Return the key of a traced program for its slice, with the compiler that is installed."""
+    return compiled_key(program.program.sha256, TOPOLOGIES[program.request.topology].layout, installed_versions())
 
 
 def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
@@ -149,19 +150,36 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
         RelmError: the recipe has another fingerprint now, or a program was not compiled.
     """
     name = str(RunName.parse(plan.name)._replace(machine=plan.recipe.run.machine))
-    facts, rows = shipped.runs.get(name), [row for row in shipped.rows if row.run == name]
-    if facts is None or not rows:
+    facts = shipped.runs.get(name)
+    if facts is None:
         return None
     if facts.fingerprint != plan.fingerprint:
         raise RelmError(
             f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
         )
+    rows = [row for row in shipped.rows if row.run == name]
+    if lacking := [row for row in rows if row.key not in shipped.programs]:
+        raise RelmError(f"docs/compiled.json: {name} (phase {lacking[0].phase}, {lacking[0].name}) is not compiled")
     return Compilation(
         recipe=plan.run_name,
         **slice_facts(topology_of(plan)),
-        **facts.model_dump(exclude={"fingerprint"}),
-        programs=tuple(_compiled_program(shipped, row) for row in rows),
+        **facts.model_dump(exclude={"fingerprint", "programs"}),
+        programs=tuple(CompiledProgram(phase=row.phase, name=row.name, compiled=shipped.programs[row.key]) for row in rows),
     )
+
+
+def find_compilation(plan: Plan) -> Compilation | None:
+    """Return a run's compiled programs: those of `relm compile` in its folder, else the table's; None: neither has them.
+
+    Raises:
+        RelmError: they belong to another recipe or another version of it, or the file is damaged.
+    """
+    if not plan.compilation.is_file():
+        return shipped_compilation(read_shipped(), plan)
+    found = read_compilation(plan.compilation)
+    if found.recipe != plan.run_name:
+        raise RelmError(f"it belongs to recipe {found.recipe}, not to {plan.name}")
+    return found
 
 
 def current_compilation(
@@ -183,103 +201,62 @@ def current_compilation(
     return found.model_copy(update={"programs": programs}) if programs else None
 
 
-def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
-    compiled = shipped.compiled_for(row)
-    if compiled is None:
-        raise RelmError(f"docs/compiled.json: {row.run} (phase {row.phase}, {row.name}) is not compiled")
-    return CompiledProgram(phase=row.phase, name=row.name, program=shipped.programs[row.program], compiled=compiled)
-
-
-def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose program is not in the table, each program and slice once, the steps of originals first."""
-    found = {(row.program, row.layout): row for row in reversed(rows) if shipped.compiled_for(row) is None}
-    return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.run))
-
-
-def check(shipped: Shipped, rows: Sequence[Row], runs: Mapping[str, RunFacts]) -> None:
-    """Compare the table with the runs' programs of today.
+def check(shipped: Shipped, runs: Mapping[str, RunFacts]) -> None:
+    """Compare the table with the runs' programs of today, whose keys cover the compiler's versions and options.
 
     Raises:
-        RelmError: a program is missing, changed, compiled with other options or versions, or does not fit.
+        RelmError: a run was edited, a program is missing or has another key, or does not fit.
     """
-    before = {(row.run, row.phase, row.name): row for row in shipped.rows}
-    changed = [row for row in rows if before.get((row.run, row.phase, row.name)) != row or shipped.compiled_for(row) is None]
-    if changed or len(rows) != len(shipped.rows):
-        names = ", ".join(dict.fromkeys(f"{row.run} ({row.phase}, {row.name})" for row in changed)) or "a run is gone"
+    missing = {row.run for row in shipped.rows if row.key not in shipped.programs}
+    if stale := sorted(missing | {name for name in {**shipped.runs, **runs} if shipped.runs.get(name) != runs.get(name)}):
         raise RelmError(
-            f"docs/compiled.json is not current: {names}; these runs train with other programs than those compiled. "
-            "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
+            f"docs/compiled.json is not current: {', '.join(stale)}; a recipe, its programs, or the compiler's versions or "
+            "options changed. Run `make compile-all`, which compiles the programs that changed, and commit docs/compiled.json"
         )
-    edited = sorted(name for name in {**shipped.runs, **runs} if shipped.runs.get(name) != runs.get(name))
-    if edited:
-        raise RelmError(
-            f"docs/compiled.json is not current: {', '.join(edited)} was edited, although its programs stayed the same. "
-            "Run `make compile-all`, which compiles nothing then, and commit docs/compiled.json"
-        )
-    older = sorted(
-        {str(found.versions) for row in rows if (found := shipped.compiled_for(row)) is not None} - {str(installed_versions())}
-    )
-    if older:
-        raise RelmError(
-            f"docs/compiled.json was made by {', '.join(older)}, the TPU's environment has {installed_versions()}; delete the "
-            "file, run `make compile-all` and commit it"
-        )
-    otherwise = [
-        row.run for row in rows if (found := shipped.compiled_for(row)) is not None and found.key != _key(shipped, row)
-    ]
-    if otherwise:
-        raise RelmError(
-            f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or recorded by "
-            "another revision; delete the file, run `make compile-all` and commit it"
-        )
-    refused = [row.run for row in rows if (found := shipped.compiled_for(row)) is not None and not found.fits]
-    if refused:
-        raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
-
-
-def _key(shipped: Shipped, row: Row) -> str:
-    return compiled_key(shipped.programs[row.program], row.layout, installed_versions())
+    if refused := sorted({row.run for row in shipped.rows if not shipped.programs[row.key].fits}):
+        raise RelmError(f"docs/compiled.json: {', '.join(refused)} does not fit; see `relm compile NAME`")
 
 
 def compile_missing(
     shipped: Shipped, programs: Sequence[TracedProgram], runs: Mapping[str, RunFacts], path: Path = TABLE
 ) -> Shipped:
     """Compile the missing programs, and write the table after each one, so that an interruption loses at most those running."""
-    rows = rows_of(programs)
-    traced = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
-    made: dict[str, dict[str, Compiled]] = {}
-    for row in rows:
-        if (known := shipped.compiled_for(row)) is not None:
-            made.setdefault(row.program, {})[row.layout] = known
-    programs_by_sha = {each.program.sha256: each.program for each in programs}
-    todo = missing(shipped, rows)
-    facts = {"rows": tuple(rows), "runs": dict(runs), "programs": programs_by_sha}
-    shipped = _written(path, Shipped(**facts, compiled=made))
+    # The steps of originals first.
+    last = sorted(programs, key=lambda each: (each.request.topology == "v3-8", each.name != HELD_OUT, each.request))
+    traced = {key_of(each): each for each in reversed(last)}
+    made = {key: shipped.programs[key] for key in traced if key in shipped.programs}
+    todo = [key for key in traced if key not in made]
+    write_shipped(path, Shipped(runs=dict(runs), programs=made))
     stop = threading.Event()
     with ThreadPoolExecutor(concurrent_compilations()) as pool:
         try:
-            running = {pool.submit(compile_program, traced[row.program, row.layout], stop): row for row in todo}
+            running = {pool.submit(compile_program, traced[key], stop): key for key in todo}
             for number, done in enumerate(as_completed(running), start=1):
-                row = running[done]
-                made.setdefault(row.program, {})[row.layout] = done.result()
-                shipped = _written(path, Shipped(**facts, compiled=made))
+                made[running[done]] = done.result()
+                write_shipped(path, Shipped(runs=dict(runs), programs=made))
                 print(f"{number} of {len(todo)} compiled", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             stop.set()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    return shipped
+    return Shipped(runs=dict(runs), programs=made)
+
+
+def write_shipped(path: Path, shipped: Shipped) -> None:
+    """Write the table, one run or program a line, sorted."""
+    texts = []
+    for part, rows in shipped.model_dump(mode="json", exclude_defaults=True).items():
+        lines = [f" {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items())]
+        joined = ",\n".join(lines)
+        texts.append(f"{json.dumps(part)}: {{\n{joined}\n}}")
+    with atomic_file(path, "w") as file:
+        file.write(f"{{{', '.join(texts)}}}\n")
 
 
 def concurrent_compilations() -> int:
     """Return how many programs are compiled at once: a compiler keeps one core busy, and may take `MEMORY`."""
     return max(1, min(usable_cores(), available_memory() // MEMORY))
-
-
-def _written(path: Path, shipped: Shipped) -> Shipped:
-    write_json(path, shipped.model_dump(mode="json"))
-    return shipped
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -291,7 +268,7 @@ def main(arguments: Sequence[str]) -> int:
             shipped, runs = read_shipped(), runs_of(project, programs)
             if "--check" not in arguments:
                 shipped = compile_missing(shipped, programs, runs)
-            check(shipped, rows_of(programs), runs)
+            check(shipped, runs)
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return 1

@@ -149,7 +149,6 @@ def figures(executable: Any) -> dict[str, Any]:
         },
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
-        "transcendentals": cost.get("transcendentals", 0.0),
     }
 
 

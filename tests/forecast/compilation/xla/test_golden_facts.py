@@ -40,7 +40,7 @@ def test_bert_large_of_transformers_fits_in_float32_with_8_sequences_a_core(thei
     assert made.memory.peak == pytest.approx(13.3e9, rel=0.01)
     assert made.flops == pytest.approx(8.90e12, rel=0.002)
     assert made.memory.shared > 0.99 * made.memory.results
-    assert not made.collectives
+    assert not made.operations
 
 
 def test_with_float32_weights_16_and_all_positions_through_the_vocabulary_it_is_refused(their_step: Any) -> None:

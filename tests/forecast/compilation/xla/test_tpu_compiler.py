@@ -11,7 +11,8 @@ from traced_programs import RECIPE, programs, small
 
 from relm.devices.tpu_options import VARIABLE
 from relm.forecast.compilation.compiling import compile_program, installed_versions
-from relm.forecast.compilation.program_facts import carried_beyond_gradients, refusal_of
+from relm.forecast.compilation.program_facts import refusal_of
+from relm.forecast.compilation.shipped_programs import key_of
 from relm.recipes.topologies import TOPOLOGIES
 
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -76,10 +77,10 @@ def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_pl
     assert made.memory is not None
     assert made.memory.shared > 0.99 * made.memory.results
     assert "all-reduce" in made.operations
-    assert {each.elements for each in made.collectives} >= {50_265 * 64}
-    assert all(each.elements <= step.program.devices for each in carried_beyond_gradients(made.collectives, step.program))
+    assert made.elements >= sum(step.program.parameters)
+    assert all(size <= step.program.devices for size in made.beyond_gradients.values())
     assert not any(made.findings.model_dump().values())
-    assert json.loads((tmp_path / "compiled" / f"{made.key}.json").read_text())["key"] == made.key
+    assert json.loads((tmp_path / "compiled" / f"{key_of(step)}.json").read_text())["program"] == step.program.sha256
 
 
 @pytest.mark.full
@@ -89,4 +90,4 @@ def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_pl
 def test_no_recipes_small_step_moves_activations(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     step = programs(tmp_path, recipe)[recipe, "step"]
-    assert all(each.elements <= 8 for each in carried_beyond_gradients(compile_program(step).collectives, step.program))
+    assert all(size <= 8 for size in compile_program(step).beyond_gradients.values())
