@@ -22,8 +22,6 @@ TINY_LOOP = "--length 16 --batch 2 --steps 10 --repeats 1 --tiny"
 SMALL_MODEL = json.dumps({"model": {"layers": 1, "hidden_size": 32, "heads": 2, "vocabulary_size": 600}})
 # Command lines of the benchmarks that need nothing but themselves.
 ALONE = {
-    "estimate-gpt2": f"estimate.py gpt2 --steps 40 --changes '{SMALL_MODEL}'",
-    "estimate-bert": f"estimate.py bert --steps 40 --changes '{SMALL_MODEL}'",
     "extraction": "extraction.py tests/data/enwiki-sample.xml.bz2 --runs 1 --copies 2",
     "extraction_at_scale": "extraction_at_scale.py tests/data/enwiki-sample.xml.bz2 --copies 1 2 --workers 1 2",
     "gathering": "gathering.py --rows 2000 --rounds 2",

@@ -35,7 +35,7 @@ def made(recipe: str = "on_tpu") -> Compilation:
 
 
 def test_a_recipe_for_a_tpu_is_given_the_command_of_its_compiler(plan: Plan) -> None:
-    text = describe_estimate(plan, None, None, trial=False)
+    text = describe_estimate(plan, None, None)
     assert text.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
     assert [*compiled_lines(Project().plan("tiny"), None, None)] == []
 
@@ -59,7 +59,7 @@ def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatc
 
 def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
-    output = describe_estimate(plan, None, 2.0, trial=False)
+    output = describe_estimate(plan, None, 2.0)
     assert "hours by arithmetic" in output
     assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in output
     assert "at least 4 s: operations 2 s" in output

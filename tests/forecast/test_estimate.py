@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.forecast import trial
 from relm.forecast.estimate import describe_estimate
 from relm.forecast.expected_tokenizer import SENTENCEPIECES, vocabulary
-from relm.forecast.trial import Trial, take_trial
 from relm.recipes.machines import Price
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -57,46 +55,45 @@ def figures(text: str, row: str) -> str:
 
 
 def test_each_phase_has_a_table_and_all_have_a_sum(plans: Project) -> None:
-    output = describe_estimate(plans.plan("two"), None, None, trial=False)
+    output = describe_estimate(plans.plan("two"), None, None)
     assert re.findall(r"^(phase \w+): masked, (\d) steps", output, re.M) == [("phase short", "6"), ("phase long", "2")]
     assert re.findall(r"^  tokens +([\d,]+)", output, re.M) == ["384", "512", "896"]
     each = [float(found) for found in re.findall(r"; ([\d.e+]+) in all$", output, re.M)]
     assert float(figures(output.split("in all\n")[-1], "operations")) == pytest.approx(sum(each), rel=0.01)
     assert figures(output, "vocabulary") == "600 rows; 600 tokens, taken from tokenizer.vocabulary_size; it is not made yet"
     assert re.match(r"at least [\d.]+ kB of .* available, and activations of 2 sequences at once", figures(output, "memory"))
-    assert figures(output, "time here") == "not measured: --trial takes a step here and measures it"
+    assert figures(output, "time here") == "relm rehearse two --phase short measures it"
     assert "published peak in bfloat16 and float32" in output
 
 
 def test_one_phase_alone(plans: Project) -> None:
-    output = describe_estimate(plans.plan("two"), "long", None, trial=False)
+    output = describe_estimate(plans.plan("two"), "long", None)
     assert "phase long" in output
     assert "phase short" not in output
     with pytest.raises(RelmError, match=r"recipe two has no phase 'lnog'; it has short, long"):
-        describe_estimate(plans.plan("two"), "lnog", None, trial=False)
+        describe_estimate(plans.plan("two"), "lnog", None)
 
 
 def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -> None:
     plan = changed(plans, "run: {peak_teraflops: 1.0e-9}")
-    output = describe_estimate(plan, None, 3.0, trial=False)
+    output = describe_estimate(plan, None, 3.0)
     found = float(figures(output.split("in all\n")[-1], "operations")) / 1e3 / 3600
     hours, price = re.match(r"1 +1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(output, "run's own")).groups()
     assert float(hours.replace(",", "")) == pytest.approx(found / 0.2, rel=0.01)
     assert float(price.replace(",", "")) == pytest.approx(3 * found / 0.2, rel=0.01)
     with pytest.raises(RelmError, match=r"--price-per-hour: expected a number from 0 on, found nan"):
-        describe_estimate(plan, None, float("nan"), trial=False)
+        describe_estimate(plan, None, float("nan"))
 
 
 def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
     plan = changed(plans, "run: {device: tpu}")
-    output = describe_estimate(plan, "long", None, trial=True)
+    output = describe_estimate(plan, "long", None)
     assert "of each device, and activations of 2 sequences at once" in figures(output, "memory")
-    assert figures(output, "time here") == "not measured: run.device is tpu"
 
 
 def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_peak(plans: Project) -> None:
     shipped = Project(CHECKOUT)
-    output = describe_estimate(shipped.plan("roberta_base_v3-8@v5e-8"), None, None, trial=False, machines=shipped.machines())
+    output = describe_estimate(shipped.plan("roberta_base_v3-8@v5e-8"), None, None, machines=shipped.machines())
     table = output.partition("hours by arithmetic")[2]
     names = re.findall(r"^  (\S+) +\d+ +\d", table, re.M)
     assert names[:3] == ["v5e-8", "a100", "a100-8"]
@@ -111,7 +108,7 @@ def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_pea
 
 def test_a_machine_without_a_published_peak_has_no_hours(plans: Project) -> None:
     shipped = Project(CHECKOUT)
-    output = describe_estimate(shipped.plan("quickstart@cpu"), None, None, trial=False, machines=shipped.machines())
+    output = describe_estimate(shipped.plan("quickstart@cpu"), None, None, machines=shipped.machines())
     assert figures(output, "cpu").split() == ["1", "none", "published"]
 
 
@@ -119,14 +116,14 @@ def test_the_price_of_a_machine_is_used_where_none_is_given(plans: Project) -> N
     plan = Project(CHECKOUT).plan("bert_large_wikitext103_v3-8_bf16@h100")
     assert plan.machine is not None
     dear = plan.machine.model_copy(update={"price": Price(usd_per_hour=10, date="2026-01-15", source="https://example.org")})
-    row = figures(describe_estimate(plan, None, None, trial=False, machines={"h100": dear}), "h100")
+    row = figures(describe_estimate(plan, None, None, machines={"h100": dear}), "h100")
     hours, price = re.match(r"1 +989.4 +([\d.]+) \(([\d.]+)\)", row).groups()
     assert float(price) == pytest.approx(10 * float(hours), rel=0.01)
 
 
 def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:
     sliced = changed(plans, "run: {device: tpu, topology: v5e-4, micro_batch_size: 4}")
-    output = figures(describe_estimate(sliced, "long", None, trial=False), "memory")
+    output = figures(describe_estimate(sliced, "long", None), "memory")
     assert re.match(r"at least [\d.]+ kB of each device, and activations of 1 sequence at once", output)
 
 
@@ -158,37 +155,16 @@ def test_the_sentencepiece_models_with_a_known_size_are_those_of_the_shipped_fil
     assert sizes == {"t5": 32_100, "mt5": 250_100, "stories260k": 512}
 
 
-def test_the_command_measures_a_step_and_needs_no_data(project: Commands) -> None:
-    done = project.relm("estimate", "smoke/tiny", "--price-per-hour", "2", "--trial")
+def test_the_command_needs_no_data(project: Commands) -> None:
+    done = project.relm("estimate", "smoke/tiny", "--price-per-hour", "2")
     assert done.returncode == 0, done.stderr
-    time = r"s a step \(passes .*, update .*\), [\d,]+ GFLOP/s; measured now in 2 of 2 micro-batches, cpu, "
-    assert re.search(time, figures(done.stdout, "time here"))
-    assert re.match(r"\d+(\.\d+)? MB of .* available; measured, \d+ sequences at once", figures(done.stdout, "memory"))
+    assert re.match(r"at least \d+(\.\d+)? [MG]B of .* available", figures(done.stdout, "memory"))
     assert not (project.folder / "work").exists()
 
 
-def test_the_passes_of_a_trial_are_multiplied_and_its_update_is_not() -> None:
-    assert Trial(micro_batches=2, passes=4.0, update=1.0, memory=None, device="cpu").step_seconds(8) == 17.0
-
-
-def test_an_unknown_vocabulary_is_assumed_in_a_trial_too(plans: Project) -> None:
+def test_an_unknown_vocabulary_is_assumed(plans: Project) -> None:
     (plans.recipes / "letters.yaml").write_text(LETTERS)
-    output = describe_estimate(Project().plan("letters"), None, None, trial=True)
-    assert "256 tokens are ASSUMED" in output
-    assert "; measured, 4 sequences at once" in output
-
-
-def test_a_trial_that_fails_is_not_the_end_of_an_estimate(plans: Project, capfd: pytest.CaptureFixture[str]) -> None:
-    plan = changed(plans, "pretrain: {short: {optimizer: {learning_rate: 1.0e+30}}}")
-    output = describe_estimate(plan, "short", None, trial=True)
-    assert figures(output, "time here") == "not measured: the trial ended with status 1; its message is printed above"
-    assert "expected a finite number" in capfd.readouterr().err
-
-
-def test_a_trial_that_the_kernel_ends_may_have_needed_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "PYTHON", ["sh", "-c", "kill -9 $$"])
-    with pytest.raises(RelmError, match=r"signal 9 ended the trial; a step may need more memory than there is"):
-        take_trial("two", "short", processes=1)
+    assert "256 tokens are ASSUMED" in describe_estimate(Project().plan("letters"), None, None)
 
 
 def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -> None:

@@ -19,9 +19,8 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.prepared_run import Rehearsal
 from relm.forecast.profiling import Event, profile_of
-from relm.forecast.rehearsal import measure_trial, rehearse
+from relm.forecast.rehearsal import rehearse
 from relm.forecast.rehearsal_lines import memory_line
-from relm.forecast.trial import Trial
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
 from tiny_runs import TinyRun
@@ -84,12 +83,12 @@ def test_every_objective_takes_steps_on_generated_examples(objective: str) -> No
 
 
 def test_one_measured_step_is_not_counted_in_the_plural() -> None:
-    assert re.search(r"samples/s, over 1 step of [\d.e-]+ s", rehearse(rehearsal(steps=4)))
+    assert re.search(r"samples/s, over 1 step of [\d.e-]+ s; all 1,000 take [\d.]+ \w+", rehearse(rehearsal(steps=4)))
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
-    output = rehearse(rehearsal(objective, few_micro_batches=True, steps=1))
+    output = rehearse(rehearsal(objective, compile_only=True))
     term = {"causal": "next_token", "masked": "masked_token"}[objective]
     assert f"{term} " in output
     assert f"(a guess among 300: {math.log(300):.3f})" in output
@@ -101,13 +100,13 @@ def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
 def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
     shares = {"pretrain": {"main": {"loss_shares": 4, "loss_normalisation": "per_micro_batch"}}}
     for changes in ({}, shares):
-        output = rehearse(rehearsal(changes=changes, few_micro_batches=True, steps=1))
+        output = rehearse(rehearsal(changes=changes, compile_only=True))
         assert "4 sequences of 24 tokens a step in 2 micro-batches" in output
         assert "the first step took" in output
         assert "speed" not in output
-    output = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, few_micro_batches=True, steps=1))
+    output = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, compile_only=True))
     assert "4 sequences of 24 tokens a step in 2 micro-batches" in output, "a micro-batch is one share"
-    output = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, few_micro_batches=True, steps=1))
+    output = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, compile_only=True))
     assert "8 sequences of 24 tokens a step in 1 micro-batch" in output
 
 
@@ -171,7 +170,7 @@ def test_an_operation_counts_without_those_inside_it() -> None:
 
 @pytest.mark.full
 def test_a_compiled_step_is_rehearsed() -> None:
-    output = rehearse(rehearsal(changes={"run": {"compile": True}}, few_micro_batches=True, steps=1))
+    output = rehearse(rehearsal(changes={"run": {"compile": True}}, compile_only=True))
     assert number(r"; (\d+) compiled programs", output) >= 1
 
 
@@ -180,38 +179,25 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.chdir(tmp_path)
     rehearse(rehearsal(steps=4))
-    rehearse(rehearsal(few_micro_batches=True, steps=1))
+    rehearse(rehearsal(compile_only=True))
     assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
 
 
-@pytest.mark.parametrize("micro_batch_size", [2, 8])
-def test_a_trial_measures_passes_and_update_of_at_most_two_micro_batches(tmp_path: Path, micro_batch_size: int) -> None:
-    changes = {"run": {"micro_batch_size": micro_batch_size}}
-    output = measure_trial(rehearsal(changes=changes), tmp_path / "trial.json")
-    trial = Trial(**json.loads((tmp_path / "trial.json").read_text()))
-    assert output == f"measured steps: 20; {tmp_path / 'trial.json'}"
-    assert trial.micro_batches == (2 if micro_batch_size == 2 else 1)
-    assert 0 < trial.update < 10 * trial.passes
-    assert trial.memory is not None
-    assert trial.memory > 50e6
-    assert trial.device.startswith("cpu, ")
-
-
-TRIAL = """
-import json, sys
+REHEARSAL = """
+import sys
 from pathlib import Path
 from relm.examples.manifest import TokenizerFacts
 from relm.recipes.recipe import Recipe
 from relm.forecast.prepared_run import Rehearsal
-from relm.forecast.rehearsal import measure_trial
+from relm.forecast.rehearsal import rehearse
 recipe = Recipe.model_validate_json(Path(sys.argv[1]).read_text())
-measure_trial(Rehearsal(recipe, "main", TokenizerFacts("", 257, 256, {"end_of_text": 256})), Path(sys.argv[2]))
+print(rehearse(Rehearsal(recipe, "main", TokenizerFacts("", 257, 256, {"end_of_text": 256}), steps=4)))
 """
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("micro_batch_size", [None, 4])
-def test_a_trial_holds_as_much_memory_as_a_real_run(tmp_path: Path, examples: Path, micro_batch_size: int | None) -> None:
+def test_a_rehearsal_holds_as_much_memory_as_a_real_run(tmp_path: Path, examples: Path, micro_batch_size: int | None) -> None:
     model = {"layers": 6, "heads": 6, "hidden_size": 384, "positions": 128, "vocabulary_size": 24_000}
     pretrain = {"main": {"sequence_length": 128, "steps": 4}}
     changes = {"model": model, "pretrain": pretrain, "run": {"micro_batch_size": micro_batch_size, "log_interval": 1}}
@@ -222,9 +208,10 @@ def test_a_trial_holds_as_much_memory_as_a_real_run(tmp_path: Path, examples: Pa
         time.sleep(0.01)
     assert process.returncode == 0
     (tmp_path / "recipe.json").write_text(run.recipe.model_dump_json())
-    subprocess.run([sys.executable, "-c", TRIAL, tmp_path / "recipe.json", tmp_path / "trial.json"], check=True)
-    trial = Trial(**json.loads((tmp_path / "trial.json").read_text()))
-    assert trial.memory == pytest.approx(peak, rel=0.15)
+    command = [sys.executable, "-c", REHEARSAL, tmp_path / "recipe.json"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    number, unit = re.search(r"memory: ([\d.]+) ([MG]B) at most", output).groups()
+    assert float(number) * {"MB": 1e6, "GB": 1e9}[unit] == pytest.approx(peak, rel=0.15)
 
 
 def high_water_mark(process: int) -> int:
@@ -289,10 +276,6 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
         (["tiny", "--compile-only", "--profile", "t.json"], "leave --profile or --compile-only out"),
         (["tiny", "--profile", "recipes"], "--profile recipes: cannot be written as a file"),
         (["tiny", "--profile", "recipes/tiny.yaml/t.json"], "t.json: cannot be written as a file"),
-        (
-            ["tiny", "--trial", "t.json", "--steps", "9"],
-            "--trial takes steps of its own kind on generated examples; leave --steps",
-        ),
         (["tiny", "--manifest", "nowhere.json"], "no such file: nowhere.json"),
         (["tiny", "--tokenizer", "recipes/tiny.yaml"], "recipes/tiny.yaml"),
         (["tyni"], "did you mean results/tiny?"),
@@ -342,7 +325,7 @@ def test_compile_only_takes_no_update_on_a_device_that_takes_whole_updates(monke
 
     monkeypatch.setattr(IpuDevice, "take_updates", lambda device, call: pytest.fail("an update was taken"))
     monkeypatch.setattr(IpuDevice, "load_updates", lambda device, *tensors: pytest.fail("there may be no IPU to load"))
-    output = rehearse(rehearsal(changes=PIPELINE, steps=1, few_micro_batches=True, compile_only=True))
+    output = rehearse(rehearsal(changes=PIPELINE, compile_only=True))
     assert "in 12 micro-batches" in output, "the program depends on their count"
     assert output.splitlines()[-1] == "compiled in 0.0 s; no update was taken"
 

@@ -1,7 +1,7 @@
 """An estimate of a recipe's cost before it is run: parameters, operations, memory, disk, time and money.
 
-It needs the recipe alone and no data. Operations, disk, and memory are arithmetic, which bounds activations from above;
-the memory and the time on this machine are measured by a trial, on request. No torch is imported.
+It needs the recipe alone and no data. All figures are arithmetic, which bounds activations from above; `relm rehearse` measures
+memory and time on this machine. No torch is imported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +18,7 @@ from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.forecast.micro_batch_choice import format_at_once
 from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
 from relm.forecast.pipeline_table import pipeline_lines
-from relm.forecast.trial import Trial, take_trial
-from relm.formatting import format_bytes, format_duration, format_row
+from relm.formatting import format_bytes, format_row
 from relm.limits import available_memory, free_disk
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
@@ -30,8 +29,7 @@ from relm.recipes.run import Run
 from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
-from relm.training.micro_batches import micro_batch_size
-from relm.training.resources import disk_bytes, require_state_memory, sequences_per_device, state_bytes
+from relm.training.resources import disk_bytes, sequences_per_device, state_bytes
 
 
 class PhaseEstimate(NamedTuple):
@@ -42,8 +40,6 @@ class PhaseEstimate(NamedTuple):
     run: Run
     operations: Operations
     """The operations of a step."""
-    trial: Trial | str
-    """The trial on this machine, or the reason why there was none."""
     fit: MemoryVerdict
     """The verdict on the memory of the machine's devices."""
 
@@ -52,24 +48,11 @@ class PhaseEstimate(NamedTuple):
         """The tokens of all steps, padding included; for an encoder and decoder those of the encoder."""
         return self.phase.steps * self.phase.global_batch_size * self.phase.sequence_length
 
-    @property
-    def micro_batches(self) -> int:
-        """The count of one process's micro-batches in a step."""
-        size = micro_batch_size(self.phase, self.run.micro_batch_size, self.run.processes)
-        return self.phase.global_batch_size // self.run.processes // size
-
-    @property
-    def seconds(self) -> float | None:
-        """The seconds of all steps on this machine; None: they were not measured."""
-        return self.phase.steps * self.trial.step_seconds(self.micro_batches) if isinstance(self.trial, Trial) else None
-
 
 def describe_estimate(
     plan: Plan,
     only: str | None,
     price: float | None,
-    *,
-    trial: bool,
     machines: Mapping[str, Machine] | None = None,
 ) -> str:
     """Return a table for each phase, and for all of them together.
@@ -77,7 +60,6 @@ def describe_estimate(
     Args:
         only: one phase; None: all of them.
         price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
-        trial: take and measure a step of each phase on this machine.
         machines: the machines by name, for which hours are computed; None: that of the plan alone.
 
     Raises:
@@ -99,30 +81,19 @@ def describe_estimate(
     ]
     estimates = []
     for name in plan.phases if only is None else [only]:
-        estimates.append(_phase_estimate(plan, name, config, tokenizer, trial))
+        estimates.append(_phase_estimate(plan, name, config, tokenizer))
         lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
     known = machines or ({} if plan.machine is None else {str(plan.recipe.run.machine): plan.machine})
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
-    lines += ["", *_total_lines(seeds * estimates, price, seeds), *machine_lines(work, plan.recipe.run, known, price)]
+    lines += ["", *_total_lines(seeds * estimates, seeds), *machine_lines(work, plan.recipe.run, known, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price)])
 
 
-def _phase_estimate(
-    plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts, wants_trial: bool
-) -> PhaseEstimate:
+def _phase_estimate(plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts) -> PhaseEstimate:
     fit = judge_memory(plan, name, tokenizer)
     phase, run = plan.recipe.pretrain[name], fit.plan.recipe.run
-    trial: Trial | str = "not measured: --trial takes a step here and measures it"
-    if not DEVICES[run.device].takes_trials:
-        trial = f"not measured: run.device is {run.device}"
-    elif wants_trial:
-        try:
-            require_state_memory(config, phase, run)
-            trial = take_trial(plan.name, name, run.processes)
-        except RelmError as error:
-            trial = f"not measured: {error}"
-    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial, fit)
+    return PhaseEstimate(name, phase, run, operations(config, phase, run), fit)
 
 
 def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> Iterator[str]:
@@ -154,17 +125,13 @@ def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> 
         f"{format_bytes(files.total)} of {format_bytes(free)} free: {files.checkpoints} checkpoints of "
         f"{format_bytes(files.checkpoint)} and a model of {format_bytes(files.model)}{_warning(files.total, free)}",
     )
-    yield format_row("time here", _format_time(estimate))
+    yield format_row("time here", f"relm rehearse {estimate.fit.plan.name} --phase {estimate.name} measures it")
 
 
 def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[str]:
-    phase, run, trial = estimate.phase, estimate.run, estimate.trial
+    phase, run = estimate.phase, estimate.run
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
-    at_once = format_at_once(sequences)
-    if isinstance(trial, Trial) and trial.memory is not None:
-        yield format_row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
-    else:
-        yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
+    yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {format_at_once(sequences)}")
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
     activations = activation_bytes(config, phase, run, sequences)
     most = f", activations at most {format_bytes(activations)}" if activations else ""
@@ -187,25 +154,8 @@ def _warning(needed: int, available: int) -> str:
     return " -- TOO LITTLE" if needed > available else ""
 
 
-def _format_time(estimate: PhaseEstimate) -> str:
-    trial, count = estimate.trial, estimate.micro_batches
-    if isinstance(trial, str) or estimate.seconds is None:
-        return str(trial)
-    step = trial.step_seconds(count)
-    rate = estimate.operations.hardware / step / 1e9
-    return (
-        f"{format_duration(estimate.seconds)}: {step:.3g} s a step (passes {step - trial.update:.3g}, update "
-        f"{trial.update:.3g}), {rate:,.0f} GFLOP/s; measured now in {trial.micro_batches} of {count:,} "
-        f"micro-batch{'' if count == 1 else 'es'}, {trial.device}"
-    )
-
-
-def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None, seeds: int) -> Iterator[str]:
+def _total_lines(estimates: Sequence[PhaseEstimate], seeds: int) -> Iterator[str]:
     """Yield the sums over all phases of all seeds."""
     yield "in all" if seeds == 1 else f"in all, {seeds} runs with a seed each, hours included; disk is that of one run"
     yield format_row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
     yield format_row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
-    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
-    if len(seconds) == len(estimates):
-        cost = "" if price is None else f", {price * sum(seconds) / 3600:,.2f} at {price:g} an hour"
-        yield format_row("time here", f"{format_duration(sum(seconds))}{cost}")

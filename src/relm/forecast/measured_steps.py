@@ -5,9 +5,6 @@ import math
 import time
 from collections.abc import Iterator
 
-from torch.optim import Optimizer
-
-from relm.devices.contract import Device
 from relm.forecast.prepared_run import PreparedRun
 from relm.progress import ProgressBar
 from relm.training.input import Round
@@ -38,13 +35,13 @@ class StepMeasurements:
     """Peak memory in bytes; None: the device does not report it."""
 
 
-def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up: int = WARM_UP) -> StepMeasurements:
+def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int) -> StepMeasurements:
     """Take steps as the loop does; read the clock after the first round, after the warm-up, and at the end."""
     run, device, meter = ready.run, ready.run.device, ready.learner.meter
     clock = {0: time.perf_counter()}
     first_terms, first_loss = {}, math.nan
     length = device.updates_per_call
-    count, warm_up = -(-count // length), -(-warm_up // length)
+    count, warm_up = -(-count // length), -(-WARM_UP // length)
     for number in ProgressBar(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
         ready.updates.take(next(inputs))
         if number in (1, warm_up, count):
@@ -66,21 +63,3 @@ def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up:
         programs=device.programs(),
         memory=device.peak_memory(),
     )
-
-
-class UpdateClock:
-    """The seconds of each of an optimizer's updates, with the device synchronised before and after it."""
-
-    def __init__(self, device: Device, optimizer: Optimizer) -> None:
-        self.seconds: list[float] = []
-        self._device, self._begun = device, math.nan
-        optimizer.register_step_pre_hook(self._begin)
-        optimizer.register_step_post_hook(self._end)
-
-    def _begin(self, *unused: object) -> None:
-        self._device.synchronise()
-        self._begun = time.perf_counter()
-
-    def _end(self, *unused: object) -> None:
-        self._device.synchronise()
-        self.seconds.append(time.perf_counter() - self._begun)

@@ -26,7 +26,7 @@ from relm.training.updates import DeviceUpdates, Updates, open_updates
 
 # Default of --steps.
 STEPS = 10
-# The most micro-batches in a step of a trial or of --compile-only: the second adds to the gradients of the first.
+# The most micro-batches in a step of --compile-only: the second adds to the gradients of the first.
 FEW_MICRO_BATCHES = 2
 
 
@@ -42,16 +42,15 @@ class Rehearsal:
     """The manifest of real examples; None: they are generated."""
     steps: int = STEPS
     """The count of steps, those of the warm-up included."""
-    few_micro_batches: bool = False
-    """Each step has at most two micro-batches: the first step compiles every program and reaches the peak memory."""
     compile_only: bool = False
-    """Stop once everything is compiled; a device that takes whole updates need not be attached to this machine."""
+    """Take one step of at most two micro-batches, which compiles every program and reaches the peak memory. A device that takes
+    whole updates only compiles, and need not be attached to this machine."""
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
 
     def resolve(self, device: Device) -> "tuple[Rehearsal, Phase]":
         """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
-        if not self.few_micro_batches or isinstance(device, UpdatingDevice):
+        if not self.compile_only or isinstance(device, UpdatingDevice):
             return self, self.recipe.pretrain[self.phase]
         recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
         return dataclasses.replace(self, recipe=recipe), settings

@@ -4,32 +4,23 @@ The examples are generated, so that nothing has to be downloaded or pregenerated
 random: their values do not change the speed. Nothing is written into any run folder.
 """
 
-import dataclasses
 import os
-import statistics
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.forecast.measured_steps import UpdateClock, take_steps
+from relm.forecast.measured_steps import take_steps
 from relm.forecast.prepared_run import PreparedRun, Rehearsal, micro_batch_count, prepare, read_ahead
 from relm.forecast.profiling import Profile, profile_steps
-from relm.forecast.rehearsal_lines import describe_device, describe_request, describe_steps
-from relm.forecast.trial import Trial, write_trial
+from relm.forecast.rehearsal_lines import describe_request, describe_steps
 from relm.limits import nearest_existing
-from relm.models.configuration import Configuration
-from relm.recipes.recipe import Phase
-from relm.training.arithmetic import model_flops
 from relm.training.input import Reader, Round
 from relm.training.loop import WARM_UP
 from relm.training.updates import DeviceUpdates, Forward, TorchUpdates, Updates, take_step
 
 # Steps that --profile traces after the others, fewer where a step has many micro-batches: a trace must fit into memory.
 PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
-# Operations of the steps that a trial measures, at least one step: some seconds on a few cores, and equal on all ranks. Before
-# them it takes one step that compiles, and allocates memory for the first time.
-TRIAL_OPERATIONS, MOST_TRIAL_STEPS = 5e10, 20
 
 
 def rehearse(rehearsal: Rehearsal) -> str:
@@ -39,7 +30,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
         RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is not a number.
     """
     with prepare(rehearsal) as ready:
-        run, count = ready.run, rehearsal.steps
+        run, count = ready.run, 1 if rehearsal.compile_only else rehearsal.steps
         if rehearsal.compile_only and isinstance(ready.updates, DeviceUpdates):
             return "\n".join(compile_updates(ready, ready.updates))
         if rehearsal.trace is not None:
@@ -51,30 +42,6 @@ def rehearse(rehearsal: Rehearsal) -> str:
             if rehearsal.trace is not None:
                 lines += trace_steps(ready, inputs, profiled, rehearsal.trace).lines()
     return "\n".join(lines)
-
-
-def measure_trial(rehearsal: Rehearsal, output: Path) -> str:
-    """Take one step unmeasured, measure one or more, and write a `Trial` of the latter.
-
-    Raises:
-        RelmError: as `rehearse`.
-    """
-    with prepare(dataclasses.replace(rehearsal, few_micro_batches=True)) as ready:
-        run, clock = ready.run, UpdateClock(ready.run.device, ready.learner.optimizer)
-        count = 1 + trial_step_count(ready.config, run.settings)
-        with closing(read_ahead(run.reader, count)) as inputs:
-            steps = take_steps(ready, inputs, count, warm_up=1)
-        update = statistics.mean(clock.seconds[1:])
-        device = describe_device(run.device)
-        trial = Trial(micro_batch_count(run.reader), steps.seconds - update, update, steps.memory, device)
-        if run.writes:
-            write_trial(output, trial)
-    return f"measured steps: {steps.steady}; {output}"
-
-
-def trial_step_count(config: Configuration, settings: Phase) -> int:
-    """Return how many steps of a trial are measured."""
-    return max(1, min(MOST_TRIAL_STEPS, int(TRIAL_OPERATIONS / model_flops(config, settings))))
 
 
 def compile_updates(ready: PreparedRun, updates: DeviceUpdates) -> list[str]:

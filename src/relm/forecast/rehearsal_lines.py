@@ -5,7 +5,7 @@ import math
 from relm.devices.contract import Device, UpdatingDevice
 from relm.forecast.measured_steps import StepMeasurements
 from relm.forecast.prepared_run import PreparedRun, micro_batch_count
-from relm.formatting import format_bytes
+from relm.formatting import format_bytes, format_duration
 from relm.models.configuration import Configuration
 from relm.recipes.recipe import Phase
 from relm.training.phase_run import PhaseRun
@@ -47,7 +47,7 @@ def describe_speed(run: PhaseRun, steps: StepMeasurements) -> str:
     return (
         f"speed: {rate:,.3g} steps/s, {rate * run.tokens_per_step:,.0f} tokens/s, "
         f"{rate * run.settings.global_batch_size:,.1f} samples/s, over {steps.steady} step{'s' * (steps.steady != 1)} of "
-        f"{steps.seconds:.4g} s"
+        f"{steps.seconds:.4g} s; all {run.settings.steps:,} take {format_duration(run.settings.steps * steps.seconds)}"
     )
 
 

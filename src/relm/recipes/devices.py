@@ -57,8 +57,6 @@ class DeviceDeclaration:
     """Share of a device's memory that training cannot use."""
     float32_products: Mapping[str, str] = field(default_factory=dict)
     """Precision of matrix products of float32 tensors -> their arithmetic, as a sentence continues after "multiplied"."""
-    takes_trials: bool = False
-    """`relm estimate --trial` can measure a training step on it."""
     one_process_each: bool = False
     """Each accelerator has a process of its own; otherwise one process of a host drives all of its accelerators."""
     compiles: bool = False
@@ -104,7 +102,6 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         attention="products",
         float32_products={"highest": "in float32"},
         reserved_gib=0.5,  # Python, torch and its libraries
-        takes_trials=True,
         runs_torch=True,
         float32_matmul_precision="highest",
     ),
@@ -119,7 +116,6 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         image="cuda",
         builds_with_network=True,  # compilers, from the package mirror of its base
         evaluation_batch_tokens=16_384,  # a GPU idles with fewer
-        takes_trials=True,
         # A context with its kernels, workspaces of cuBLAS, buffers of NCCL; blocks that the allocator cannot use.
         reserved_gib=1.0,
         float32_products={"highest": "in float32, without TF32", "high": "in TF32"},

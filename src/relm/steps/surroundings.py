@@ -36,7 +36,7 @@ def estimate_job(a: Arguments) -> Job:
     from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, trial=a.trial, machines=Project().machines()))
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, Project().machines()))
 
 
 def compile_job(a: Arguments) -> Job:
@@ -109,12 +109,10 @@ STEPS: dict[str, Step] = {
             RECIPE,
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
-            argument("--trial", action="store_true", help="take a step of each phase here: measure its memory and time"),
         ],
         estimate_job,
         records=False,
-        epilog="With --trial a process of its own takes some steps of each phase on this CPU or GPU, at full size but of "
-        "at most two micro-batches, and measures them. For a TPU ask `relm compile`.",
+        epilog="All of it is arithmetic. `relm rehearse` measures memory and time here; for a TPU ask `relm compile`.",
         group="forecast",
     ),
     "compile": Step(

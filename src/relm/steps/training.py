@@ -124,28 +124,6 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
         )
 
 
-def require_plain_trial(a: Arguments) -> None:
-    """Raise an error if a trial has options of other rehearsals, which would change its measurements."""
-    others = {"--steps": a.steps, "--compile-only": a.compile_only, "--profile": a.profile}
-    others |= {"--manifest": a.manifest, "--tokenizer": a.tokenizer}
-    extra = next((name for name, value in others.items() if value), None)
-    if a.trial is not None and extra:
-        raise RelmError(f"--trial takes steps of its own kind on generated examples; leave {extra} or --trial out")
-
-
-def trial_of(plan: Plan, phase: str, output: Path) -> str:
-    """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
-    from relm.forecast.expected_tokenizer import vocabulary
-    from relm.forecast.machine_micro_batch import fill_in_micro_batch
-    from relm.forecast.prepared_run import Rehearsal
-    from relm.forecast.rehearsal import measure_trial
-    from relm.training.interruption import stop_with_parent
-
-    stop_with_parent()
-    tokenizer = vocabulary(plan)[0]
-    return measure_trial(Rehearsal(fill_in_micro_batch(plan, phase, tokenizer)[0].recipe, phase, tokenizer), output)
-
-
 def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
@@ -158,21 +136,16 @@ def rehearse_job(a: Arguments) -> Job:
     if phase not in plan.phases:
         raise RelmError(f"recipe {a.recipe} has no phase {phase!r}; it has {', '.join(plan.phases)}")
     require_options(a.steps, a.compile_only, a.profile)
-    if a.trial is not None:
-        require_plain_trial(a)
-        return Job(lambda: trial_of(plan, phase, a.trial))
 
     def run() -> str:
         tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
-        steps = 1 if a.compile_only else a.steps or STEPS
         fitted, choice = fill_in_micro_batch(plan, phase, tokenizer)
         wanted = Rehearsal(
             fitted.recipe,
             phase,
             tokenizer,
             a.manifest,
-            steps,
-            few_micro_batches=a.compile_only,
+            a.steps or STEPS,
             compile_only=a.compile_only,
             trace=a.profile,
         )
@@ -221,7 +194,6 @@ STEPS: dict[str, Step] = {
             argument("--phase", metavar="PHASE", help="which phase; default: the first"),
             argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
             argument("--compile-only", action="store_true", help="stop once everything is compiled and fits into memory"),
-            path("--trial", "measure steps of at most two micro-batches, and write the figures as JSON", required=False),
             path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
             path("--manifest", "of real examples; default: they are generated", required=False),
             path("--tokenizer", "tokenizer.json; default: the manifest's, the recipe's, or what is expected", required=False),

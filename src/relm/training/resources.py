@@ -1,7 +1,7 @@
 """The memory and disk that a phase needs at least, by arithmetic, compared with the machine's before it begins.
 
-Activations are not counted here: `relm.training.activations` bounds them from above, and a trial (`relm estimate --trial`,
-`relm rehearse`) measures them. Imports no torch.
+Activations are not counted here: `relm.training.activations` bounds them from above, and `relm rehearse` measures them. Imports
+no torch.
 """
 
 from collections.abc import Iterator

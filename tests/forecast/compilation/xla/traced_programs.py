@@ -42,7 +42,7 @@ from relm.recipes.project import Project
 from relm.forecast.prepared_run import Rehearsal
 from relm.forecast.rehearsal import rehearse
 plan = Project().plan({recipe!r})
-print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer_of(plan)[0], few_micro_batches=True, steps=1)))
+print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer_of(plan)[0], compile_only=True)))
 """
 
 
