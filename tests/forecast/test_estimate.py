@@ -55,7 +55,7 @@ def figures(text: str, row: str) -> str:
 
 
 def test_each_phase_has_a_table_and_all_have_a_sum(plans: Project) -> None:
-    output = describe_estimate(plans.plan("two"), None, None)
+    output = describe_estimate(plans.plan("two"), None)
     assert re.findall(r"^(phase \w+): masked, (\d) steps", output, re.M) == [("phase short", "6"), ("phase long", "2")]
     assert re.findall(r"^  tokens +([\d,]+)", output, re.M) == ["384", "512", "896"]
     each = [float(found) for found in re.findall(r"; ([\d.e+]+) in all$", output, re.M)]
@@ -66,34 +66,26 @@ def test_each_phase_has_a_table_and_all_have_a_sum(plans: Project) -> None:
     assert "published peak in bfloat16 and float32" in output
 
 
-def test_one_phase_alone(plans: Project) -> None:
-    output = describe_estimate(plans.plan("two"), "long", None)
-    assert "phase long" in output
-    assert "phase short" not in output
-    with pytest.raises(RelmError, match=r"recipe two has no phase 'lnog'; it has short, long"):
-        describe_estimate(plans.plan("two"), "lnog", None)
-
-
 def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -> None:
     plan = changed(plans, "run: {peak_teraflops: 1.0e-9}")
-    output = describe_estimate(plan, None, 3.0)
+    output = describe_estimate(plan, 3.0)
     found = float(figures(output.split("in all\n")[-1], "operations")) / 1e3 / 3600
     hours, price = re.match(r"1 +1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(output, "run's own")).groups()
     assert float(hours.replace(",", "")) == pytest.approx(found / 0.2, rel=0.01)
     assert float(price.replace(",", "")) == pytest.approx(3 * found / 0.2, rel=0.01)
     with pytest.raises(RelmError, match=r"--price-per-hour: expected a number from 0 on, found nan"):
-        describe_estimate(plan, None, float("nan"))
+        describe_estimate(plan, float("nan"))
 
 
 def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
     plan = changed(plans, "run: {device: tpu}")
-    output = describe_estimate(plan, "long", None)
+    output = describe_estimate(plan, None)
     assert "of each device, and activations of 2 sequences at once" in figures(output, "memory")
 
 
 def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_peak(plans: Project) -> None:
     shipped = Project(CHECKOUT)
-    output = describe_estimate(shipped.plan("roberta_base_v3-8@v5e-8"), None, None, machines=shipped.machines())
+    output = describe_estimate(shipped.plan("roberta_base_v3-8@v5e-8"), None, machines=shipped.machines())
     table = output.partition("hours by arithmetic")[2]
     names = re.findall(r"^  (\S+) +\d+ +\d", table, re.M)
     assert names[:3] == ["v5e-8", "a100", "a100-8"]
@@ -108,7 +100,7 @@ def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_pea
 
 def test_a_machine_without_a_published_peak_has_no_hours(plans: Project) -> None:
     shipped = Project(CHECKOUT)
-    output = describe_estimate(shipped.plan("quickstart@cpu"), None, None, machines=shipped.machines())
+    output = describe_estimate(shipped.plan("quickstart@cpu"), None, machines=shipped.machines())
     assert figures(output, "cpu").split() == ["1", "none", "published"]
 
 
@@ -116,14 +108,14 @@ def test_the_price_of_a_machine_is_used_where_none_is_given(plans: Project) -> N
     plan = Project(CHECKOUT).plan("bert_large_wikitext103_v3-8_bf16@h100")
     assert plan.machine is not None
     dear = plan.machine.model_copy(update={"price": Price(usd_per_hour=10, date="2026-01-15", source="https://example.org")})
-    row = figures(describe_estimate(plan, None, None, machines={"h100": dear}), "h100")
+    row = figures(describe_estimate(plan, None, machines={"h100": dear}), "h100")
     hours, price = re.match(r"1 +989.4 +([\d.]+) \(([\d.]+)\)", row).groups()
     assert float(price) == pytest.approx(10 * float(hours), rel=0.01)
 
 
 def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:
     sliced = changed(plans, "run: {device: tpu, topology: v5e-4, micro_batch_size: 4}")
-    output = figures(describe_estimate(sliced, "long", None), "memory")
+    output = figures(describe_estimate(sliced, None), "memory")
     assert re.match(r"at least [\d.]+ kB of each device, and activations of 1 sequence at once", output)
 
 
@@ -164,7 +156,7 @@ def test_the_command_needs_no_data(project: Commands) -> None:
 
 def test_an_unknown_vocabulary_is_assumed(plans: Project) -> None:
     (plans.recipes / "letters.yaml").write_text(LETTERS)
-    assert "256 tokens are ASSUMED" in describe_estimate(Project().plan("letters"), None, None)
+    assert "256 tokens are ASSUMED" in describe_estimate(Project().plan("letters"), None)
 
 
 def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -> None:

@@ -102,14 +102,14 @@ def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> N
 
 
 def test_an_estimate_tells_of_the_size_or_that_none_fits(folder: Path) -> None:
-    found = describe_estimate(Project(folder).plan("tiny@small"), None, None)
+    found = describe_estimate(Project(folder).plan("tiny@small"), None)
     assert "activations of 2 sequences at once" in found
     assert "activations at most" in found
     assert "fits         yes: 2 sequences at once: " in found
     write_machine(folder, 0.5)
-    refused = describe_estimate(Project(folder).plan("tiny@small"), None, None)
+    refused = describe_estimate(Project(folder).plan("tiny@small"), None)
     assert "fits         NO: one sequence on each device of small needs" in refused
-    assert "  fits" not in describe_estimate(Project(folder).plan("tiny"), None, None)
+    assert "  fits" not in describe_estimate(Project(folder).plan("tiny"), None)
 
 
 def test_the_compiler_is_asked_about_the_size_that_training_would_choose(folder: Path) -> None:

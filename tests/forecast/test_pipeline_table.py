@@ -45,19 +45,19 @@ position embedding, layers 0-1, head
     ("name", "expected"), [("gpt2_small_pod16", GPT2_SMALL), ("bert_tiny_ipu", BERT_TINY)], ids=["gpt2", "bert"]
 )
 def test_an_estimate_has_a_row_for_each_ipu(name: str, expected: str) -> None:
-    lines = describe_estimate(Project(CHECKOUT).plan(name), None, None)
+    lines = describe_estimate(Project(CHECKOUT).plan(name), None)
     assert expected in lines
     assert "activations of" not in lines  # the memory of a device that computes the whole model
 
 
 def test_a_twins_estimate_has_the_memory_of_the_simulator_and_no_verdict_on_ipus() -> None:
-    lines = describe_estimate(Project(CHECKOUT).plan("smoke/gpt2_small_pod16"), None, None)
+    lines = describe_estimate(Project(CHECKOUT).plan("smoke/gpt2_small_pod16"), None)
     assert "available, and activations of 1 sequence at once" in lines
     assert re.search(r"^  memory +IPU 0 needs [\d.]+ MB by arithmetic; its memory is not known$", lines, re.M)
 
 
 def test_each_phase_has_its_own_micro_batches() -> None:
-    lines = describe_estimate(Project(CHECKOUT).plan("bert_large_pod64"), None, None)
+    lines = describe_estimate(Project(CHECKOUT).plan("bert_large_pod64"), None)
     assert re.findall(r"^  update +(.*) on each replica", lines, re.M) == [
         "520 micro-batches (at least 9) of 8 sequences",
         "520 micro-batches (at least 9) of 2 sequences",
@@ -67,7 +67,7 @@ def test_each_phase_has_its_own_micro_batches() -> None:
 def test_hours_are_those_of_the_pipelines_precision_and_of_layers_computed_twice() -> None:
     """2.51e18 operations at 20 % of 16 x 250 TFLOP/s."""
     project = Project(CHECKOUT)
-    lines = describe_estimate(project.plan("gpt2_small_pod16"), None, None, machines=project.machines())
+    lines = describe_estimate(project.plan("gpt2_small_pod16"), None, machines=project.machines())
     assert re.search(r"^  pod16 +16 +250 +0\.87 ", lines, re.M)
     assert "once more for activations that are not kept; 2.51e+18 in all" in lines
     assert not re.search(r"^  (ipu|pod64) ", lines, re.M)  # the pipeline is for pod16

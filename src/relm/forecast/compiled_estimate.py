@@ -9,19 +9,18 @@ from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 
 
-def compiled_lines(plan: Plan, only: str | None, price: float | None) -> Iterator[str]:
+def compiled_lines(plan: Plan, price: float | None) -> Iterator[str]:
     """Yield the consequences of compiled programs, after an empty line; nothing for a recipe that is not meant for a TPU.
 
     A line says so where they belong to another version of the recipe.
 
     Args:
-        only: one phase; None: all.
         price: the price of an hour of one chip.
     """
     again, found = f"relm compile {plan.name} --output {plan.compilation}", list[str]()
     try:
         if (compilation := find_compilation(plan)) is not None:
-            found = [*consequences_lines(compilation, plan.recipe, only, price)]
+            found = [*consequences_lines(compilation, plan.recipe, price)]
         elif "compile" in DEVICES[plan.recipe.run.device].steps:
             found = [f"the TPU's own compiler reports, without a TPU, whether it fits and how many bytes a step moves: {again}"]
     except RelmError as error:

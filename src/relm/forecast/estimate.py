@@ -51,22 +51,18 @@ class PhaseEstimate(NamedTuple):
 
 def describe_estimate(
     plan: Plan,
-    only: str | None,
     price: float | None,
     machines: Mapping[str, Machine] | None = None,
 ) -> str:
     """Return a table for each phase, and for all of them together.
 
     Args:
-        only: one phase; None: all of them.
         price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
         machines: the machines by name, for which hours are computed; None: that of the plan alone.
 
     Raises:
-        RelmError: the phase is unknown, the price is negative or infinite, or the recipe describes no model.
+        RelmError: the price is negative or infinite, or the recipe describes no model.
     """
-    if only is not None and only not in plan.phases:
-        raise RelmError(f"recipe {plan.name} has no phase {only!r}; it has {', '.join(plan.phases)}")
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")
     tokenizer, origin = vocabulary(plan)
@@ -80,14 +76,14 @@ def describe_estimate(
         format_row("parameters", f"{kinds.total:,}: {counts}"),
     ]
     estimates = []
-    for name in plan.phases if only is None else [only]:
+    for name in plan.phases:
         estimates.append(_phase_estimate(plan, name, config, tokenizer))
         lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
     known = machines or ({} if plan.machine is None else {str(plan.recipe.run.machine): plan.machine})
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(seeds * estimates, seeds), *machine_lines(work, plan.recipe.run, known, price)]
-    return "\n".join([*lines, *compiled_lines(plan, only, price)])
+    return "\n".join([*lines, *compiled_lines(plan, price)])
 
 
 def _phase_estimate(plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts) -> PhaseEstimate:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.errors import RelmError
-from relm.examples.manifest import TokenizerFacts, read_manifest
+from relm.examples.manifest import TokenizerFacts
 from relm.recipes.plan import Plan
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
@@ -45,22 +45,15 @@ SENTENCEPIECES = {
 }
 
 
-def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | None = None) -> tuple[TokenizerFacts, str]:
+def tokenizer_of(plan: Plan) -> tuple[TokenizerFacts, str]:
     """Return facts on the tokenizer that a recipe is trained with, and a phrase that states their source.
 
-    They come from the files given; else from the recipe's own tokenizer where it exists already; else from the recipe and the
-    kind of tokenizer.
+    They come from the recipe's own tokenizer where it exists already; else from the recipe and the kind of tokenizer.
 
     Raises:
-        RelmError: the files do not belong together, or the count of tokens is not known.
+        RelmError: the count of tokens is not known.
     """
-    if manifest is not None:
-        from relm.training.loop import tokenizer_facts
-
-        facts = tokenizer_facts(manifest, tokenizer) if tokenizer else read_manifest(manifest).tokenizer
-        return facts, f"{facts.vocabulary_size:,} tokens, of {manifest}"
-    made = tokenizer or made_tokenizer(plan)
-    if made is not None:
+    if (made := made_tokenizer(plan)) is not None:
         facts = _facts_of(made)
         return facts, f"{facts.vocabulary_size:,} tokens, of {made}"
     facts, source = expected_tokenizer(plan)
@@ -85,7 +78,7 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     if size is None:
         raise RelmError(
             f"recipe {plan.name}: nothing states how many tokens its {kind} tokenizer will have; make it first "
-            f"(`snakemake {plan.tokenizer}`), give one with --tokenizer, or set model.vocabulary_size"
+            f"(`snakemake {plan.tokenizer}`), or set model.vocabulary_size"
         )
     special: dict[str, int | None] = {**expected.special}
     return TokenizerFacts("", size, special.get("end_of_text"), special), source

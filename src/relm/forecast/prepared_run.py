@@ -1,6 +1,6 @@
 """A recipe's phase on its device, ready for the steps of a rehearsal: examples, model and updates.
 
-The examples are generated, or real ones; the weights are random.
+The examples are generated; the weights are random.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from relm.training.architecture import configuration
 from relm.training.input import Reader, Round
 from relm.training.learner import Learner, begin
 from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
-from relm.training.phase_run import PhaseRun, derived_seed, open_reader
+from relm.training.phase_run import PhaseRun, derived_seed
 from relm.training.resources import require_state_memory
 from relm.training.updates import DeviceUpdates, Updates, open_updates
 
@@ -38,8 +38,6 @@ class Rehearsal:
     phase: str
     tokenizer: TokenizerFacts
     """The recipe's tokenizer, or the facts that are expected of it."""
-    manifest: Path | None = None
-    """The manifest of real examples; None: they are generated."""
     steps: int = STEPS
     """The count of steps, those of the warm-up included."""
     compile_only: bool = False
@@ -86,7 +84,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         recipe = rehearsal.recipe
         config = configuration(recipe, rehearsal.tokenizer)
         require_state_memory(config, settings, recipe.run)
-        reader = reader_of_rehearsal(rehearsal, settings, device)
+        reader = generated_reader(recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
         run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
         started = time.perf_counter()
         learner = begin(run, config, None)
@@ -97,18 +95,6 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         preparation_seconds = time.perf_counter() - started
         learner.model.train()
         yield PreparedRun(rehearsal, run, config, learner, updates, preparation_seconds)
-
-
-def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:
-    """Return a reader of the real examples, or of generated ones.
-
-    Raises:
-        RelmError: the examples are absent or belong to another objective.
-    """
-    if rehearsal.manifest is not None:
-        real = open_reader(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
-        return dataclasses.replace(real, settings=settings)
-    return generated_reader(rehearsal.recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
 
 
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:

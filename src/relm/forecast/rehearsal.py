@@ -1,7 +1,7 @@
 """A few real training steps of a recipe, at full size, before it runs: they show whether it fits, and its speed.
 
-The examples are generated, so that nothing has to be downloaded or pregenerated first, or are the real ones. The weights are
-random: their values do not change the speed. Nothing is written into any run folder.
+The examples are generated, so that nothing has to be downloaded or pregenerated first. The weights are random: their values
+do not change the speed. Nothing is written into any run folder.
 """
 
 import os
@@ -27,7 +27,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
     """Take the steps, and return a few lines on their speed, memory and loss.
 
     Raises:
-        RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is not a number.
+        RelmError: the recipe does not fit the tokenizer or the machine; or the loss is not a number.
     """
     with prepare(rehearsal) as ready:
         run, count = ready.run, 1 if rehearsal.compile_only else rehearsal.steps

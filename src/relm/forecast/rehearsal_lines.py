@@ -12,14 +12,13 @@ from relm.training.phase_run import PhaseRun
 
 
 def describe_request(ready: PreparedRun) -> list[str]:
-    """Return a line each on the phase, its examples and the device."""
-    run, settings, manifest = ready.run, ready.run.settings, ready.rehearsal.manifest
+    """Return a line each on the phase and the device."""
+    run, settings = ready.run, ready.run.settings
     count = micro_batch_count(run.reader)
     pieces = f"{count:,} micro-batch{'' if count == 1 else 'es'}" + (" a process" if run.device.parts > 1 else "")
     return [
         f"phase {run.phase}: {ready.learner.model.parameter_count():,} parameters, {settings.global_batch_size:,} sequences of "
-        f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",
-        f"examples: {f'from {manifest}' if manifest else 'generated'}",
+        f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}; the examples are generated",
         f"device: {describe_device(run.device)}",
     ]
 

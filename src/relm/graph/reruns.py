@@ -137,7 +137,7 @@ class Reruns:
         from relm.forecast.compilation.compiling import recipe_facts, topology_of
 
         plan = plan_of_run(wildcards)
-        wanted = {"topology": topology_of(plan), **recipe_facts(plan, plan.phases)}
+        wanted = {"topology": topology_of(plan), **recipe_facts(plan)}
         found = _read(plan.compilation)
         is_other = any(found.get(key, value) != value for key, value in wanted.items())
         return self._make_again("other-settings") if is_other else {}

@@ -36,7 +36,7 @@ def estimate_job(a: Arguments) -> Job:
     from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, Project().machines()))
+    return Job(lambda: describe_estimate(plan, a.price_per_hour, Project().machines()))
 
 
 def compile_job(a: Arguments) -> Job:
@@ -50,10 +50,10 @@ def compile_job(a: Arguments) -> Job:
 
     def run() -> str:
         sizes = sizes_to_compile(plan)
-        known = None if a.anew else current_compilation(read_shipped(), plan, a.phase, sizes)
+        known = None if a.anew else current_compilation(read_shipped(), plan, sizes)
         if known is not None:
             log.info("these are the figures of docs/compiled.json, compiled for this recipe before; --anew compiles it here")
-        compilation = known or compile_run(plan, a.phase, sizes)
+        compilation = known or compile_run(plan, sizes)
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:
@@ -107,7 +107,6 @@ STEPS: dict[str, Step] = {
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
         [
             RECIPE,
-            argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
         ],
         estimate_job,
@@ -120,7 +119,6 @@ STEPS: dict[str, Step] = {
         [
             RECIPE,
             FINGERPRINT,
-            argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--anew", action="store_true", help="compile here although docs/compiled.json has the recipe's figures"),
             path("--output", "also write compile.json", required=False),
         ],

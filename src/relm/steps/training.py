@@ -138,13 +138,12 @@ def rehearse_job(a: Arguments) -> Job:
     require_options(a.steps, a.compile_only, a.profile)
 
     def run() -> str:
-        tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
+        tokenizer, known_from = tokenizer_of(plan)
         fitted, choice = fill_in_micro_batch(plan, phase, tokenizer)
         wanted = Rehearsal(
             fitted.recipe,
             phase,
             tokenizer,
-            a.manifest,
             a.steps or STEPS,
             compile_only=a.compile_only,
             trace=a.profile,
@@ -152,7 +151,7 @@ def rehearse_job(a: Arguments) -> Job:
         lines = [f"rehearsal of {plan.name}", f"tokenizer: {known_from}", *describe_machine(plan, choice)]
         return "\n".join([*lines, rehearse(wanted)])
 
-    return Job(run, inputs=[given for given in (a.manifest, a.tokenizer) if given])
+    return Job(run)
 
 
 def reproduce_job(a: Arguments) -> Job:
@@ -195,8 +194,6 @@ STEPS: dict[str, Step] = {
             argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
             argument("--compile-only", action="store_true", help="stop once everything is compiled and fits into memory"),
             path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
-            path("--manifest", "of real examples; default: they are generated", required=False),
-            path("--tokenizer", "tokenizer.json; default: the manifest's, the recipe's, or what is expected", required=False),
         ],
         rehearse_job,
         records=False,

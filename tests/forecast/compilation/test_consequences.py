@@ -147,13 +147,6 @@ def test_where_arrays_stay_on_the_chip_no_bound_is_claimed() -> None:
     assert "at least" not in words(later, recipe())
 
 
-def test_one_phase_alone() -> None:
-    made = compilation(program("step", 1.0, 1.0))
-    assert "phase main" in words(made, recipe(), only="main")
-    with pytest.raises(RelmError, match=r"phase long was not compiled; `relm compile tiny`"):
-        words(made, recipe(), only="long")
-
-
 def test_a_real_step_of_bert_large_is_bound_by_memory() -> None:
     # libtpu 0.0.21 for v3:2x2: 16 sequences of 512 tokens a core, bfloat16. Hugging Face's blog states 106.4 minutes: 29 %.
     (phase,) = consequences(REAL_BERT_LARGE, recipe(steps=5361, batch=128, length=512, precision="bfloat16"))

@@ -54,8 +54,8 @@ def compilation(answer: dict[str, object]):
 
 def test_a_run_is_compiled_for_the_slice_of_its_machine() -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8@v5p-8")
-    assert requests_of(PLAN, None) == [ProgramRequest("roberta_base_v3-8", "main", "v3-8")]
-    assert requests_of(plan, "main") == [ProgramRequest("roberta_base_v3-8@v5p-8", "main", "v5p-8")]
+    assert requests_of(PLAN) == [ProgramRequest("roberta_base_v3-8", "main", "v3-8")]
+    assert requests_of(plan) == [ProgramRequest("roberta_base_v3-8@v5p-8", "main", "v5p-8")]
 
 
 @pytest.mark.parametrize("name", ["roberta_base_v3-8@h100", "quickstart"])
@@ -82,11 +82,6 @@ def test_a_recipe_with_the_device_alone_is_refused() -> None:
     plan = dataclasses.replace(PLAN, recipe=recipe, machine=None)
     with pytest.raises(RelmError, match=r"^recipe roberta_base_v3-8 names no slice of TPUs; name one, such as relm compile"):
         topology_of(plan)
-
-
-def test_an_unknown_phase_is_refused() -> None:
-    with pytest.raises(RelmError, match=r"recipe roberta_base_v3-8 has no phase 'second'; it has main"):
-        requests_of(PLAN, "second")
 
 
 def test_without_the_environment_the_message_has_the_command_that_makes_it(

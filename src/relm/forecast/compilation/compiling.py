@@ -89,16 +89,10 @@ def topology_of(plan: Plan) -> str:
     return plan.recipe.run.topology
 
 
-def requests_of(plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> list[ProgramRequest]:
-    """Return one request for each phase, or for the given one.
-
-    Raises:
-        RelmError: the phase is unknown, or the run's machine is no slice of TPUs.
-    """
-    if phase is not None and phase not in plan.phases:
-        raise RelmError(f"recipe {plan.name} has no phase {phase!r}; it has {', '.join(plan.phases)}")
+def requests_of(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> list[ProgramRequest]:
+    """Return one request for each phase."""
     topology = topology_of(plan)
-    return [ProgramRequest(plan.name, name, topology, chosen.get(name)) for name in ([phase] if phase else plan.phases)]
+    return [ProgramRequest(plan.name, name, topology, chosen.get(name)) for name in plan.phases]
 
 
 def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
@@ -235,25 +229,24 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, prog
     )
 
 
-def compile_run(plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> Compilation:
+def compile_run(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> Compilation:
     """Compile all programs of a run, and return their figures.
 
     Args:
-        phase: one of its phases; None: all.
         chosen: phase -> the micro-batch that was chosen for a machine; None: the recipe's.
 
     Raises:
         RelmError: the run's machine is no slice of TPUs, the recipe cannot be traced, or the compiler fails.
     """
-    requests = requests_of(plan, phase, chosen)
+    requests = requests_of(plan, chosen)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         programs = trace_programs(requests, Path(folder))
         return compilation_of(plan, [(each, compile_program(each)) for each in programs])
 
 
-def recipe_facts(plan: Plan, phases: Iterable[str], chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> dict[str, Any]:
-    """Return the keys of a recipe's phases on which compiled programs depend, as `Compilation` names them."""
-    run, named = plan.recipe.run, {name: plan.recipe.pretrain[name] for name in phases}
+def recipe_facts(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> dict[str, Any]:
+    """Return the keys of a recipe on which compiled programs depend, as `Compilation` names them."""
+    run, named = plan.recipe.run, plan.recipe.pretrain
     return {
         "sequences": {name: phase.global_batch_size for name, phase in named.items()},
         "micro_batches": {
@@ -272,12 +265,11 @@ def slice_facts(topology: str) -> dict[str, Any]:
 def compilation_of(plan: Plan, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
     """Return a run's programs with the results of compiling them."""
     found = list(programs)
-    named = {traced.request.phase for traced, _ in found}
     chosen = {traced.request.phase: traced.request.micro_batch_size for traced, _ in found}
     return Compilation(
         recipe=plan.run_name,
         **slice_facts(topology_of(plan)),
-        **recipe_facts(plan, [name for name in plan.phases if name in named], chosen),
+        **recipe_facts(plan, chosen),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
             CompiledProgram(phase=traced.request.phase, name=traced.name, compiled=result) for traced, result in found

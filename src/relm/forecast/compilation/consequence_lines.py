@@ -2,28 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
-from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, ProgramWork, Roofline, consequences
 from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time
 from relm.recipes.recipe import Recipe
 
 
-def consequences_lines(
-    compilation: Compilation, recipe: Recipe, only: str | None = None, price: float | None = None
-) -> Iterator[str]:
+def consequences_lines(compilation: Compilation, recipe: Recipe, price: float | None = None) -> Iterator[str]:
     """Yield a block of lines for each phase.
 
     Args:
-        only: one phase; None: all that were compiled.
         price: the price of an hour of one chip, in any currency.
 
     Raises:
-        RelmError: the compilation belongs to an earlier version of the recipe, or lacks the phase.
+        RelmError: the compilation belongs to an earlier version of the recipe.
     """
-    phases = [phase for phase in consequences(compilation, recipe) if only in (None, phase.name)]
-    if not phases:
-        raise RelmError(f"phase {only} was not compiled; `relm compile {compilation.recipe}` compiles all of them")
+    phases = consequences(compilation, recipe)
     yield f"as compiled for {compilation.topology} by {versions(compilation)}"
     yield f"  the compiler's figures of one {device(compilation)}, and arithmetic on them; nothing was run"
     for phase in phases:

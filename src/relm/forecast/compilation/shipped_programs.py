@@ -124,7 +124,7 @@ def shipped_requests(project: Project) -> list[ProgramRequest]:
         if hardware.topology is not None
         and all(divides(hardware, phase) for phase in project.plan(name).recipe.pretrain.values())
     ]
-    return [request for run in runs for request in requests_of(project.plan(run), None)]
+    return [request for run in runs for request in requests_of(project.plan(run))]
 
 
 def runs_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RunFacts]:
@@ -132,7 +132,7 @@ def runs_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, Ru
     found: dict[str, RunFacts] = {}
     for each in sorted(programs, key=lambda each: each.request.run):
         plan = project.plan(each.request.run)
-        facts = {"fingerprint": plan.fingerprint, "vocabulary": each.vocabulary, **recipe_facts(plan, plan.phases)}
+        facts = {"fingerprint": plan.fingerprint, "vocabulary": each.vocabulary, **recipe_facts(plan)}
         run = found.setdefault(plan.name, RunFacts(**facts, programs={}))
         run.programs.setdefault(each.request.phase, {})[each.name] = key_of(each)
     return found
@@ -182,10 +182,8 @@ def find_compilation(plan: Plan) -> Compilation | None:
     return found
 
 
-def current_compilation(
-    shipped: Shipped, plan: Plan, phase: str | None, chosen: Mapping[str, int | None]
-) -> Compilation | None:
-    """Return the table's programs of a run, or of one phase; None where `compile_run` would compile others.
+def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int | None]) -> Compilation | None:
+    """Return the table's programs of a run; None where `compile_run` would compile others.
 
     Args:
         chosen: maps phases to the micro-batches that were chosen for another machine.
@@ -194,11 +192,8 @@ def current_compilation(
         found = shipped_compilation(shipped, plan)
     except RelmError:
         return None
-    facts = recipe_facts(plan, plan.phases, chosen)
-    if found is None or any(getattr(found, key) != value for key, value in facts.items()):
-        return None
-    programs = tuple(each for each in found.programs if phase in (None, each.phase))
-    return found.model_copy(update={"programs": programs}) if programs else None
+    same = found is not None and all(getattr(found, key) == value for key, value in recipe_facts(plan, chosen).items())
+    return found if same else None
 
 
 def check(shipped: Shipped, runs: Mapping[str, RunFacts]) -> None:
