@@ -94,9 +94,8 @@ def test_without_the_environment_the_message_has_the_command_that_makes_it(
 
 def test_the_table_has_the_verdict_and_the_figures() -> None:
     words = describe_compilation(compilation(FITS))
-    assert "phase main, step: fits" in words
-    assert "8.00 GiB at most, of 16.00: 50%" in words
-    assert "1e+12 FLOPs, 2e+10 bytes" in words
+    assert "phase main, step; program abababababab\n  memory       fits: 8.00 GiB at most of 16.00, 50%" in words
+    assert "1e+12 operations, 2e+10 bytes" in words
     assert "collectives  1 all-reduce; 32 elements\n" in words
     assert advice(compilation(FITS)) == ""
 
@@ -142,7 +141,7 @@ def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_foun
     assert main(["compile", PLAN.name, "--anew", "--output", str(tmp_path / "compile.json")]) == status
     assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
     message = capsys.readouterr()
-    assert f"phase main, step: {'DOES NOT FIT' if status else 'fits'}" in message.out
+    assert f"memory       {'DOES NOT FIT' if status else 'fits'}: " in message.out
     assert ("17.49GiB of 15.48GiB; make run.micro_batch_size smaller" in message.err) == (status == 1)
 
 

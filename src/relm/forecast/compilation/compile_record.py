@@ -125,7 +125,19 @@ class CompiledProgram(Facts):
     compiled: Compiled
 
 
-class Compilation(Facts):
+class TracedRun(Facts):
+    """A run as it was when its programs were traced."""
+
+    sequences: dict[str, int]
+    """Maps a phase to the sequences of its global batch."""
+    micro_batches: dict[str, int]
+    """Maps a phase to the sequences of a micro-batch, over all devices."""
+    activation_checkpointing: bool
+    vocabulary: str
+    """The count of tokens, and the source of it."""
+
+
+class Compilation(TracedRun):
     """A recipe for a slice of TPUs."""
 
     revision: int = REVISION
@@ -135,13 +147,6 @@ class Compilation(Facts):
     layout: str
     devices: int
     chips: int | float
-    sequences: dict[str, int]
-    """Maps a phase to the sequences of its global batch."""
-    micro_batches: dict[str, int]
-    """Maps a phase to the sequences of a micro-batch, over all devices."""
-    activation_checkpointing: bool
-    vocabulary: str
-    """The count of tokens, and the source of it."""
     programs: tuple[CompiledProgram, ...]
 
     @property

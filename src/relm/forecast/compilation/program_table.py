@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram
+from relm.forecast.compilation.compile_record import Compilation, CompiledProgram
+from relm.forecast.compilation.consequence_lines import device, format_memory, format_work, versions
+from relm.forecast.compilation.consequences import ProgramWork
 from relm.formatting import GIB, format_row
 
 
 def describe_compilation(compilation: Compilation) -> str:
     """Return a block of lines for each of a recipe's programs."""
-    kind = "core" if compilation.devices != compilation.chips else "chip"
-    versions = ", ".join(f"{name} {version}" for name, version in compilation.programs[0].compiled.versions.items())
     lines = [
         f"{compilation.recipe} for {compilation.topology} ({compilation.layout}, {compilation.devices} devices), figures of "
-        f"one {kind} and one step",
+        f"one {device(compilation)} and one step",
         f"  vocabulary   {compilation.vocabulary}",
-        f"  compiler     {versions}; nothing was run",
+        f"  compiler     {versions(compilation)}; nothing was run",
     ]
     for program in compilation.programs:
         lines += ["", *_program_lines(program)]
@@ -35,10 +35,13 @@ def advice(compilation: Compilation) -> str:
 
 def _program_lines(each: CompiledProgram) -> Iterator[str]:
     made = each.compiled
-    yield f"phase {each.phase}, {each.name}: {'fits' if made.fits else 'DOES NOT FIT'}; program {made.program[:12]}"
-    yield from _memory_lines(made)
+    yield f"phase {each.phase}, {each.name}; program {made.program[:12]}"
+    yield format_row("memory", format_memory(made))
+    if made.refusal is not None:
+        for allocation in made.refusal.largest:
+            yield format_row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")
     if made.flops is not None and made.bytes_accessed is not None:
-        yield format_row("work", f"{made.flops:.4g} FLOPs, {made.bytes_accessed:.4g} bytes read and written")
+        yield format_row("work", format_work(ProgramWork(made.flops, made.bytes_accessed)))
     sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
     if made.fits:
         beyond = max(made.beyond_gradients.values(), default=0)
@@ -48,23 +51,3 @@ def _program_lines(each: CompiledProgram) -> Iterator[str]:
     for name, lines in made.findings.model_dump().items():
         for line in lines:
             yield format_row(name.replace("_", " "), line)
-
-
-def _memory_lines(made: Compiled) -> Iterator[str]:
-    if made.memory is not None:
-        memory = made.memory
-        yield format_row(
-            "HBM", f"{memory.peak / GIB:.2f} GiB at most, of {memory.capacity / GIB:.2f}: {memory.peak / memory.capacity:.0%}"
-        )
-        parts = {
-            "arguments": memory.arguments,
-            "results": memory.results,
-            "of which in the arguments' memory": memory.shared,
-            "temporaries": memory.temporaries,
-            "code": memory.code,
-        }
-        yield format_row("", ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items()))
-    if made.refusal is not None:
-        yield format_row("HBM", made.refusal.words)
-        for allocation in made.refusal.largest:
-            yield format_row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")

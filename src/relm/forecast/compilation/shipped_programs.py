@@ -24,6 +24,7 @@ from relm.forecast.compilation.compile_record import (
     Compiled,
     CompiledProgram,
     Facts,
+    TracedRun,
     format_mismatch,
     read_compilation,
 )
@@ -53,17 +54,10 @@ TABLE = CHECKOUT / "docs" / "compiled.json"
 MEMORY = 14 * 2**30
 
 
-class RunFacts(Facts):
-    """A run as it was when its programs were traced."""
+class RunFacts(TracedRun):
+    """A run of the table."""
 
     fingerprint: str
-    sequences: dict[str, int]
-    """Maps a phase to the sequences of its global batch."""
-    micro_batches: dict[str, int]
-    """Maps a phase to the sequences of a micro-batch, over all devices."""
-    activation_checkpointing: bool
-    vocabulary: str
-    """The count of tokens, and the source of it."""
     programs: dict[str, dict[str, str]]
     """Maps a phase to its programs, each name to the key of `compiled_key`."""
 
