@@ -116,10 +116,20 @@ def run(row: dict[str, str], root: Path, tests: str | None) -> str:
         return "gone"
     found[0].write_text(found[1])
     package = found[0].relative_to(root / SOURCE).parts[:-1][:1]
-    files = sorted((root / "tests").glob(TESTS.get(package) or f"{package[0]}/**/test_*.py"))
-    # Those that name the module first: most mutations are found there.
-    chosen = tests.split() if tests else sorted(files, key=lambda file: found[0].stem not in file.read_text())
-    command = ["timeout", str(SECONDS), sys.executable, "-m", "pytest", "-x", "-q", *chosen]
+    files = (root / "tests").glob(TESTS.get(package) or f"{package[0]}/**/test_*.py")
+    # Those that name the module first: most mutations are found there. XLA's need another environment.
+    files = sorted(files, key=lambda file: (found[0].stem not in file.read_text(), file))
+    chosen = tests.split() if tests else [file for file in files if "xla" not in file.parts]
+    command = [
+        "timeout",
+        str(SECONDS),
+        sys.executable,
+        "-m",
+        "pytest",
+        "-xqm",
+        "not (full or quickstart or containers or gpu)",
+        *chosen,
+    ]
     done = subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": str(root / "src")}, capture_output=True, text=True)
     first = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "no end")
     return {0: "survived", 4: "no tests", 5: "no tests"}.get(done.returncode, f"found\t{first}")
