@@ -56,7 +56,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
 
 
 def mutations_of(path: Path) -> Iterator[dict[str, str]]:
-    """Yield every mutation inside the functions of a file."""
+    """Yield every mutation inside the functions of a file, with the smallest segment that stands once in its function."""
     source = path.read_text()
     for name, function in functions(ast.parse(source)):
         whole, stack = ast.get_source_segment(source, function) or "", [[statement] for statement in function.body]
@@ -67,7 +67,6 @@ def mutations_of(path: Path) -> Iterator[dict[str, str]]:
             stack += [[*chain, child] for child in ast.iter_child_nodes(chain[-1])]
             for kind, node, new in changes(chain[-1]):
                 old, *around = [ast.get_source_segment(source, part) or "" for part in (node, *reversed(chain))]
-                # The smallest segment around the node that stands once in the function.
                 before = next((text for text in (old, *around) if whole.count(text) == 1 == text.count(old)), None)
                 if before and before.count("\n") < 3:
                     values = [str(path.relative_to(CHECKOUT)), name, kind, before, before.replace(old, new)]
@@ -102,8 +101,9 @@ def draw() -> list[dict[str, str]]:
             row = rng.choice([row for row in found if row["kind"] == kind])
             changed = mutate(row, CHECKOUT)
             if changed and (row["path"], row["function"]) not in rows:
-                module = row["path"][len("src/") : -len(".py")].replace("/", ".")
-                exec(compile(changed[1], row["path"], "exec"), {"__name__": module, "__file__": row["path"]})
+                exec(
+                    compile(changed[1], row["path"], "exec"), {"__name__": row["path"][4:-3].replace("/", "."), "__file__": ""}
+                )
                 rows[row["path"], row["function"]] = row
                 wanted[name] -= 1
     return list(rows.values())
@@ -120,16 +120,8 @@ def run(row: dict[str, str], root: Path, tests: str | None) -> str:
     # Those that name the module first: most mutations are found there. XLA's need another environment.
     files = sorted(files, key=lambda file: (found[0].stem not in file.read_text(), file))
     chosen = tests.split() if tests else [file for file in files if "xla" not in file.parts]
-    command = [
-        "timeout",
-        str(SECONDS),
-        sys.executable,
-        "-m",
-        "pytest",
-        "-xqm",
-        "not (full or quickstart or containers or gpu)",
-        *chosen,
-    ]
+    pytest = f"timeout {SECONDS} {sys.executable} -m pytest -xqm".split()
+    command = [*pytest, "not (full or quickstart or containers or gpu)", *chosen]
     done = subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": str(root / "src")}, capture_output=True, text=True)
     first = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "no end")
     return {0: "survived", 4: "no tests", 5: "no tests"}.get(done.returncode, f"found\t{first}")
