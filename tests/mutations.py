@@ -99,11 +99,9 @@ def draw() -> list[dict[str, str]]:
         while wanted[name]:
             kind = rng.choice(sorted({row["kind"] for row in found}))
             row = rng.choice([row for row in found if row["kind"] == kind])
-            changed = mutate(row, CHECKOUT)
-            if changed and (row["path"], row["function"]) not in rows:
-                exec(
-                    compile(changed[1], row["path"], "exec"), {"__name__": row["path"][4:-3].replace("/", "."), "__file__": ""}
-                )
+            if (changed := mutate(row, CHECKOUT)) and (row["path"], row["function"]) not in rows:
+                name_of_module = row["path"][4:-3].replace("/", ".")
+                exec(compile(changed[1], row["path"], "exec"), {"__name__": name_of_module})
                 rows[row["path"], row["function"]] = row
                 wanted[name] -= 1
     return list(rows.values())
