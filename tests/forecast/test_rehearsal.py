@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.prepared_run import Rehearsal
-from relm.forecast.profiling import Event, profile_of
+from relm.forecast.profiling import time_parts
 from relm.forecast.rehearsal import rehearse
 from relm.forecast.rehearsal_lines import memory_line
 from relm.recipes.recipe import Recipe
@@ -131,41 +132,15 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", output), output
 
 
-# Two steps of 100 and 50 microseconds: the indentation shows the nesting.
-EVENTS = [
-    Event("step 1", "user_annotation", "main", 0, 100),
-    Event("input", "user_annotation", "main", 0, 10),
-    Event("forward", "user_annotation", "main", 10, 30),
-    Event("aten::linear", "cpu_op", "main", 12, 20),
-    Event("aten::addmm", "cpu_op", "main", 13, 15),
-    Event("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", "main", 40, 40),
-    Event("AddmmBackward0", "cpu_op", "main", 41, 35),
-    Event("aten::mm", "cpu_op", "main", 42, 30),
-    Event("autograd::engine::evaluate_function: MmBackward0", "cpu_op", "main", 45, 5),  # of a backward pass inside another
-    Event("aten::norm", "cpu_op", "main", 85, 5),
-    Event("Optimizer.step#AdamW.step", "user_annotation", "main", 90, 10),
-    Event("step 2", "user_annotation", "main", 100, 50),
-    Event("aten::mm", "cpu_op", "main", 100, 20),
-    Event("aten::mm", "cpu_op", "another thread", 110, 60),
-]  # fmt: skip
-
-
-def test_the_parts_of_a_step_are_distinguished_and_add_up() -> None:
-    found = profile_of(EVENTS, steps=2)
-    expected = {"input": 10, "forward": 30, "backward": 40, "optimizer": 10, "rest": 60}
-    assert found.parts == pytest.approx({name: time / 1e6 for name, time in expected.items()})
-    assert found.seconds == pytest.approx(150e-6)
-
-
-def test_an_operation_counts_without_those_inside_it() -> None:
-    found = {name: (round(seconds * 1e6), count) for name, seconds, count in profile_of(EVENTS, steps=2).operations}
-    assert list(found) == sorted(found, key=lambda name: -found[name][0])
-    assert found["aten::mm"] == (25 + 20 + 60, 3)
-    assert found["aten::linear"] == (5, 1)
-    assert found["AddmmBackward0"] == (5, 1)
-    assert "forward" not in found
-    kernels = [*EVENTS, Event("gemm", "kernel", "stream 7", 20, 50), Event("gemm", "kernel", "stream 7", 70, 40)]
-    assert profile_of(kernels, steps=2).operations == [("gemm", pytest.approx(90e-6), 2)]
+def test_a_part_has_the_time_of_what_is_inside_it() -> None:
+    step = SimpleNamespace(name="step 1", cpu_time_total=100e6, cpu_parent=None)
+    forward = SimpleNamespace(name="forward", cpu_time_total=30e6, cpu_parent=step)
+    backward = SimpleNamespace(name="autograd::engine::evaluate_function: MmBackward0", cpu_time_total=40e6, cpu_parent=step)
+    node = SimpleNamespace(name="MmBackward0", cpu_time_total=35e6, cpu_parent=backward)
+    inner = SimpleNamespace(name=backward.name, cpu_time_total=5e6, cpu_parent=node)  # a backward pass inside another
+    product = SimpleNamespace(name="aten::mm", cpu_time_total=20e6, cpu_parent=forward)
+    found = time_parts([step, forward, backward, node, inner, product])
+    assert found == {"input": 0, "forward": 30, "backward": 40, "optimizer": 0}
 
 
 @pytest.mark.full

@@ -1,9 +1,7 @@
 """The distribution of a training step's time: a trace of a few steps, its most expensive operations, and each part's share."""
 
 import dataclasses
-import json
 import shutil
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,19 +31,6 @@ PARTS = {
 }
 REST = "rest"
 """The gradient's norm, seeding, copies to the device, and whatever else happens between the parts."""
-OPERATION, KERNEL = "cpu_op", "kernel"
-
-
-class Event(NamedTuple):
-    """An event of the trace; its length includes the events inside it."""
-
-    name: str
-    kind: str
-    """`OPERATION`, `KERNEL`, or another category of Chrome's format."""
-    thread: str
-    start: float
-    """In microseconds."""
-    length: float
 
 
 class Operation(NamedTuple):
@@ -129,62 +114,35 @@ def profile_steps(
                 take(named, given)
         with record_function("wait for the device"):
             device.synchronise()
-    with TemporaryDirectory(prefix="relm-trace-") as folder:
-        written = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(written))
-        if trace is not None:
-            with open(written, "rb") as source, atomic_file(trace) as file:
+    if trace is not None:
+        with TemporaryDirectory(prefix="relm-trace-") as folder:
+            profiler.export_chrome_trace(str(Path(folder) / "trace.json"))
+            with open(Path(folder) / "trace.json", "rb") as source, atomic_file(trace) as file:
                 shutil.copyfileobj(source, file)
-        return profile_of(events_of(json.loads(written.read_text())["traceEvents"]), steps, trace)
+    events = profiler.events() or []
+    parts, seconds = time_parts(events), sum(event.cpu_time_total for event in events if event.name.startswith(STEP)) / 1e6
+    return Profile(steps, seconds, {**parts, REST: seconds - sum(parts.values())}, list_operations(profiler), trace)
 
 
-def events_of(trace: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Return the events with a length in Chrome's format, the profiler's own and copies of annotations left out."""
-    return [
-        Event(event["name"], event["cat"], f"{event['pid']} {event['tid']}", event["ts"], event["dur"])
-        for event in trace
-        if event.get("ph") == "X" and event["cat"] in (OPERATION, KERNEL, "user_annotation")
-    ]
-
-
-def profile_of(events: Sequence[Event], steps: int, trace: Path | None = None) -> Profile:
-    """Return the summary of the events of some steps."""
-    own, parts = own_times(events)
-    seconds = sum(event.length for event in events if event.name.startswith(STEP)) / 1e6
-    kind = KERNEL if any(event.kind == KERNEL for event in events) else OPERATION
-    times: dict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
-    for event, time in zip(events, own, strict=True):
-        if event.kind == kind:
-            times[event.name] += time / 1e6
-            counts[event.name] += 1
-    operations = sorted((Operation(name, time, counts[name]) for name, time in times.items()), key=lambda one: -one.seconds)
-    return Profile(steps, seconds, {**parts, REST: seconds - sum(parts.values())}, operations, trace)
-
-
-def own_times(events: Sequence[Event]) -> tuple[list[float], dict[str, float]]:
-    """Return each event's time without the events inside it, in microseconds, and the seconds of each of `PARTS`.
-
-    An event belongs to the part whose events enclose it. Two events of a thread are nested or disjoint.
-    """
-    own = [event.length for event in events]
+def time_parts(events: Iterable[Any]) -> dict[str, float]:
+    """Return the seconds of each of `PARTS` in a profiler's events; what is inside a part belongs to it."""
     parts = dict.fromkeys(PARTS, 0.0)
-    part_of: list[str | None] = [None] * len(events)
-    open_events: list[int] = []
-    for index in sorted(range(len(events)), key=lambda i: (events[i].thread, events[i].start, -events[i].length)):
-        event = events[index]
-        while open_events and not _is_inside(event, events[open_events[-1]]):
-            open_events.pop()
-        if open_events:
-            own[open_events[-1]] -= event.length
-            part_of[index] = part_of[open_events[-1]]
-        named = next((part for part, name in PARTS.items() if event.kind != KERNEL and event.name.startswith(name)), None)
-        if part_of[index] is None and named is not None:
-            part_of[index] = named
-            parts[named] += event.length / 1e6
-        open_events.append(index)
-    return own, parts
+    for event in events:
+        names, parent = [event.name], event.cpu_parent
+        while parent is not None:
+            names.append(parent.name)
+            parent = parent.cpu_parent
+        if not any(name.startswith(tuple(PARTS.values())) for name in names[1:]):
+            for part in (part for part, prefix in PARTS.items() if event.name.startswith(prefix)):
+                parts[part] += event.cpu_time_total / 1e6
+    return parts
 
 
-def _is_inside(event: Event, other: Event) -> bool:
-    return event.thread == other.thread and event.start < other.start + other.length
+def list_operations(profiler: profile) -> list[Operation]:
+    """Return the operations by their own time, the most expensive first: kernels where there is a GPU."""
+    averages = [each for each in profiler.key_averages() if not each.is_user_annotation]
+    kernels = [each for each in averages if each.device_type.name != "CPU"]
+    found = [Operation(each.key, each.self_device_time_total / 1e6, each.count) for each in kernels] or [
+        Operation(each.key, each.self_cpu_time_total / 1e6, each.count) for each in averages
+    ]
+    return sorted(found, key=lambda each: -each.seconds)
