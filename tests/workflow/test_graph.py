@@ -152,7 +152,7 @@ def test_what_only_the_compiled_programs_follow_from_compiles_anew(project: Comm
     done = project.snakemake(str(target))
     assert done.returncode == 0, done.stdout
     plan = Project().plan("on_tpu")
-    write_json(target, {"topology": topology_of(plan), **recipe_facts(plan, plan.phases)})
+    write_json(target, {"topology": topology_of(plan), **recipe_facts(plan)})
     assert project.jobs(str(target)) == {}
     for changed in ({"size": 16}, {"anew": True}, {"topology": "v5e-8"}):
         write_tpu_recipe(recipe, **before | changed)
