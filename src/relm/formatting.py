@@ -1,7 +1,7 @@
 """Durations, sizes and rows as text, for messages, tables and reports, and the characters that would forge these."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 GIB = 2**30
@@ -67,6 +67,19 @@ def format_bytes(size: int) -> str:
 def format_row(name: str, text: str) -> str:
     """Return a row of a table of two columns; the name may be empty."""
     return f"  {name:<12} {text}"
+
+
+def format_table(rows: Sequence[Sequence[str]], sides: str, indent: str = "") -> list[str]:
+    """Return the lines of a table; `sides` has < or > for each column, two spaces stand between columns.
+
+    >>> format_table([["run", "hours"], ["quickstart", "0.1"]], "<>")
+    ['run         hours', 'quickstart    0.1']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        indent + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def format_count(count: int) -> str:

@@ -20,11 +20,11 @@ COMPILER = """\
 GPT2_SMALL = f"""\
   pipeline     4 replicas of 4 IPUs, 5 forward stages
   update       512 micro-batches (at least 9) of 1 sequence on each replica; 8 updates a call of the device
-  IPU  parameters    weights  gradients  optimizer activations     logits      total   off chip  segments
-    0  38,608,896    77.2 MB    77.2 MB          -     1.57 MB     257 MB     413 MB    57.9 MB  token embedding, head
-    1  29,137,920    58.3 MB    58.3 MB          -      123 MB          -     239 MB    43.7 MB  position embedding, layers 0-3
-    2  28,351,488    56.7 MB    56.7 MB          -     99.1 MB          -     213 MB    42.5 MB  layers 4-7
-    3  28,353,024    56.7 MB    56.7 MB          -     86.5 MB          -     200 MB    42.5 MB  layers 8-11
+  IPU  parameters  weights  gradients  optimizer  activations  logits   total  off chip  segments
+    0  38,608,896  77.2 MB    77.2 MB          -      1.57 MB  257 MB  413 MB   57.9 MB  token embedding, head
+    1  29,137,920  58.3 MB    58.3 MB          -       123 MB       -  239 MB   43.7 MB  position embedding, layers 0-3
+    2  28,351,488  56.7 MB    56.7 MB          -      99.1 MB       -  213 MB   42.5 MB  layers 4-7
+    3  28,353,024  56.7 MB    56.7 MB          -      86.5 MB       -  200 MB   42.5 MB  layers 8-11
   off chip     747 MB of the optimizer's state, a share for each replica, in the host's DRAM
   bubble       0.78 % of an update, while the pipeline fills and empties: (S - 1) / (GA + S - 1) = 4 / 516
   memory       fits by arithmetic: IPU 0 needs most, 413 MB of 900 MB
@@ -32,8 +32,8 @@ GPT2_SMALL = f"""\
 BERT_TINY = f"""\
   pipeline     1 replica of 1 IPU, 1 forward stage
   update       12 micro-batches (at least 1) of 1 sequence on each replica; 1 update a call of the device
-  IPU  parameters    weights  gradients  optimizer activations     logits      total   off chip  segments
-    0   4,390,018    8.78 MB    8.78 MB       16 B      821 kB    7.33 MB    25.7 MB    35.1 MB  token embedding, \
+  IPU  parameters  weights  gradients  optimizer  activations   logits    total  off chip  segments
+    0   4,390,018  8.78 MB    8.78 MB       16 B       821 kB  7.33 MB  25.7 MB   35.1 MB  token embedding, \
 position embedding, layers 0-1, head
   off chip     35.1 MB of the optimizer's state, in the host's DRAM
   bubble       0 % of an update, while the pipeline fills and empties: (S - 1) / (GA + S - 1) = 0 / 12

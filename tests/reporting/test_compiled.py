@@ -41,7 +41,7 @@ def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finish
         "compiler (jax 0.7.1, libtpu 0.0.21) reports memory, operations and bytes for one core of 8; all times are arithmetic"
         in report
     )
-    assert "memory, step fits: 1.50 GiB at most of 15.00, 10%" in report
+    assert "step fits: 1.50 GiB at most of 15.00, 10%" in report
     assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in report
     # 4 x 64 tokens in 4 s; 50 steps of 4 s on four chips.
     assert "100% 4 s 64 0.06 0.22 50% 8 s 32 0.11 0.44" in report
@@ -52,7 +52,7 @@ def test_a_program_that_does_not_fit_is_shown_without_times(finished_run: Callab
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run, programs=(refused("step"),)))
     report = reported(run)
-    assert "memory, step DOES NOT FIT: 17.49GiB of 15.48GiB" in report
+    assert "step DOES NOT FIT: 17.49GiB of 15.48GiB" in report
     assert "tokens/s" not in report
 
 

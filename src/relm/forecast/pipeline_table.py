@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relm.forecast.pipeline_memory import IpuMemory, bubble_share
-from relm.formatting import format_bytes, format_row
+from relm.formatting import format_bytes, format_row, format_table
 from relm.recipes.pipeline import Pipeline
 
 COLUMNS = ("parameters", "weights", "gradients", "optimizer", "activations", "logits", "total", "off chip")
@@ -119,14 +119,15 @@ def name_segments(segments: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def _table_lines(ipus: Sequence[IpuMemory]) -> Iterator[str]:
-    widths = [max(11, len(name) + 1) for name in COLUMNS]
-    yield "  IPU " + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)) + "  segments"
-    for number, ipu in enumerate(ipus):
-        sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
-        cells = [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
-        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        yield f"  {number:>3} {row}  {', '.join(name_segments(ipu.segments))}"
+def format_sizes(ipu: IpuMemory) -> list[str]:
+    """Return an IPU's sizes as `COLUMNS` name them."""
+    sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
+    return [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
+
+
+def _table_lines(ipus: Sequence[IpuMemory]) -> list[str]:
+    rows = [[str(number), *format_sizes(ipu), ", ".join(name_segments(ipu.segments))] for number, ipu in enumerate(ipus)]
+    return format_table([["IPU", *COLUMNS, "segments"], *rows], ">" * (1 + len(COLUMNS)) + "<", indent="  ")
 
 
 def _format_count(count: int, one: str, several: str | None = None) -> str:

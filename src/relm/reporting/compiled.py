@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, read_compilation
-from relm.forecast.compilation.consequence_lines import (
-    assumptions,
-    device,
-    format_memory,
-    format_roofline,
-    format_validation,
-    format_work,
-    versions,
-)
-from relm.forecast.compilation.consequences import PhaseConsequences, consequences
-from relm.formatting import format_hours, format_step_time
+from relm.forecast.compilation.consequence_lines import assumptions, describe_step, device, list_facts, list_paces, versions
+from relm.forecast.compilation.consequences import consequences
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
 
@@ -26,10 +17,10 @@ from relm.recipes.redaction import shorten_path
 class CompiledPhase(NamedTuple):
     """One phase's section of the page."""
 
-    name: str
-    rows: Sequence[tuple[str, str]]
+    title: str
+    facts: Sequence[tuple[str, str]]
     paces: Sequence[Sequence[str]]
-    """Rows of share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
+    """Titles and rows: share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
     assumptions: Sequence[str]
 
 
@@ -93,31 +84,12 @@ def read_reported(path: Path, name: str, recipe: Recipe) -> ReportedCompilation:
         compilation = read_compilation(path)
         if compilation.recipe != name:
             raise RelmError(f"it belongs to recipe {compilation.recipe}")
-        phases = [_compiled_phase(phase) for phase in consequences(compilation, recipe)]
+        phases = [
+            CompiledPhase(
+                describe_step(phase), list_facts(phase), paces := list_paces(phase), assumptions(phase) if paces else []
+            )
+            for phase in consequences(compilation, recipe)
+        ]
     except RelmError as error:
         return ReportedCompilation(path, content, None, [], str(error).replace(f"{path}: ", ""))
     return ReportedCompilation(path, content, compilation, phases)
-
-
-def _compiled_phase(phase: PhaseConsequences) -> CompiledPhase:
-    rows = [(f"memory, {name}", format_memory(compiled)) for name, compiled in phase.programs.items()]
-    if phase.step is None or phase.roofline is None:
-        return CompiledPhase(phase.name, [*rows, ("time", "not known: a program of the step does not fit")], [], [])
-    count = phase.micro_batches
-    rows += [
-        (f"a step of {count:,} micro-batch{'' if count == 1 else 'es'}", format_work(phase.step)),
-        ("roofline", format_roofline(phase.roofline, phase.ceiling)),
-    ]
-    if phase.validation is not None or phase.validations:
-        rows.append(("held-out", format_validation(phase)))
-    paces = [
-        [
-            f"{pace.share:.0%}",
-            format_step_time(pace.step_seconds),
-            f"{pace.tokens_per_second:,.0f}",
-            format_hours(pace.hours),
-            format_hours(pace.chip_hours),
-        ]
-        for pace in phase.paces
-    ]
-    return CompiledPhase(phase.name, rows, paces, assumptions(phase))
