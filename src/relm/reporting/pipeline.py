@@ -23,7 +23,7 @@ from relm.recipes.plan import Plan
 from relm.training.architecture import configuration
 
 
-class PipelineOfPhase(NamedTuple):
+class PhaseThroughPipeline(NamedTuple):
     """One phase's part of the section."""
 
     facts: Mapping[str, str]
@@ -35,7 +35,7 @@ class ReportedPipeline(NamedTuple):
     """The section of the page on a pipeline."""
 
     is_simulated: bool
-    phases: Mapping[str, PipelineOfPhase]
+    phases: Mapping[str, PhaseThroughPipeline]
     columns: Sequence[str] = COLUMNS
     """Names of the sizes."""
 
@@ -49,7 +49,7 @@ def report_pipeline(plan: Plan) -> ReportedPipeline | None:
     return ReportedPipeline(is_simulated, {name: _report_phase(plan, name, whole.of_phase(name)) for name in plan.phases})
 
 
-def _report_phase(plan: Plan, name: str, pipeline: Pipeline) -> PipelineOfPhase:
+def _report_phase(plan: Plan, name: str, pipeline: Pipeline) -> PhaseThroughPipeline:
     memory = None if DEVICES[plan.recipe.run.device].in_main_memory else memory_of_device(plan)
     config = configuration(plan.recipe, vocabulary(plan)[0])
     ipus, stages = pipeline_memory(config, plan.recipe.pretrain[name], pipeline), list_stages(pipeline)
@@ -62,6 +62,6 @@ def _report_phase(plan: Plan, name: str, pipeline: Pipeline) -> PipelineOfPhase:
         "precision": f"weights {pipeline.precision}, gradients {pipeline.accumulation_precision}",
     }
     named = [(stage.ipu, f"{number}: {', '.join(name_segments(stage.segments))}") for number, stage in enumerate(stages, 1)]
-    return PipelineOfPhase(
+    return PhaseThroughPipeline(
         facts, [([text for at, text in named if at == number], format_sizes(ipu)) for number, ipu in enumerate(ipus)]
     )
