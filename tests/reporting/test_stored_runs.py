@@ -17,9 +17,8 @@ from relm.cli import main, write_log
 from relm.recipes.project import Project
 from relm.recipes.resolved import differing_keys, record_run, resolve
 from relm.reporting.live_steps import list_live_steps
-from relm.reporting.running import describe_running
 from relm.reporting.runs_table import describe_stored_runs
-from relm.reporting.status import describe_progress
+from relm.reporting.status import describe_progress, describe_running
 from relm.training.interruption import run_lock
 from small_project import Commands
 
@@ -66,7 +65,7 @@ def test_a_run_of_an_edited_recipe_is_old_and_shows_the_keys_with_both_values(co
     ]
     text = describe_stored_runs(Project(), None)
     assert "    pretrain.main.steps: 50 here, 60 now\n" in text
-    assert re.search(r"^  [0-9a-f]{12}  old  finished   step 50 of 50 ", text, re.M)
+    assert re.search(r"^  [0-9a-f]{12}  old  finished  step 50 of 50 ", text, re.M)
     assert text.endswith("`relm gc` shows what could be removed of 1 that no recipe asks for")
 
 

@@ -18,7 +18,7 @@ from relm.recipes.run_name import RunName
 from relm.replay.published_files import find_changed
 from relm.reporting.check import require_as_published
 from relm.reporting.equivalence import MeanDifference, Spread
-from relm.reporting.stored_runs import StoredRun, find_stored_runs, read_object
+from relm.reporting.run_record import RunRecord, find_runs, read_object
 
 # A 95 % interval of a mean over many items, which is nearly normal.
 NORMAL = 1.959964
@@ -96,16 +96,16 @@ def find_side(project: Project, work: Path, given: str) -> Side:
     name = re.sub(r"^(\./)?(results/|recipes/)?|(\.yaml)?/*$", "", given)
     if RunName.parse(name).recipe in project.names():
         plan = project.plan(name)
-        return _read_run(name, StoredRun(plan.run_name, plan.fingerprint, plan.run_folder, work), resolve(plan))
-    known = [*project.names(), *(f"{run.name}/{run.fingerprint}" for run in find_stored_runs(work))]
+        return _read_run(name, RunRecord(plan.run_name, plan.fingerprint, plan.run_folder, work), resolve(plan))
+    known = [*project.names(), *(f"{run.name}/{run.fingerprint}" for run in find_runs(work))]
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`relm list` shows the recipes, `relm runs` the runs"
     raise RelmError(f"{given}: no recipe, no run NAME/FINGERPRINT and no folder with recipe.json; {hint}")
 
 
-def _find_run(work: Path, given: str) -> StoredRun | None:
+def _find_run(work: Path, given: str) -> RunRecord | None:
     """Return the stored run of a folder, of NAME/FINGERPRINT, or of the beginning of one fingerprint."""
-    runs = find_stored_runs(work)
+    runs = find_runs(work)
     path = Path(given).resolve()
     named = [run for run in runs if f"{run.name}/{run.fingerprint}" == given or run.folder.resolve() == path]
     if not named and re.fullmatch("[0-9a-f]{4,12}", given):
@@ -134,9 +134,9 @@ def _read_published(folder: Path) -> Side:
     return Side(str(folder), resolved, evaluations, _existing(logs))
 
 
-def _read_run(label: str, run: StoredRun, resolved: Mapping[str, Any] | None) -> Side:
+def _read_run(label: str, run: RunRecord, resolved: Mapping[str, Any] | None) -> Side:
     resolved = resolved or run.resolved
-    phases = list(resolved["recipe"]["pretrain"]) if resolved else [phase.name for phase in run.phases({})]
+    phases = list(resolved["recipe"]["pretrain"]) if resolved else [phase.name for phase in run.phases]
     logs = {phase: run.folder / phase / LOG for phase in phases}
     return Side(label, resolved, run.evaluations, _existing(logs))
 

@@ -14,7 +14,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_list import TARGETS, find_figures, format_short_hours, group_by_paper, read_plans
-from relm.reporting.stored_runs import read_object
+from relm.reporting.run_record import read_object
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameters
 

@@ -1,16 +1,44 @@
-"""The progress of a run, read from files alone."""
+"""`relm status`: the progress of one recipe, or what runs now in the work folder, read from files alone."""
 
+import os
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
+from relm.formatting import format_duration
 from relm.recipes.identity import is_source
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CURVE, LOG
+from relm.recipes.project import Project
 from relm.reporting.check import describe_published
-from relm.reporting.live_steps import LiveStep, is_locked, list_live_steps
-from relm.reporting.stored_runs import read_newest_lines
+from relm.reporting.live_steps import LiveStep, list_live_steps, read_lock_owner
+from relm.reporting.run_record import Requested, RunRecord, find_runs
+
+
+def describe_progress(plan: Plan) -> str:
+    """Return the stages of a recipe, each done, running or left, and the next command; pretraining seed by seed."""
+    runs = plan.runs
+    phases = list(plan.examples_keys.values())
+    examples = [path for phase in phases for path in plan.example_files(phase)]
+    prepare = "import" if plan.dataset.is_tokenized else "pregenerate"
+    live = list_live_steps()
+    is_published = plan.results.is_dir()
+    lines = [
+        *(f"{plan.name}: fingerprint {run.fingerprint}, files in {run.run_folder}" for run in runs),
+        *([_stage("download", [plan.download(shard) for shard in plan.shards], live)] if plan.dataset.files else []),
+        *([_stage("extract", plan.document_files, live)] if plan.document_files else []),
+        _stage("tokenizer", [plan.tokenizer], live),
+        _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)], live),
+        *(line for run in runs for line in _phase_lines(run, f"seed {run.recipe.seed}, " if len(runs) > 1 else "")),
+        _stage("evaluate", [path for run in runs for path in run.evaluations().values()], live),
+        _stage("verify", [plan.verdict()], live),
+        _stage("report", [plan.report_folder / "report.html"], live),
+        _stage("publish", [plan.results / "report.html"], live),
+        *([f"  check        {describe_published(plan)}"] if is_published else []),
+        f"look at {plan.results}/report.html" if is_published else f"next: snakemake {shlex.quote(str(plan.results))}",
+    ]
+    return "\n".join(lines)
 
 
 def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
@@ -24,48 +52,46 @@ def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
     return f"  {name:<12} {mark}"
 
 
-def _phase_lines(plan: Plan, seed: str = "") -> Iterator[str]:
-    for name, phase in plan.recipe.pretrain.items():
-        folder = plan.run_folder / name
-        lines = read_newest_lines(folder / LOG)
-        last = lines[-1] if lines else {}
-        if sidecar_of(plan.model_folder(name) / "model.safetensors").exists():
+def _phase_lines(plan: Plan, seed: str) -> Iterator[str]:
+    run = RunRecord(plan.run_name, plan.fingerprint, plan.run_folder, plan.work, Requested([plan], exists=True))
+    locked = run.locked_phase
+    for phase in run.phases:
+        if run.has_model(phase.name):
             mark = "done"
-        elif is_locked(folder / "lock"):
+        elif phase.name == locked:
             mark = "running"
         else:
-            mark = "stopped; the same command resumes it" if last else "left"
-        progress = f", step {last['step']:,.0f} of {phase.steps:,}" if last else ""
-        loss = f", loss {last['loss']:.3f}" if "loss" in last else ""
-        curve = f", {last[CURVE]['verdict']}" if CURVE in last else ""
-        yield f"  pretrain     {seed}{name}: {mark}{progress}{loss}{curve}"
+            mark = "stopped; the same command resumes it" if phase.last else "left"
+        progress = f", {phase.describe(is_running=mark == 'running')}" if phase.last else ""
+        yield f"  pretrain     {seed}{phase.name}: {mark}{progress}"
 
 
-def describe_progress(plan: Plan) -> str:
-    """Return the stages of a recipe, each done, running or left, and the next command; pretraining seed by seed."""
-    runs = plan.runs
-    phases = list(plan.examples_keys.values())
-    examples = [path for phase in phases for path in plan.example_files(phase)]
-    prepare = "import" if plan.dataset.is_tokenized else "pregenerate"
+def describe_running(project: Project, work: Path) -> str:
+    """Return a paragraph for each trainer and a line for each other step that works in a work folder on this machine."""
     live = list_live_steps()
-    lines = [
-        *(f"{plan.name}: fingerprint {run.fingerprint}, files in {run.run_folder}" for run in runs),
-        *([_stage("download", [plan.download(shard) for shard in plan.shards], live)] if plan.dataset.files else []),
-        *([_stage("extract", plan.document_files, live)] if plan.document_files else []),
-        _stage("tokenizer", [plan.tokenizer], live),
-        _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)], live),
-        *(line for run in runs for line in _phase_lines(run, f"seed {run.recipe.seed}, " if len(runs) > 1 else "")),
-        _stage("evaluate", [path for run in runs for path in run.evaluations().values()], live),
-        _stage("verify", [plan.verdict()], live),
-        _stage("report", [plan.report_folder / "report.html"], live),
-        _stage("publish", [plan.results / "report.html"], live),
-        *([f"  check        {describe_published(plan)}"] if plan.results.is_dir() else []),
-    ]
-    return "\n".join(
-        [
-            *lines,
-            f"next: snakemake {shlex.quote(str(plan.results))}"
-            if not plan.results.is_dir()
-            else f"look at {plan.results}/report.html",
-        ]
-    )
+    training = [(run, phase) for run in find_runs(work, [project]) if (phase := run.locked_phase) is not None]
+    lines = [line for run, phase in training for line in _training_lines(run, phase)]
+    trainers = {read_lock_owner(lock) for run, _ in training for lock in run.locks}
+    folders = [run.folder for run, _ in training]
+    lines += [line for step in live if step.pid not in trainers for line in _step_lines(step, work, folders)]
+    if not lines:
+        return f"nothing runs in {work} on this machine; `relm runs` lists its runs, `relm status NAME` the steps of one recipe"
+    return "\n".join(lines)
+
+
+def _training_lines(run: RunRecord, locked: str) -> Iterator[str]:
+    names = [phase.name for phase in run.phases]
+    number = f" ({names.index(locked) + 1} of {len(names)})" if locked in names and len(names) > 1 else ""
+    pid = read_lock_owner(run.folder / locked / "lock")
+    yield f"{run.name}  {run.fingerprint}: pretrain {locked}{number}, process {pid or 'unknown'}"
+    yield from (f"  {phase.describe(is_running=True)}" for phase in run.phases if phase.name == locked)
+
+
+def _step_lines(step: LiveStep, work: Path, training: Sequence[Path]) -> Iterator[str]:
+    """Yield a line on a step that names files of the work folder; further processes of a trainer are left out."""
+    files = step.paths_in(work)
+    is_rank = step.name == "pretrain" and any(step.paths_in(folder) for folder in training)
+    if files and not is_rank:
+        shown = os.path.join(work, os.path.relpath(files[0], work))
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        yield f"{step.name}: {shown}{more}, process {step.pid}, for {format_duration(max(0.0, time.time() - step.started))}"

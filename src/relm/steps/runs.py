@@ -34,15 +34,13 @@ def diff_job(a: Arguments) -> Job:
 
 
 def gc_job(a: Arguments) -> Job:
-    from relm.cleaning.candidates import KINDS, Exceptions
     from relm.cleaning.removal import clean
 
     age = SHORTEST if a.older_than is None else a.older_than * DAY
-    choice = Exceptions(age, a.keep, a.only or KINDS)
-    projects = {root: Project(root) for root in (Path(), *a.also)}
-    if absent := next((root for root in projects if not (root / "recipes").is_dir()), None):
+    if absent := next((root for root in (Path(), *a.also) if not (root / "recipes").is_dir()), None):
         raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
-    return Job(lambda: clean(work_folder(), projects, choice, removes=a.yes, as_json=a.json))
+    projects = [Project(root) for root in (Path(), *a.also)]
+    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes, as_json=a.json))
 
 
 def days(text: str) -> float:
@@ -97,7 +95,6 @@ STEPS: dict[str, Step] = {
                 metavar="NAME",
                 help="keep these runs: NAME, NAME/FINGERPRINT or FINGERPRINT, and the data that they need",
             ),
-            argument("--only", nargs="+", choices=("run", "data", "unfinished", "lock"), help="only these kinds"),
             argument(
                 "--also",
                 nargs="+",
@@ -112,8 +109,8 @@ STEPS: dict[str, Step] = {
         records=False,
         group="project",
         epilog="Removed are runs whose fingerprint no recipe asks for; documents, examples, tokenizers and converted weights "
-        "that no recipe, twin, published result or kept run needs; what a killed process left half-written; locks that nobody "
-        "holds. Downloads stay. Nothing is removed that a published result names, that a process of this machine has open, or "
-        "that a symbolic link leads to.",
+        "that no recipe, twin, published result or kept run needs; what a killed process left half-written. Downloads stay. "
+        "Nothing is removed that a published result names, that a process of this machine has open, or that a symbolic link "
+        "leads to.",
     ),
 }

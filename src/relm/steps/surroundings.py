@@ -22,8 +22,7 @@ def list_job(a: Arguments) -> Job:
 
 
 def status_job(a: Arguments) -> Job:
-    from relm.reporting.running import describe_running
-    from relm.reporting.status import describe_progress
+    from relm.reporting.status import describe_progress, describe_running
 
     if a.recipe is None:
         if not work_folder().is_dir():
