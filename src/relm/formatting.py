@@ -80,7 +80,7 @@ def format_row(name: str, text: str) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]], sides: str, indent: str = "") -> list[str]:
-    """Return the lines of a table; `sides` has < or > for each column, two spaces stand between columns.
+    """Return the lines of a table, two spaces between columns; `sides` has < or > for each column, to align it left or right.
 
     >>> format_table([["run", "hours"], ["quickstart", "0.1"]], "<>")
     ['run         hours', 'quickstart    0.1']

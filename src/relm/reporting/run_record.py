@@ -1,4 +1,4 @@
-"""What the files of a run say: its state, step, figures and size, and what differs from its recipe now. Imports no torch.
+"""The record of a run by its files: state, step, figures, size, and the keys that differ from its recipe. Imports no torch.
 
 A damaged or absent file leaves a gap in its own run alone, so that the others are listed still.
 """

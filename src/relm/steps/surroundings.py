@@ -11,14 +11,14 @@ log = logging.getLogger(__name__)
 
 
 def list_job(a: Arguments) -> Job:
-    from relm.reporting import run_list, run_table
+    from relm.reporting import run_list
 
     require_checkout()
-    if a.machine is None:
-        return Job(lambda: (run_list.describe_runs if a.machines else run_table.describe_table)(Project()))
-    if not a.machine.startswith("@"):
-        raise RelmError(f"{a.machine}: expected a machine as in NAME@MACHINE, such as @rtx4090")
-    return Job(lambda: run_list.describe_machine_runs(Project(), a.machine.removeprefix("@")))
+    if a.wanted is None:
+        return Job(lambda: run_list.describe_runs(Project()))
+    if a.wanted.startswith("@") or a.wanted in Project().machine_names():
+        return Job(lambda: run_list.describe_machine_runs(Project(), a.wanted.removeprefix("@")))
+    return Job(lambda: run_list.describe_run_on_machines(Project(), a.wanted))
 
 
 def status_job(a: Arguments) -> Job:
@@ -96,8 +96,12 @@ STEPS: dict[str, Step] = {
     "list": Step(
         "list the runs by paper with device, size and hours, done or not",
         [
-            argument("machine", nargs="?", metavar="@MACHINE", help="show the figures of each run on this machine alone"),
-            argument("--machines", action="store_true", help="show the machines that fit each run, with hours and price there"),
+            argument(
+                "wanted",
+                nargs="?",
+                metavar="NAME|@MACHINE",
+                help="a run, to show it on each machine, or one machine, with each run",
+            ),
         ],
         list_job,
         records=False,
