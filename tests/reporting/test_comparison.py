@@ -1,6 +1,5 @@
 """`relm diff`: keys, figures with intervals, and curves of two recipes, runs or results."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run, resolve
-from relm.reporting.comparison import compare_sides, find_other_protocol, find_side
+from relm.reporting.comparison import compare, compare_sides, find_other_protocol, find_side
 from relm.reporting.comparison_text import describe_as_json, describe_comparison
 from relm.reporting.publish import publish
 
@@ -59,8 +58,12 @@ def held_out(run: str) -> Path:
 
 def compared(first: str, second: str) -> dict[str, Any]:
     """Return a comparison as `relm diff --json` prints it."""
-    found: dict[str, Any] = json.loads(describe_comparison(Project(), first, second, as_json=True))
-    return found
+    return describe_as_json(compare(Project(), first, second))
+
+
+def text_of(first: str, second: str) -> str:
+    """Return a comparison as `relm diff` prints it."""
+    return describe_comparison(compare(Project(), first, second))
 
 
 def figure_of(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -105,16 +108,16 @@ def test_a_difference_has_an_interval_where_both_state_their_standard_errors(two
     low, high = figure_of(found, "held_out.nats_per_token")["interval"]
     assert (low, high) == pytest.approx((-0.25 - 1.96 * 0.05, -0.25 + 1.96 * 0.05), abs=1e-5)
     assert not [row for row in found["figures"] if row["figure"].endswith("_standard_error")]
-    assert "95 % interval -0.348 to -0.152" in describe_comparison(Project(), *two_runs)
+    assert "95 % interval -0.348 to -0.152" in text_of(*two_runs)
 
 
 def test_only_what_the_figures_have_is_explained(two_runs: tuple[str, str]) -> None:
     first, second = two_runs
-    text = " ".join(describe_comparison(Project(), first, second).split())
+    text = " ".join(text_of(first, second).split())
     assert text.endswith("None has an interval, because no two evaluations here state a standard error of the same figure.")
     change_figures(held_out(second), perplexity_per_word=4122261.4)
     change_figures(held_out(first), perplexity_per_word=12866.15)
-    assert re.search(r"perplexity_per_word +12,866 +4,122,261 +\+4,109,395\n", describe_comparison(Project(), first, second))
+    assert re.search(r"perplexity_per_word +12,866 +4,122,261 +\+4,109,395\n", text_of(first, second))
 
 
 def test_counts_that_are_equal_are_left_out(two_runs: tuple[str, str]) -> None:
@@ -128,7 +131,7 @@ def test_other_protocols_are_not_comparable_and_nothing_is_subtracted(two_runs: 
     write_json(held_out(two_runs[1]), content)
     row = figure_of(compared(*two_runs), "held_out.nats_per_token")
     assert (row["not_comparable"], row["difference"], row["interval"]) == ("other protocols: context", None, None)
-    text = describe_comparison(Project(), *two_runs)
+    text = text_of(*two_runs)
     assert text.count("not comparable: other protocols: context") == 1, "once for the evaluation"
     same = {"protocol": {"in_words": "Scored.", "context": 64}}
     for noted in (
@@ -150,7 +153,7 @@ def test_the_noise_of_seeds_stands_beside_the_difference(two_runs: tuple[str, st
 
 
 def test_a_text_is_a_hundred_columns_wide_and_equal_sides_differ_in_nothing(two_runs: tuple[str, str]) -> None:
-    text = describe_comparison(Project(), *two_runs)
+    text = text_of(*two_runs)
     assert max(map(len, text.splitlines())) <= 100
     side = find_side(Project(), Path("work"), two_runs[0])
     same = describe_as_json(compare_sides(side, side))

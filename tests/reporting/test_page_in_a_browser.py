@@ -16,7 +16,8 @@ import pytest
 from finished_runs import FinishedRun
 from relm.artifact import read_json, write_json
 from relm.recipes.project import Project
-from relm.reporting.comparison_text import describe_comparison
+from relm.reporting.comparison import compare
+from relm.reporting.comparison_page import write_comparison_page
 from relm.reporting.report import write_report
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -66,7 +67,7 @@ def test_a_comparison_of_long_names_fits_every_window(copied_run: FinishedRun, w
     content = read_json(evaluation)
     write_json(evaluation, content | {"figures": content["figures"] | {"nats_per_token": 4.0}})
     page = Path("report.html").absolute()
-    describe_comparison(Project(), "tiny", name, html=page)
+    write_comparison_page(compare(Project(), "tiny", name), page)
     (page.parent / "measure.html").write_text(MEASURE.format(width=width).replace(", .scroll", "").replace(".scroll, ", ""))
     found = measure(page.parent / "measure.html", "light")
     assert (found["width"] <= width, found["wide"], found["charts"]) == (True, [], [True])

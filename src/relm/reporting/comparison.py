@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from relm.errors import RelmError
 from relm.plan.products import published_name
 from relm.recipes.expectations import Noise
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
 from relm.recipes.run_folder import LOG, MACHINES
@@ -63,6 +64,15 @@ class FigureDifference(NamedTuple):
             return None
         return self.second - self.first
 
+    @property
+    def note(self) -> str:
+        """The interval of the difference, how far seeds differ, or the reason why there is no difference."""
+        if self.not_comparable:
+            return f"not comparable: {self.not_comparable}"
+        interval = [] if self.interval is None else ["95 % interval {:+.3g} to {:+.3g}".format(*self.interval)]
+        seeds = [] if self.seed_half_width is None else [f"seeds ±{self.seed_half_width:.3g}"]
+        return ", ".join([*interval, *seeds])
+
 
 @dataclass(frozen=True)
 class RunComparison:
@@ -75,7 +85,10 @@ class RunComparison:
     figures: Sequence[FigureDifference]
 
 
-# --- the two sides -----------------------------------------------------------------------------------------------------------
+def compare(project: Project, first: str, second: str) -> RunComparison:
+    """Return everything in which two sides differ that a user named, as `find_side` takes them."""
+    work = work_folder()
+    return compare_sides(find_side(project, work, first), find_side(project, work, second))
 
 
 def find_side(project: Project, work: Path, given: str) -> Side:
@@ -143,9 +156,6 @@ def _read_run(label: str, run: RunRecord, resolved: Mapping[str, Any] | None) ->
 
 def _existing(logs: Mapping[str, Path]) -> dict[str, Path]:
     return {phase: path for phase, path in logs.items() if path.is_file() and path.stat().st_size}
-
-
-# --- the comparison ----------------------------------------------------------------------------------------------------------
 
 
 def compare_sides(first: Side, second: Side) -> RunComparison:

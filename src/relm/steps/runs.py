@@ -1,5 +1,6 @@
 """Commands on the runs of the work folder: list, compare and remove them."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -28,9 +29,18 @@ def shows_colours() -> bool:
 
 
 def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison_text import describe_comparison
+    from relm.reporting.comparison import compare
+    from relm.reporting.comparison_page import write_comparison_page
+    from relm.reporting.comparison_text import describe_as_json, describe_comparison
 
-    return Job(lambda: describe_comparison(Project(), a.first, a.second, a.html, as_json=a.json))
+    def run() -> str:
+        compared = compare(Project(), a.first, a.second)
+        drawn = [] if a.html is None else [write_comparison_page(compared, a.html)]
+        if a.json:
+            return json.dumps(describe_as_json(compared), indent=1, ensure_ascii=False)
+        return "\n".join([describe_comparison(compared), *drawn])
+
+    return Job(run)
 
 
 def gc_job(a: Arguments) -> Job:
