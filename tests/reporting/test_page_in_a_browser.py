@@ -17,7 +17,7 @@ from finished_runs import FinishedRun
 from relm.artifact import read_json, write_json
 from relm.recipes.project import Project
 from relm.reporting.comparison import compare
-from relm.reporting.comparison_page import write_comparison_page
+from relm.reporting.comparison_text import write_comparison_page
 from relm.reporting.report import write_report
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)

@@ -230,23 +230,9 @@ class RunRecord:
 
     @cached_property
     def failure(self) -> str | None:
-        """The message with which a step of the run failed and whose product is still absent; None: none did."""
-        logs = self.work / "logs" / "runs" / self.name / self.fingerprint
-        for log in sorted(logs.rglob("*.log")):
-            if not any(_is_newer(product, log) for product in self._products_of(log.relative_to(logs).with_suffix(""))):
-                is_error, message = _read_last_message(log)
-                if is_error and not message.startswith(_STOPPED):
-                    return message
-        return None
-
-    def _products_of(self, inside: Path) -> list[Path]:
-        """Return the products of a step with this log, newest first, of all keys."""
-        kind, task = inside.parts[0], inside.name
-        if kind in ("report", VERIFY):
-            return newest_first(self.folder, kind, "report.html" if kind == "report" else "verify*.json")
-        if len(inside.parts) > 1:
-            return newest_first(self.folder, kind, f"{task}.json")
-        return [self.folder / f"{inside}.json", sidecar_of(self.folder / inside / "model" / WEIGHTS)]
+        """The message with which a step of the run failed at last; None: none did. A step's next attempt has a new log."""
+        logs = sorted((self.work / "logs" / "runs" / self.name / self.fingerprint).rglob("*.log"))
+        return next((message for log in logs if (message := _read_error(log)) is not None), None)
 
 
 def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
@@ -383,15 +369,11 @@ def measure(path: Path) -> DiskUse:
     return DiskUse(sum(sizes.values()), sum(sizes[key] for key, others in links.items() if not others), changed)
 
 
-def _is_newer(product: Path, log: Path) -> bool:
-    """Return whether a product was made after its step's log was last written."""
-    return product.exists() and product.stat().st_mtime_ns > log.stat().st_mtime_ns
-
-
-def _read_last_message(log: Path) -> tuple[bool, str]:
-    """Return whether the last message of a step's log is an error, and its first line."""
+def _read_error(log: Path) -> str | None:
+    """Return the last message of a step's log if it is an error, and not that somebody stopped the step."""
     try:
         messages = _LAST_MESSAGE.findall(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return False, ""
-    return (bool(messages[-1][0]), messages[-1][1]) if messages else (False, "")
+        return None
+    is_error, message = messages[-1] if messages else ("", "")
+    return message if is_error and not message.startswith(_STOPPED) else None

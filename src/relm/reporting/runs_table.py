@@ -18,15 +18,6 @@ from relm.reporting.figures import FIGURES
 from relm.reporting.run_record import FAILED, FINISHED, PUBLISHED, RUNNING, STOPPED, RunRecord, find_runs
 
 WIDTH = 100
-# The figure that a list shows of an evaluation, if it has one of these; else the first of all.
-LEADING = (
-    "nats_per_token",
-    "loss",
-    "masked_nats_per_token",
-    "pseudo_nats_per_token",
-    "strict_accuracy",
-    "acc",
-)
 # SGR codes of a terminal: green, yellow, red, cyan.
 COLOURS = {PUBLISHED: "32", FINISHED: "32", RUNNING: "36", STOPPED: "33", FAILED: "31"}
 
@@ -110,10 +101,10 @@ def _details(run: RunRecord) -> Iterator[str]:
 
 
 def format_leading_figures(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one figure of each evaluation; an evaluation without figures, such as samples, has none."""
+    """Return the first known figure of each evaluation; an evaluation without figures, such as samples, has none."""
     shown = []
     for task, values in figures.items():
-        key = next((key for key in (*LEADING, *FIGURES, *values) if isinstance(values.get(key), int | float)), None)
+        key = next((key for key in (*FIGURES, *values) if isinstance(values.get(key), int | float)), None)
         if key is not None:
             shown.append(f"{task}.{key} {values[key]:.5g}")
     return ", ".join(shown)

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import WEIGHTS
@@ -43,7 +42,7 @@ def _find_fewer_steps(plan: Plan, run: RunRecord) -> dict[str, Phase] | None:
     recorded = (run.resolved or {}).get("recipe", {}).get("pretrain")
     if not isinstance(recorded, Mapping) or not recorded or list(recorded) != plan.phases[: len(recorded)]:
         return None
-    if not all(sidecar_of(run.folder / name / "model" / WEIGHTS).is_file() for name in recorded):
+    if not all(map(run.has_model, recorded)):
         return None
     phases = {name: _shorten(plan.recipe.pretrain[name], recorded[name]) for name in recorded}
     found = {name: phase for name, phase in phases.items() if phase is not None}

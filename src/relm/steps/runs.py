@@ -30,8 +30,7 @@ def shows_colours() -> bool:
 
 def diff_job(a: Arguments) -> Job:
     from relm.reporting.comparison import compare
-    from relm.reporting.comparison_page import write_comparison_page
-    from relm.reporting.comparison_text import describe_as_json, describe_comparison
+    from relm.reporting.comparison_text import describe_as_json, describe_comparison, write_comparison_page
 
     def run() -> str:
         compared = compare(Project(), a.first, a.second)
