@@ -209,7 +209,6 @@ def test_unfinished_files_go_but_not_the_only_copy_and_not_a_wanted_download(cop
         plan.run_folder / ".verify.json.partial",
         plan.run_folder / "main" / ".model.partial" / "config.json",
         plan.work / "replay-abc" / "train.jsonl",
-        plan.work / "folders" / "texts.json.4194305",
         plan.work / "downloads" / "data" / "texts" / "0123456789ab" / ".old.xml.part",
         plan.run_folder.parent / ".0123456789ab.removed" / "verify.json",
     ]

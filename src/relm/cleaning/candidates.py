@@ -21,8 +21,6 @@ _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
 # Scratch folders right in the work folder: of `relm reproduce` and `relm pull`.
 _SCRATCH = re.compile(r"replay-.+|pulled")
-# A cache of hashes that a process was about to rename; its number stands at the end.
-_OWN_CACHE = re.compile(r".+\.json\.(?P<pid>\d+)")
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,6 @@ def _describe_unfinished(path: Path, work: Path, needs: Needs) -> str | None:
     """Return a phrase on what a killed process left; None: it left nothing, or something that is wanted still."""
     if path.parent == work and _SCRATCH.fullmatch(path.name):
         return "scratch files of a killed command"
-    if path.parent.is_relative_to(work / "folders") and (cache := _OWN_CACHE.fullmatch(path.name)):
-        return None if os.path.exists(f"/proc/{cache['pid']}") else "a killed process was about to rename it"
     found = _UNFINISHED.fullmatch(path.name)
     if found is None:
         return None

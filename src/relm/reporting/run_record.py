@@ -191,9 +191,9 @@ class RunRecord:
         return [read_progress(self.folder / name, steps.get(name)) for name in names]
 
     @property
-    def newest_phase(self) -> PhaseProgress | None:
-        """The last phase that has a line in its log; None before the first line."""
-        return next((phase for phase in reversed(self.phases) if phase.last), None)
+    def loss(self) -> float | None:
+        """The newest loss that was logged; None before the first."""
+        return next((phase.last["loss"] for phase in reversed(self.phases) if "loss" in phase.last), None)
 
     @property
     def step(self) -> int:
@@ -210,10 +210,15 @@ class RunRecord:
         """Return True if the model of a phase is finished."""
         return sidecar_of(self.folder / phase / "model" / WEIGHTS).is_file()
 
+    @property
+    def working(self) -> list[LiveStep]:
+        """The steps that name its files in their commands, the oldest first; a trainer on several processes is several."""
+        return [step for step in self.live if step.paths_in(self.folder)]
+
     @cached_property
     def state(self) -> str:
         """RUNNING, PUBLISHED, FAILED, FINISHED (trained and judged) or STOPPED."""
-        if self.locked_phase is not None or any(step.paths_in(self.folder) for step in self.live):
+        if self.locked_phase is not None or self.working:
             return RUNNING
         if self.is_published:
             return PUBLISHED

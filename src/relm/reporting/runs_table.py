@@ -22,20 +22,24 @@ WIDTH = 100
 COLOURS = {PUBLISHED: "32", FINISHED: "32", RUNNING: "36", STOPPED: "33", FAILED: "31"}
 
 
-def describe_stored_runs(project: Project, name: str | None, as_json: bool = False, coloured: bool = False) -> str:
+def describe_stored_runs(
+    project: Project, name: str | None, as_json: bool = False, coloured: bool = False, only_running: bool = False
+) -> str:
     """Return all runs of the work folder, or those of one recipe, on its machines too.
 
     Raises:
         RelmError: there is neither a run nor a recipe of this name.
     """
     work = work_folder()
-    runs = find_runs(work, [project])
+    runs = [run for run in find_runs(work, [project]) if not only_running or run.state == RUNNING]
     order = {run.name: number for number, run in enumerate(runs)}
     runs.sort(key=lambda run: (order[run.name], run.plan is None, run.seed or 0, -run.disk.changed))
     if name is not None:
         runs = _require_known(project, name, runs)
     if as_json:
         return json.dumps([describe_as_json(run) for run in runs], indent=1, ensure_ascii=False)
+    if not runs and only_running:
+        return f"nothing runs in {work} on this machine; `relm runs` lists its runs, `relm status NAME` the steps of one recipe"
     if not runs:
         return f"{work}/runs has no run{f' of {name}' if name else ''}; snakemake results/{name or 'NAME'} makes one"
     rows = format_table([_cells(run) for run in runs], "<<<<>>", indent="  ")
@@ -82,12 +86,15 @@ def _cells(run: RunRecord) -> list[str]:
 
 def _details(run: RunRecord) -> Iterator[str]:
     """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the recipe as it is now."""
+    for step, working in groupby(sorted(run.working), lambda each: each.name):
+        first, *others = working
+        yield f"{step}: process {first.pid}{f' and {len(others)} more' if others else ''}"
+    locked = run.locked_phase
+    yield from (f"{phase.name}: {phase.describe(is_running=True)}" for phase in run.phases if phase.name == locked)
     if figures := format_leading_figures(run.figures):
         yield figures
-    elif (phase := run.newest_phase) and phase.name == run.locked_phase:
-        yield f"{phase.name}: {phase.describe(is_running=True)}"
-    elif phase and "loss" in phase.last:
-        yield f"loss {phase.last['loss']:.4f}"
+    elif locked is None and run.loss is not None:
+        yield f"loss {run.loss:.4f}"
     if run.state == FAILED and run.failure:
         yield f"failed: {textwrap.shorten(run.failure, 300, placeholder=' ...')}"
     if run.plan is not None or not run.requested.plans:
@@ -142,7 +149,7 @@ def describe_as_json(run: RunRecord) -> dict[str, Any]:
         "phases": [{"name": each.name, "step": each.step, "steps": each.steps} for each in run.phases],
         "step": run.step,
         "steps": run.steps,
-        "loss": next((phase.last["loss"] for phase in reversed(run.phases) if "loss" in phase.last), None),
+        "loss": run.loss,
         "figures": run.figures,
         "failure": run.failure if run.state == FAILED else None,
         "bytes": run.disk.size,

@@ -1,19 +1,15 @@
-"""`relm status`: the progress of one recipe, or what runs now in the work folder, read from files alone."""
+"""`relm status`: the progress of a recipe, read from files alone."""
 
-import os
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
-from relm.formatting import format_duration
 from relm.recipes.identity import is_source
 from relm.recipes.plan import Plan
-from relm.recipes.project import Project
 from relm.reporting.check import describe_published
-from relm.reporting.live_steps import LiveStep, list_live_steps, read_lock_owner
-from relm.reporting.run_record import Requested, RunRecord, find_runs
+from relm.reporting.live_steps import LiveStep, list_live_steps
+from relm.reporting.run_record import Requested, RunRecord
 
 
 def describe_progress(plan: Plan) -> str:
@@ -64,34 +60,3 @@ def _phase_lines(plan: Plan, seed: str) -> Iterator[str]:
             mark = "stopped; the same command resumes it" if phase.last else "left"
         progress = f", {phase.describe(is_running=mark == 'running')}" if phase.last else ""
         yield f"  pretrain     {seed}{phase.name}: {mark}{progress}"
-
-
-def describe_running(project: Project, work: Path) -> str:
-    """Return a paragraph for each trainer and a line for each other step that works in a work folder on this machine."""
-    live = list_live_steps()
-    training = [(run, phase) for run in find_runs(work, [project]) if (phase := run.locked_phase) is not None]
-    lines = [line for run, phase in training for line in _training_lines(run, phase)]
-    trainers = {read_lock_owner(lock) for run, _ in training for lock in run.locks}
-    folders = [run.folder for run, _ in training]
-    lines += [line for step in live if step.pid not in trainers for line in _step_lines(step, work, folders)]
-    if not lines:
-        return f"nothing runs in {work} on this machine; `relm runs` lists its runs, `relm status NAME` the steps of one recipe"
-    return "\n".join(lines)
-
-
-def _training_lines(run: RunRecord, locked: str) -> Iterator[str]:
-    names = [phase.name for phase in run.phases]
-    number = f" ({names.index(locked) + 1} of {len(names)})" if locked in names and len(names) > 1 else ""
-    pid = read_lock_owner(run.folder / locked / "lock")
-    yield f"{run.name}  {run.fingerprint}: pretrain {locked}{number}, process {pid or 'unknown'}"
-    yield from (f"  {phase.describe(is_running=True)}" for phase in run.phases if phase.name == locked)
-
-
-def _step_lines(step: LiveStep, work: Path, training: Sequence[Path]) -> Iterator[str]:
-    """Yield a line on a step that names files of the work folder; further processes of a trainer are left out."""
-    files = step.paths_in(work)
-    is_rank = step.name == "pretrain" and any(step.paths_in(folder) for folder in training)
-    if files and not is_rank:
-        shown = os.path.join(work, os.path.relpath(files[0], work))
-        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        yield f"{step.name}: {shown}{more}, process {step.pid}, for {format_duration(max(0.0, time.time() - step.started))}"

@@ -22,12 +22,13 @@ def list_job(a: Arguments) -> Job:
 
 
 def status_job(a: Arguments) -> Job:
-    from relm.reporting.status import describe_progress, describe_running
+    from relm.reporting.runs_table import describe_stored_runs
+    from relm.reporting.status import describe_progress
 
     if a.recipe is None:
         if not work_folder().is_dir():
             require_checkout()
-        return Job(lambda: describe_running(Project(), work_folder()))
+        return Job(lambda: describe_stored_runs(Project(), None, only_running=True))
     return Job(lambda: describe_progress(plan_of(a)))
 
 
@@ -113,8 +114,8 @@ STEPS: dict[str, Step] = {
         status_job,
         records=False,
         group="overview",
-        epilog="Without a name: each trainer of the work folder with step, loss, rate and time left, and each other step. Only "
-        "processes of this machine are seen.",
+        epilog="Without a name: the runs that a step works on now, with its process; of a trainer step, loss, rate and time left. "
+        "Only processes of this machine are seen.",
     ),
     "estimate": Step(
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
