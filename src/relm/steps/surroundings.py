@@ -114,8 +114,8 @@ STEPS: dict[str, Step] = {
         status_job,
         records=False,
         group="overview",
-        epilog="Without a name: the runs that a step works on now, with its process; of a trainer step, loss, rate and time left. "
-        "Only processes of this machine are seen.",
+        epilog="Without a name: the runs that a step works on now, with its process; of a trainer, step, loss, rate and time "
+        "left. Only processes of this machine are seen.",
     ),
     "estimate": Step(
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
