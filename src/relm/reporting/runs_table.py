@@ -4,7 +4,7 @@ import difflib
 import json
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +12,6 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes, format_duration, format_moment, format_table
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.recipes.resolved import KeyDifference
 from relm.recipes.run_name import RunName
 from relm.reporting.figures import FIGURES
 from relm.reporting.run_record import FAILED, FINISHED, PUBLISHED, RUNNING, STOPPED, RunRecord, find_runs
@@ -136,28 +135,17 @@ def _paint(text: str, code: str, coloured: bool) -> str:
 
 def describe_as_json(run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run as a JSON object."""
+    plain = {key: getattr(run, key) for key in ("name", "fingerprint", "state", "seed", "step", "steps", "loss", "figures")}
+    differences = [{"key": each.key, "run": each.first, "recipe": each.second} for each in run.differences or ()]
     return {
-        "name": run.name,
-        "fingerprint": run.fingerprint,
+        **plain,
         "folder": str(run.folder),
-        "state": run.state,
-        "seed": run.seed,
         "requested": run.plan is not None,
         "recipe": "absent" if not run.requested.exists else "faulty" if run.requested.fault else "present",
         "requested_fingerprints": run.requested.fingerprints,
-        "differences": _differences_as_json(run.differences),
+        "differences": None if run.differences is None else differences,
         "phases": [{"name": each.name, "step": each.step, "steps": each.steps} for each in run.phases],
-        "step": run.step,
-        "steps": run.steps,
-        "loss": run.loss,
-        "figures": run.figures,
         "failure": run.failure if run.state == FAILED else None,
         "bytes": run.disk.size,
         "changed": format_moment(run.disk.changed),
     }
-
-
-def _differences_as_json(differences: Iterable[KeyDifference] | None) -> list[dict[str, Any]] | None:
-    if differences is None:
-        return None
-    return [{"key": each.key, "run": each.first, "recipe": each.second} for each in differences]
