@@ -248,6 +248,12 @@ def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
 
 
 @pytest.fixture
+def run(copied_run: FinishedRun) -> FinishedRun:
+    """The same, under a shorter name."""
+    return copied_run
+
+
+@pytest.fixture
 def recipe() -> Callable[..., dict[str, Any]]:
     """`recipe_content`."""
     return recipe_content

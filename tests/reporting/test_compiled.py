@@ -3,11 +3,11 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.errors import RelmError
@@ -32,8 +32,7 @@ def reported(run: Any) -> str:
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
-def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
     report = reported(run)
     assert "As compiled for v3-8 Nothing here was run." in report
@@ -48,16 +47,14 @@ def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finish
     assert "one bfloat16 pass" in report
 
 
-def test_a_program_that_does_not_fit_is_shown_without_times(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_program_that_does_not_fit_is_shown_without_times(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run, programs=(refused("step"),)))
     report = reported(run)
     assert "step DOES NOT FIT: 17.49GiB of 15.48GiB" in report
     assert "tokens/s" not in report
 
 
-def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_provenance_has_its_hash_its_programs_and_their_compiler(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
     reported(run)
     publish(published_files(run.plan), run.plan.results)
@@ -78,8 +75,7 @@ def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: C
     assert f'"name": "compile.json", "encodingFormat": "application/json", "contentSize": "{len(content)}"' in crate
 
 
-def test_another_compilation_is_published_with_the_page_that_shows_it(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_another_compilation_is_published_with_the_page_that_shows_it(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
     reported(run)
     write_compilation(run.plan.compilation, compiled(run, topology="v2-8"))
@@ -90,8 +86,7 @@ def test_another_compilation_is_published_with_the_page_that_shows_it(finished_r
     assert read_json(run.plan.results / "compile.json")["topology"] == "v2-8"
 
 
-def test_without_it_the_report_does_not_mention_it(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_without_it_the_report_does_not_mention_it(run: FinishedRun) -> None:
     before = reported(run)
     files = {path.name: path.read_bytes() for path in run.plan.report_folder.iterdir()}
     assert "ompile" not in before.partition("Where everything came from")[0]
@@ -104,8 +99,7 @@ def test_without_it_the_report_does_not_mention_it(finished_run: Callable[..., A
     assert "compile.json" not in published_files(run.plan)
 
 
-def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run, sequences={"main": 8}))
     assert "As compiled compile.json is left out: phase main: compiled with global_batch_size 8" in reported(run)
     assert "compile.json" not in published_files(run.plan)
@@ -115,8 +109,7 @@ def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run
     assert "compile.json is left out: not valid JSON" in reported(run)
 
 
-def test_the_report_is_written_again_when_a_recipe_was_compiled(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_report_is_written_again_when_a_recipe_was_compiled(run: FinishedRun) -> None:
     before = run.plan.report_key
     write_compilation(run.plan.compilation, compiled(run))
     once = run.plan.report_key

@@ -1,12 +1,11 @@
 """The report and the model card state the comparison with the original program, for recipes that have one."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.recipes.project import Project
 from relm.reporting import oracles
 from relm.reporting.oracles import describe_oracles, read_oracles
@@ -57,9 +56,8 @@ def test_every_recipe_of_a_comparison_is_shipped() -> None:
 
 @pytest.mark.parametrize("recipes", [["tiny"], ["other"]])
 def test_the_report_page_and_the_model_card_have_the_sentence_of_the_runs_recipe_alone(
-    finished_run: Callable[..., Any], table: Path, recipes: list[str]
+    run: FinishedRun, table: Path, recipes: list[str]
 ) -> None:
-    run = finished_run()
     table.write_text(json.dumps({"originals": [{**ROW, "recipes": [name.replace("tiny", run.plan.name) for name in recipes]}]}))
     folder = run.plan.report_folder
     write_report(run.plan, run.verify, run.evaluations, folder)

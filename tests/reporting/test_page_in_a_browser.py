@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,7 @@ onload = () => {{
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 22, 27)")])
-def test_the_page_fits_every_window(finished_run: Callable[..., Any], width: int, scheme: str, background: str) -> None:
-    run = finished_run()
+def test_the_page_fits_every_window(run: FinishedRun, width: int, scheme: str, background: str) -> None:
     folder = run.plan.report_folder.absolute()
     write_report(run.plan, run.verify, run.evaluations, folder)
     (folder / "measure.html").write_text(MEASURE.format(width=width))

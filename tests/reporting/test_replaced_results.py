@@ -1,18 +1,15 @@
 """A result of another fingerprint is named before it is replaced, and its files stay, also where its run is gone."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from finished_runs import FinishedRun
 from relm.artifact import read_json, write_json
 from relm.recipes.resolved import resolve
 from relm.reporting.replaced_results import describe_replaced, find_replaced, keep_replaced
 
 
-def test_the_differing_keys_are_named_and_the_only_copy_of_a_result_is_kept(
-    finished_run: Callable[..., Any], in_project: Path
-) -> None:
-    plan = finished_run().plan
+def test_the_differing_keys_are_named_and_the_only_copy_of_a_result_is_kept(run: FinishedRun, in_project: Path) -> None:
+    plan = run.plan
     resolved = resolve(plan)
     write_json(plan.results / "recipe.json", resolved)
     assert find_replaced(plan) is None
