@@ -19,7 +19,6 @@ from relm.recipes.identity import is_source
 from relm.recipes.jobs import SPLITS
 from relm.reporting.check import check_folders
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 from relm.reporting.status import describe_progress
 
 SHARD = "a.xml"
@@ -83,7 +82,7 @@ def test_deleted_sources_are_listed_with_their_sha256_by_check_status_and_report
     plan = run.plan
     deleted = delete(sources_of(run))
     assert find_deleted(collect([run.verify])) == deleted
-    write_report(plan, run.verify, run.evaluations, plan.report_folder)
+    run.report()
     page = (plan.report_folder / "report.html").read_text()
     marks = re.findall(r'title="sha256 (\w+), \d+ bytes">\w+</span> <span class="soft">deleted after use<', page)
     assert set(marks) == set(deleted.values())

@@ -18,7 +18,6 @@ from relm.recipes.resolved import resolve
 from relm.replay.published_files import compare_files
 from relm.reporting.check import DamagedResult, check_folders, describe_published
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 
 NAMES = {
     "README.md": "report",
@@ -197,7 +196,7 @@ def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(run:
     figures = run.evaluations["held_out"]
     figures.write_text(figures.read_text().replace("4.25", "4.15"))
     with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made, so no figure"):
-        write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+        run.report()
 
 
 def test_a_folder_of_an_earlier_version_is_compared_by_its_recipe_where_the_run_is_at_hand(

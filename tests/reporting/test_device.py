@@ -1,6 +1,5 @@
 """The counters of a device that compiles are on the report page, summed over the processes that trained."""
 
-import re
 from typing import Any
 
 from finished_runs import FinishedRun
@@ -8,7 +7,6 @@ from relm.artifact import write_json
 from relm.plan.products import published_files
 from relm.reporting.device import summarise_device
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 
 FIRST = {
     "after_step": 0,
@@ -25,13 +23,11 @@ FIRST = {
 SECOND = {**FIRST, "after_step": 30, "steps": 20, "compiles": 1, "execute_seconds": 1.0, "bytes_from_devices": 100}
 
 
-def write_figures(run: Any, *processes: dict[str, Any]) -> str:
+def write_figures(run: FinishedRun, *processes: dict[str, Any]) -> str:
     """Write `device.json` and the report, and return its text without tags."""
     folder = run.plan.run_folder
     write_json(folder / "main" / "device.json", {"phase": "main", "processes": list(processes)})
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
-    page = (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
-    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+    return run.read_page()
 
 
 def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
@@ -70,9 +66,8 @@ def test_one_process_has_no_list(run: FinishedRun) -> None:
 
 
 def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(run: FinishedRun) -> None:
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+    assert "On the device" not in run.read_page()
     assert "device.json" not in published_files(run.plan)
-    assert "On the device" not in (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
     write_figures(run, FIRST)
     publish(published_files(run.plan), run.plan.results)
     assert (run.plan.results / "device.json").read_text() == (run.plan.run_folder / "main" / "device.json").read_text()

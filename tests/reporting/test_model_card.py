@@ -13,13 +13,10 @@ from finished_runs import FinishedRun
 from relm.plan.products import published_files
 from relm.reporting.model_card import licence
 from relm.reporting.pages import fenced
-from relm.reporting.report import write_report
 
 
-def card(run: Any) -> str:
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
-    return (folder / "README.md").read_text(encoding="utf-8")
+def card(run: FinishedRun) -> str:
+    return (run.report() / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_front_matter_is_what_the_hub_reads(run: FinishedRun) -> None:

@@ -9,7 +9,6 @@ from finished_runs import FinishedRun
 from relm.recipes.project import Project
 from relm.reporting import oracles
 from relm.reporting.oracles import describe_oracles, read_oracles
-from relm.reporting.report import write_report
 from small_project import CHECKOUT
 
 ROW = {
@@ -59,8 +58,7 @@ def test_the_report_page_and_the_model_card_have_the_sentence_of_the_runs_recipe
     run: FinishedRun, table: Path, recipes: list[str]
 ) -> None:
     table.write_text(json.dumps({"originals": [{**ROW, "recipes": [name.replace("tiny", run.plan.name) for name in recipes]}]}))
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
+    folder = run.report()
     for page in ("report.html", "README.md"):
         found = "Training equals the original program (owner/name" in (folder / page).read_text(encoding="utf-8")
         assert found is (recipes == ["tiny"])

@@ -17,7 +17,6 @@ from relm.artifact import read_json, write_json
 from relm.recipes.project import Project
 from relm.reporting.comparison import compare
 from relm.reporting.comparison_text import write_comparison_page
-from relm.reporting.report import write_report
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 # The page itself may run no script, so a page around it measures it.
@@ -43,7 +42,7 @@ onload = () => {{
 @pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 22, 27)")])
 def test_the_page_fits_every_window(run: FinishedRun, width: int, scheme: str, background: str) -> None:
     folder = run.plan.report_folder.absolute()
-    write_report(run.plan, run.verify, run.evaluations, folder)
+    run.report()
     (folder / "measure.html").write_text(MEASURE.format(width=width))
     found = measure(folder / "measure.html", scheme)
     assert found["width"] <= width  # less by the bar that scrolls it

@@ -15,7 +15,6 @@ from relm.recipes.project import Project
 from relm.recipes.run_folder import PAPER_FILES
 from relm.reporting.paper import MISSING, read_paper, write_paper
 from relm.reporting.publish import publish_run
-from relm.reporting.report import write_report
 
 PAPER = {"key": "small", "title": "A small <paper>", "url": "https://example.org/paper"}
 FIGURE = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
@@ -29,7 +28,7 @@ def run(finished_run: Callable[..., Any]) -> Any:
     run = finished_run(content)
     for number, each in enumerate(run.plan.runs, 1):
         (each.run_folder / "main/logs/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
+    run.report()
     publish_run(run.plan, run.plan.results)
     write_recipe("later", {**content, "seed": 9, "title": "Later"})
     write_recipe("wrong", {**content, "seed": "many"})

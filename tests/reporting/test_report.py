@@ -44,15 +44,8 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def reported(run: Any) -> Path:
-    """Write the run's report and return its folder."""
-    folder: Path = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
-    return folder
-
-
-def page(run: Any) -> Page:
-    return Page((reported(run) / "report.html").read_text(encoding="utf-8"))
+def page(run: FinishedRun) -> Page:
+    return Page((run.report() / "report.html").read_text(encoding="utf-8"))
 
 
 EXPECT = {"metric": "held_out.nats_per_token", "tolerance": 1.0, "basis": "b", "place": "table 1"}
@@ -69,7 +62,7 @@ def test_the_page_loads_nothing_from_outside(run: FinishedRun) -> None:
 
 
 def test_identifiers_on_the_page_are_unique_and_what_is_referred_to_is_there(run: FinishedRun) -> None:
-    text = (reported(run) / "report.html").read_text()
+    text = (run.report() / "report.html").read_text()
     identifiers = re.findall(r'\bid="([^"]+)"', text)
     assert len(identifiers) == len(set(identifiers))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(identifiers)
@@ -111,7 +104,7 @@ def test_the_basis_and_noise_of_a_tolerance_end_in_one_point_and_three_digits(
 
 
 def test_text_that_the_model_wrote_is_no_html(run: FinishedRun) -> None:
-    html = (reported(run) / "report.html").read_text()
+    html = (run.report() / "report.html").read_text()
     assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html
     assert "<b>The history of</b> &lt;b" in html
 
@@ -197,10 +190,10 @@ def test_the_page_shows_where_steps_ran_and_with_which_packages(run: FinishedRun
 
 
 def test_writing_the_report_again_gives_the_same_bytes(run: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = {path.name: path.read_bytes() for path in reported(run).iterdir()}
+    first = {path.name: path.read_bytes() for path in run.report().iterdir()}
     assert sorted(first) == ["README.md", "provenance.json", "recipe.json", "report.html", "ro-crate-metadata.json"]
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert {path.name: path.read_bytes() for path in reported(run).iterdir()} == first
+    assert {path.name: path.read_bytes() for path in run.report().iterdir()} == first
 
 
 def test_a_run_without_any_record_is_dated_by_its_verdict(run: FinishedRun) -> None:
@@ -211,7 +204,7 @@ def test_a_run_without_any_record_is_dated_by_its_verdict(run: FinishedRun) -> N
 
 
 def test_the_resolved_recipe_holds_defaults_and_what_it_names(run: FinishedRun) -> None:
-    document = read_json(reported(run) / "recipe.json")
+    document = read_json(run.report() / "recipe.json")
     assert document["fingerprint"] == run.plan.fingerprint
     assert document["recipe"]["pretrain"]["main"]["optimizer"]["betas"] == [0.9, 0.999]
     assert document["dataset"]["files"]["a.xml"]["size"] == 5
@@ -230,7 +223,7 @@ def test_without_an_evaluation_the_page_says_that_nothing_was_measured(
 def test_a_missing_training_log_is_a_clear_error(run: FinishedRun) -> None:
     (run.plan.run_folder / "main/logs/train.jsonl").unlink()
     with pytest.raises(RelmError, match=r"train.jsonl: no such file"):
-        reported(run)
+        run.report()
 
 
 def test_the_diagram_places_band_interval_and_point() -> None:
@@ -247,7 +240,7 @@ def test_the_diagram_places_band_interval_and_point() -> None:
 def published(finished_run: Callable[..., Any]) -> Path:
     """results/tiny."""
     run = finished_run()
-    reported(run)
+    run.report()
     publish(published_files(run.plan), run.plan.results)
     return Path("results/tiny")
 
