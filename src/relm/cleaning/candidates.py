@@ -42,9 +42,6 @@ def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, ke
     Args:
         minimum_age: seconds since the last change.
         keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
-
-    Raises:
-        RelmError: a run that is to be kept does not exist.
     """
     for name in keep:
         if not any(_find_named(run, [name]) for run in needs.runs):

@@ -96,9 +96,6 @@ def find_side(project: Project, work: Path, given: str) -> Side:
 
     Args:
         given: NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in `results` or of a run.
-
-    Raises:
-        RelmError: there is nothing of this name, or the recipe has faults.
     """
     folder = Path(given)
     if (folder / "recipe.json").is_file():
@@ -130,11 +127,7 @@ def _find_run(work: Path, given: str) -> RunRecord | None:
 
 
 def _read_published(folder: Path) -> Side:
-    """Return a published folder, in which an evaluation that was changed since is empty.
-
-    Raises:
-        RelmError: its recipe was changed since, or it is not what relm wrote.
-    """
+    """Return a published folder, in which an evaluation that was changed since is empty."""
     require_as_published(folder, ["recipe.json"])
     resolved = read_object(folder / "recipe.json")
     if not isinstance(resolved.get("recipe"), dict):

@@ -105,11 +105,7 @@ def _find_differences(project: Project, key: str) -> Path | None:
 
 
 def read_paper(project: Project, key: str) -> tuple[Paper, list[PaperRun]]:
-    """Return a paper and its runs, published or not; of a recipe with faults, the fault.
-
-    Raises:
-        RelmError: no recipe names the paper.
-    """
+    """Return a paper and its runs, published or not; of a recipe with faults, the fault."""
     paper: Paper | None = None
     runs = []
     for name in (name for name in project.names() if _names_paper(project, name, key)):
@@ -134,11 +130,7 @@ def _names_paper(project: Project, name: str, key: str) -> bool:
 
 
 def _read_run(plan: Plan) -> PaperRun:
-    """Return a run with its verdict, if it is published as its recipe is now.
-
-    Raises:
-        RelmError: a published file that is quoted was changed since.
-    """
+    """Return a run with its verdict, if it is published as its recipe is now."""
     state, machine = _find_state(plan), str(plan.recipe.run.machine or plan.recipe.run.device)
     verdict = {} if state else read_verdict(plan.results / VERDICT)
     judged = {(row["metric"], row["place"]): row for row in verdict.get("rows", [])}
