@@ -1,5 +1,6 @@
-"""`relm diff`: keys, figures with intervals, and curves of two recipes, runs or results."""
+"""`relm diff`: keys, and figures with intervals, of two recipes, runs or results."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from relm.artifact import read_json, record_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
 from relm.recipes.project import Project
-from relm.recipes.resolved import record_run, resolve
+from relm.recipes.resolved import record_run
 from relm.reporting.comparison import compare, compare_sides, find_other_protocol, find_side
 from relm.reporting.comparison_text import describe_as_json, describe_comparison
 from relm.reporting.publish import publish
@@ -58,7 +59,8 @@ def held_out(run: str) -> Path:
 
 def compared(first: str, second: str) -> dict[str, Any]:
     """Return a comparison as `relm diff --json` prints it."""
-    return describe_as_json(compare(Project(), first, second))
+    found: dict[str, Any] = json.loads(describe_as_json(compare(Project(), first, second)))
+    return found
 
 
 def text_of(first: str, second: str) -> str:
@@ -91,7 +93,7 @@ def test_recipes_runs_and_results_are_found_by_their_names_and_folders(two_runs:
     recipes = [side.resolved["recipe"] for side in found.values() if side.resolved]
     rates = [recipe["pretrain"]["main"]["optimizer"]["learning_rate"] for recipe in recipes]
     assert rates == [0.002, 0.002, 0.001, 0.002, 0.001, 0.001]
-    assert all(side.evaluations["held_out"]["figures"] and "main" in side.logs for side in found.values())
+    assert all(side.evaluations["held_out"]["figures"] for side in found.values())
 
 
 def test_nothing_of_a_name_suggests_the_nearest(two_runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,19 +158,9 @@ def test_a_text_is_a_hundred_columns_wide_and_equal_sides_differ_in_nothing(two_
     text = text_of(*two_runs)
     assert max(map(len, text.splitlines())) <= 100
     side = find_side(Project(), Path("work"), two_runs[0])
-    same = describe_as_json(compare_sides(side, side))
+    same = json.loads(describe_as_json(compare_sides(side, side)))
     assert same["keys"] == []
     assert {row["difference"] for row in same["figures"]} == {0}
-
-
-def test_the_page_needs_nothing_else_and_overlays_the_curves(two_runs: tuple[str, str]) -> None:
-    assert main(["diff", *two_runs, "--html", "pages/diff.html"]) == 0
-    page = Path("pages/diff.html").read_text()
-    assert not re.findall(r'(?:src|href)="(?!#)', page), "nothing is loaded from elsewhere"
-    assert "Training loss in nats per token: A, tiny/" in page
-    assert len(set(re.findall(r'<path class="[^"]*(training|second)[^"]*" d="(M0[^"]{20,}|M\d+ [^"]{20,})"', page))) == 2
-    assert "pretrain.main.optimizer.learning_rate" in page
-    assert resolve(Project().plan("tiny"))["fingerprint"] in page
 
 
 def test_a_damaged_evaluation_is_named_as_such(two_runs: tuple[str, str]) -> None:
@@ -195,5 +187,3 @@ def test_a_recipe_that_has_not_run_is_compared_by_its_keys_alone(two_runs: tuple
     found = compared(two_runs[1], "new")
     assert [row["key"] for row in found["keys"]] == ["seed"]
     assert {row["not_comparable"] for row in found["figures"]} == {"only A has it"}
-    assert main(["diff", "new", two_runs[1], "--html", "diff.html"]) == 0
-    assert "<code>new</code> has no curve" in Path("diff.html").read_text()

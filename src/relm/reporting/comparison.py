@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.errors import RelmError
-from relm.plan.products import published_name
 from relm.recipes.expectations import Noise
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
-from relm.recipes.run_folder import LOG, MACHINES
+from relm.recipes.run_folder import MACHINES
 from relm.recipes.run_name import RunName
 from relm.replay.published_files import find_changed
 from relm.reporting.check import require_as_published
@@ -39,8 +38,6 @@ class Side:
     """The resolved recipe; None: it was not recorded."""
     evaluations: Mapping[str, Mapping[str, Any]]
     """Evaluation -> the content of its file; empty for a recipe that has not run."""
-    logs: Mapping[str, Path]
-    """Phase -> its train.jsonl, those that exist."""
 
 
 class FigureDifference(NamedTuple):
@@ -102,11 +99,12 @@ def find_side(project: Project, work: Path, given: str) -> Side:
         return _read_published(folder)
     run = _find_run(work, given)
     if run is not None:
-        return _read_run(f"{run.name}/{run.fingerprint}", run, None)
+        return Side(f"{run.name}/{run.fingerprint}", run.resolved, run.evaluations)
     name = re.sub(r"^(\./)?(results/|recipes/)?|(\.yaml)?/*$", "", given)
     if RunName.parse(name).recipe in project.names():
         plan = project.plan(name)
-        return _read_run(name, RunRecord(plan.run_name, plan.fingerprint, plan.run_folder, work), resolve(plan))
+        run = RunRecord(plan.run_name, plan.fingerprint, plan.run_folder, work)
+        return Side(name, resolve(plan), run.evaluations)
     known = [*project.names(), *(f"{run.name}/{run.fingerprint}" for run in find_runs(work))]
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`relm list` shows the recipes, `relm runs` the runs"
@@ -132,23 +130,10 @@ def _read_published(folder: Path) -> Side:
     resolved = read_object(folder / "recipe.json")
     if not isinstance(resolved.get("recipe"), dict):
         raise RelmError(f"{folder / 'recipe.json'}: not what `relm report` wrote; publish the run again")
-    phases = list(resolved["recipe"].get("pretrain", {}))
-    logs = {phase: folder / published_name(LOG, phase, phases) for phase in phases}
     files = {path.relative_to(folder).as_posix(): path for path in sorted((folder / "eval").glob("*.json"))}
     changed = {found.name for found in find_changed(folder, files)}
     evaluations = {path.stem: {} if name in changed else read_object(path) for name, path in files.items()}
-    return Side(str(folder), resolved, evaluations, _existing(logs))
-
-
-def _read_run(label: str, run: RunRecord, resolved: Mapping[str, Any] | None) -> Side:
-    resolved = resolved or run.resolved
-    phases = list(resolved["recipe"]["pretrain"]) if resolved else [phase.name for phase in run.phases]
-    logs = {phase: run.folder / phase / LOG for phase in phases}
-    return Side(label, resolved, run.evaluations, _existing(logs))
-
-
-def _existing(logs: Mapping[str, Path]) -> dict[str, Path]:
-    return {phase: path for phase, path in logs.items() if path.is_file() and path.stat().st_size}
+    return Side(str(folder), resolved, evaluations)
 
 
 def compare_sides(first: Side, second: Side) -> RunComparison:

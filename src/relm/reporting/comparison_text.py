@@ -1,17 +1,12 @@
-"""`relm diff`: a comparison as text of a hundred columns, as JSON, and as one HTML page."""
+"""`relm diff`: a comparison as text of a hundred columns, and as JSON."""
 
+import json
 import textwrap
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-from relm.artifact import atomic_file
 from relm.formatting import format_table
-from relm.reporting.charts import Chart, Series, draw_chart
-from relm.reporting.comparison import RunComparison, Side
-from relm.reporting.pages import template
+from relm.reporting.comparison import RunComparison
 from relm.reporting.runs_table import WIDTH, format_value, wrap_lines
-from relm.reporting.training_log import Log, read_log
 
 INTERVAL = (
     "An interval covers the true difference 95 % of the time; it comes from the standard errors that both evaluations state, "
@@ -19,8 +14,6 @@ INTERVAL = (
 )
 NO_INTERVAL = "None has an interval, because no two evaluations here state a standard error of the same figure."
 SEEDS = "`seeds` is how far two seeds of one recipe differ 95 % of the time, by the noise that the recipe states."
-# Styles of A and B in the chart, which dashes tell apart without colour.
-STYLES = {"A": "training", "B": "second"}
 LARGE = 10_000
 """From here on, figures are written without digits behind the point."""
 
@@ -101,53 +94,16 @@ def explain_differences(compared: RunComparison) -> str:
     return " ".join(["Differences are B - A.", *parts, *([SEEDS] if has_seeds else [])])
 
 
-def describe_as_json(compared: RunComparison) -> dict[str, Any]:
-    """Return a comparison as a JSON object."""
+def describe_as_json(compared: RunComparison) -> str:
+    """Return a comparison as JSON."""
     keys = [
         {"key": each.key, "first": each.first, "second": each.second, "in_fingerprint": each.is_meaning}
         for each in compared.keys or ()
     ]
-    return {
+    content = {
         "first": compared.first.label,
         "second": compared.second.label,
         "keys": None if compared.keys is None else keys,
         "figures": [{**each._asdict(), "difference": each.difference} for each in compared.figures],
     }
-
-
-def write_comparison_page(compared: RunComparison, path: Path) -> str:
-    """Write the comparison as one HTML page that needs nothing else, and return a sentence with its path."""
-    sides = {"A": compared.first, "B": compared.second}
-    logs = {letter: read_log(side.logs) for letter, side in sides.items() if side.logs}
-    page = template("diff.html").render(
-        sides=sides,
-        keys=compared.keys,
-        figures=compared.figures,
-        value=format_value,
-        figure=format_figure,
-        explanation=explain_differences(compared),
-        difference=format_difference,
-        chart=overlay_losses(logs, sides) if logs else None,
-        missing=[side.label for letter, side in sides.items() if letter not in logs],
-    )
-    with atomic_file(path, "w") as file:
-        file.write(page)
-    return f"the curves are in {path}"
-
-
-def overlay_losses(logs: Mapping[str, Log], sides: Mapping[str, Side]) -> Chart:
-    """Return the chart of the training losses of one or both sides."""
-    parts = [
-        f"{letter}, {sides[letter].label}, from {log.losses[0]:.2f} to {log.losses[-1]:.2f} over {log.steps[-1]:,.0f} steps"
-        for letter, log in logs.items()
-    ]
-    return draw_chart(
-        "Loss",
-        "nats per token",
-        [
-            Series(f"{letter}: {sides[letter].label}", STYLES[letter], log.steps, log.losses, is_noisy=True)
-            for letter, log in logs.items()
-        ],
-        described=f"Training loss in nats per token: {'; '.join(parts)}.",
-        last_step=max(float(log.steps[-1]) for log in logs.values()),
-    )
+    return json.dumps(content, indent=1, ensure_ascii=False)

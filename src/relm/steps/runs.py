@@ -1,6 +1,5 @@
 """Commands on the runs of the work folder: list, compare and remove them."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, path, require_checkout
+from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, require_checkout
 
 # Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
 SHORTEST, DAY = 3600.0, 86400.0
@@ -30,16 +29,10 @@ def shows_colours() -> bool:
 
 def diff_job(a: Arguments) -> Job:
     from relm.reporting.comparison import compare
-    from relm.reporting.comparison_text import describe_as_json, describe_comparison, write_comparison_page
+    from relm.reporting.comparison_text import describe_as_json, describe_comparison
 
-    def run() -> str:
-        compared = compare(Project(), a.first, a.second)
-        drawn = [] if a.html is None else [write_comparison_page(compared, a.html)]
-        if a.json:
-            return json.dumps(describe_as_json(compared), indent=1, ensure_ascii=False)
-        return "\n".join([describe_comparison(compared), *drawn])
-
-    return Job(run)
+    describe = describe_as_json if a.json else describe_comparison
+    return Job(lambda: describe(compare(Project(), a.first, a.second)))
 
 
 def gc_job(a: Arguments) -> Job:
@@ -79,7 +72,6 @@ STEPS: dict[str, Step] = {
         [
             argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
             argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
-            path("--html", "also write one page with the loss curves over each other", required=False),
             JSON,
         ],
         diff_job,
