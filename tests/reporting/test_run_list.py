@@ -10,8 +10,8 @@ import pytest
 
 from relm.cli import main
 from relm.recipes.project import Project
-from relm.reporting.run_list import describe_machine_runs, describe_run_on_machines, describe_runs
-from small_project import CHECKOUT
+from relm.reporting.run_list import WIDTH, describe_machine_runs, describe_run_on_machines, describe_runs
+from small_project import CHECKOUT, Commands
 
 
 def copy_recipes(folder: Path, *runs: str) -> None:
@@ -33,12 +33,26 @@ def machines_of(name: str, folder: Path = CHECKOUT) -> dict[str, str]:
     return {machine: re.sub(" +", " ", figures) for machine, figures in rows}
 
 
-def test_each_run_is_listed_once_and_by_paper_the_others_last() -> None:
-    listed = describe_runs(Project(CHECKOUT))
-    headings = re.findall(r"^.* \[paper_\w+\]$", listed, re.M)
+def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    table = describe_runs(Project(CHECKOUT))
+    assert re.search(r"^shakespeare_char +cpu +804 k +\d+ min  done ", table, re.MULTILINE), "as the published run has it"
+    assert max(map(len, table.splitlines())) <= WIDTH == 100
+    names = re.findall(r"^(\w\S*)  +(?:\w[\w-]*)  +[\d.]+ [kMB]  ", table, re.MULTILINE)
+    assert sorted(names) == Project(CHECKOUT).names()
+    assert names[-1] == "quickstart", "it has no paper"
+    headings = re.findall(r"^.* \[paper_\w+\]$", table, re.MULTILINE)
     assert "LM Pretraining with Pytorch/TPU [paper_tpu_pretrain]" in headings
     assert len(headings) == len(set(headings)) == 8
-    assert re.findall(r"^(\w\S*) .* [kMB]  ", listed, re.M)[-1] == "quickstart"
+    assert re.search(r"^roberta_base_v3-8 +v3-8 +125 M +(< 1 min|\d+ min)", table, re.MULTILINE)
+
+
+def test_the_table_shows_what_is_done_and_the_state_of_the_others(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    (project.folder / Project().plan("tiny").run_folder).mkdir(parents=True)
+    assert re.search(r"^tiny +cpu .* stopped  As small as can be$", describe_runs(Project()), re.MULTILINE)
+    (project.folder / "results" / "tiny").mkdir(parents=True)
+    assert re.search(r"^tiny +cpu .* done ", describe_runs(Project()), re.MULTILINE)
 
 
 def test_a_run_has_a_row_for_every_machine_that_can_train_it() -> None:

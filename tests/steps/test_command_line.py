@@ -10,7 +10,6 @@ import pytest
 from relm.cli import main
 from relm.errors import RelmError
 from relm.recipes.project import Project
-from relm.reporting.run_list import WIDTH, describe_runs
 from relm.steps import list_steps
 from relm.steps.completion import write_completion
 from relm.steps.contract import GROUPS
@@ -120,23 +119,6 @@ def test_the_filled_in_paths_are_in_the_work_folder(monkeypatch: pytest.MonkeyPa
     command = fill_in(Project(), "pretrain", ["quickstart"])
     assert command[command.index("--output") + 1].startswith(f"{tmp_path}/runs/quickstart/")
     assert not any(word.startswith("work/") for word in command)
-
-
-def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(CHECKOUT)
-    table = describe_runs(Project(CHECKOUT))
-    assert re.search(r"^shakespeare_char +cpu +804 k +\d+ min  done ", table, re.MULTILINE), "as the published run has it"
-    assert max(map(len, table.splitlines())) <= WIDTH == 100
-    assert sorted(re.findall(r"^(\w\S*)  +(?:\w[\w-]*)  +[\d.]+ [kMG]  ", table, re.MULTILINE)) == Project(CHECKOUT).names()
-    assert re.search(r"^roberta_base_v3-8 +v3-8 +125 M +(< 1 min|\d+ min)", table, re.MULTILINE)
-
-
-def test_the_table_shows_what_is_done_and_the_state_of_the_others(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.folder)
-    (project.folder / Project().plan("tiny").run_folder).mkdir(parents=True)
-    assert re.search(r"^tiny +cpu .* stopped  As small as can be$", describe_runs(Project()), re.MULTILINE)
-    (project.folder / "results" / "tiny").mkdir(parents=True)
-    assert re.search(r"^tiny +cpu .* done ", describe_runs(Project()), re.MULTILINE)
 
 
 def test_outside_a_checkout_the_list_says_so(
