@@ -164,7 +164,7 @@ def test_a_list_is_plain_sorted_and_a_hundred_columns_wide(copied_run: FinishedR
 
 def test_what_trains_now_is_shown_with_step_loss_rate_and_time_left(copied_run: FinishedRun) -> None:
     folder = copied_run.plan.run_folder / "main"
-    assert running().startswith("nothing runs in work on this machine")
+    assert running().startswith("no run in work is running on this machine")
     lines = [{"step": step, "loss": 4.0, "tokens_per_second": 1234.5, "seconds": 2.0 * step} for step in (10, 20)]
     (folder / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 3')
     with run_lock(folder / "lock"):

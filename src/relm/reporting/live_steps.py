@@ -24,10 +24,9 @@ class LiveStep(NamedTuple):
         """Return True if its command names one of these files."""
         return any(os.path.abspath(file) in self.words for file in files)
 
-    def paths_in(self, folder: Path) -> list[str]:
-        """Return the files in a folder that its command names, sorted."""
-        above = os.path.abspath(folder) + os.sep
-        return sorted(word for word in self.words if word.startswith(above))
+    def works_in(self, folder: Path) -> bool:
+        """Return True if its command names a file in a folder."""
+        return any(word.startswith(os.path.abspath(folder) + os.sep) for word in self.words)
 
 
 def list_live_steps() -> list[LiveStep]:

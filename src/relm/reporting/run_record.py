@@ -213,7 +213,7 @@ class RunRecord:
     @property
     def working(self) -> list[LiveStep]:
         """The steps that name its files in their commands, the oldest first; a trainer on several processes is several."""
-        return [step for step in self.live if step.paths_in(self.folder)]
+        return [step for step in self.live if step.works_in(self.folder)]
 
     @cached_property
     def state(self) -> str:

@@ -38,7 +38,7 @@ def describe_stored_runs(
     if as_json:
         return json.dumps([describe_as_json(run) for run in runs], indent=1, ensure_ascii=False)
     if not runs and only_running:
-        return f"nothing runs in {work} on this machine; `relm runs` lists its runs, `relm status NAME` the steps of one recipe"
+        return f"no run in {work} is running on this machine; `relm runs` lists all, `relm status NAME` the steps of a recipe"
     if not runs:
         return f"{work}/runs has no run{f' of {name}' if name else ''}; snakemake results/{name or 'NAME'} makes one"
     rows = format_table([_cells(run) for run in runs], "<<<<>>", indent="  ")
