@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from relm.provenance.step_record import record
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.reporting.report import write_report
 from relm.reporting.verify import JudgedRun, verify
 
 FIGURES = {
@@ -79,6 +81,16 @@ class FinishedRun:
             for run in self.plan.runs
         ]
         return [runs[0]._replace(**changes), *runs[1:]]
+
+    def report(self) -> Path:
+        """Write the report, and return its folder."""
+        write_report(self.plan, self.verify, self.evaluations, self.plan.report_folder, None, self.other_seeds)
+        return self.plan.report_folder
+
+    def read_page(self) -> str:
+        """Write the report, and return its page's text without tags."""
+        page = (self.report() / "report.html").read_text(encoding="utf-8")
+        return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
     @property
     def other_seeds(self) -> list[dict[str, Path]]:
@@ -245,6 +257,12 @@ def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
     shutil.copytree(run_made_once, in_project, dirs_exist_ok=True)
     plan = Project().plan("tiny")
     return FinishedRun(plan, plan.verdict(), plan.evaluations())
+
+
+@pytest.fixture
+def run(copied_run: FinishedRun) -> FinishedRun:
+    """The same, under a shorter name."""
+    return copied_run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from relm.cli import main
 from relm.forecast import doctor
 from relm.recipes.project import Project
-from relm.reporting import run_table
+from relm.reporting import run_list
 from relm.steps import list_steps
 from small_documents import write_texts
 from small_project import Commands
@@ -195,7 +195,7 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     def full(*_: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "work/lock")
 
-    monkeypatch.setattr(run_table, "describe_table", full)
+    monkeypatch.setattr(run_list, "describe_runs", full)
     assert main(["list"]) == 1
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
@@ -217,7 +217,7 @@ def test_a_lack_of_memory_is_a_message(
     def lack(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(run_table, "describe_table", lack)
+    monkeypatch.setattr(run_list, "describe_runs", lack)
     assert main(["list"]) == 1
     assert capsys.readouterr().err.startswith(f"relm list: memory ran out ({str(error) or 'no details'}); give it more")
 
@@ -226,7 +226,7 @@ def test_another_fault_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of the program")
 
-    monkeypatch.setattr(run_table, "describe_table", fail)
+    monkeypatch.setattr(run_list, "describe_runs", fail)
     with pytest.raises(RuntimeError, match="a fault of the program"):
         main(["list"])
 
@@ -244,7 +244,7 @@ def test_a_full_disk_under_the_output_is_a_message(project: Commands) -> None:
 
 
 def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_table, "describe_table", lambda *_: "recipes/\udcff.yaml")
+    monkeypatch.setattr(run_list, "describe_runs", lambda *_: "recipes/\udcff.yaml")
     assert main(["list", "--log", str(tmp_path / "log")]) == 0
     assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")
 

@@ -1,7 +1,8 @@
 """Durations, sizes and rows as text, for messages, tables and reports, and the characters that would forge these."""
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 GIB = 2**30
@@ -21,6 +22,15 @@ def format_duration(seconds: float) -> str:
         if whole >= unit:
             return f"{whole // unit} {name} {whole % unit // smaller} {smaller_name}"
     return f"{whole} s"
+
+
+def format_moment(seconds: float) -> str:
+    """Return a time in seconds since the epoch as a date and time, UTC.
+
+    >>> format_moment(1.5)
+    '1970-01-01T00:00:01Z'
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def format_step_time(seconds: float) -> str:
@@ -67,6 +77,19 @@ def format_bytes(size: int) -> str:
 def format_row(name: str, text: str) -> str:
     """Return a row of a table of two columns; the name may be empty."""
     return f"  {name:<12} {text}"
+
+
+def format_table(rows: Sequence[Sequence[str]], sides: str, indent: str = "") -> list[str]:
+    """Return the lines of a table, two spaces between columns; `sides` has < or > for each column, to align it left or right.
+
+    >>> format_table([["run", "hours"], ["quickstart", "0.1"]], "<>")
+    ['run         hours', 'quickstart    0.1']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        indent + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def format_count(count: int) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from finished_runs import FinishedRun
 from relm.artifact import sha256_of, write_json
-from relm.cleaning.candidates import Exceptions
 from relm.cleaning.removal import clean
 from relm.cluster.bucket.pull import pull
 from relm.cluster.bucket.push import push
@@ -16,14 +15,13 @@ from relm.plan.products import PRODUCTS, ProductKind
 from relm.recipes.project import Project
 from relm.reporting.check import DamagedResult, check_folders
 from relm.reporting.publish import publish_run
-from relm.reporting.report import write_report
 
 TOY = ProductKind("toys/{recipe}-{fingerprint}/toy.json", "make-toy", "toy.json", remade=True)
 
 
 def list_collected() -> list[str]:
     """Return the folders that `relm gc` would remove."""
-    found = json.loads(clean(Path("work"), {Path(): Project()}, Exceptions(minimum_age=0), as_json=True))
+    found = json.loads(clean(Path("work"), [Project()], minimum_age=0, as_json=True))
     return [entry["path"] for entry in found if entry["kept"] is None]
 
 
@@ -34,7 +32,7 @@ def test_a_toy_in_the_table_is_published_checked_pushed_pulled_and_collected(
     plan, store = copied_run.plan, f"file://{tmp_path_factory.mktemp('store')}"
     (toy,) = TOY.list_files(plan, ())
     write_json(toy, {"wheels": 4})
-    write_report(plan, copied_run.verify, copied_run.evaluations, plan.report_folder)
+    copied_run.report()
     publish_run(plan, plan.results)
     published = plan.results / "toy.json"
     assert sha256_of(published) == sha256_of(toy)

@@ -1,7 +1,6 @@
 """Sources that were deleted after use are known by their records, and are the same when they are made again."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from snakemake_interface_executor_plugins.settings import ExecMode
 
+from finished_runs import FinishedRun
 from relm.artifact import read_json, record_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
 from relm.graph.shards import Sources, are_made_from, list_all_sources
@@ -19,7 +19,6 @@ from relm.recipes.identity import is_source
 from relm.recipes.jobs import SPLITS
 from relm.reporting.check import check_folders
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 from relm.reporting.status import describe_progress
 
 SHARD = "a.xml"
@@ -50,8 +49,7 @@ def make_documents_again(run: Any, content: str) -> None:
             write_sidecar(path)
 
 
-def test_documents_that_are_made_again_must_be_the_same(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_documents_that_are_made_again_must_be_the_same(run: FinishedRun) -> None:
     documents = run.plan.documents(SHARD, "train")
     before = delete(sources_of(run))[str(documents)]
     make_documents_again(run, '{{"id":"{split}"}}\n')
@@ -68,9 +66,8 @@ def test_documents_that_are_made_again_must_be_the_same(finished_run: Callable[.
 
 
 def test_examples_are_finished_only_while_the_record_of_their_documents_is_that_of_what_they_were_made_from(
-    finished_run: Callable[..., Any],
+    run: FinishedRun,
 ) -> None:
-    run = finished_run()
     documents = [run.plan.documents(SHARD, split) for split in SPLITS]
     examples = run.plan.examples("main", SHARD, "train")
     delete(documents)
@@ -81,12 +78,11 @@ def test_examples_are_finished_only_while_the_record_of_their_documents_is_that_
     assert not are_made_from(examples, documents)
 
 
-def test_deleted_sources_are_listed_with_their_sha256_by_check_status_and_report(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_deleted_sources_are_listed_with_their_sha256_by_check_status_and_report(run: FinishedRun) -> None:
     plan = run.plan
     deleted = delete(sources_of(run))
     assert find_deleted(collect([run.verify])) == deleted
-    write_report(plan, run.verify, run.evaluations, plan.report_folder)
+    run.report()
     page = (plan.report_folder / "report.html").read_text()
     marks = re.findall(r'title="sha256 (\w+), \d+ bytes">\w+</span> <span class="soft">deleted after use<', page)
     assert set(marks) == set(deleted.values())
@@ -104,9 +100,8 @@ def test_deleted_sources_are_listed_with_their_sha256_by_check_status_and_report
 
 
 def test_of_a_run_that_keeps_its_sources_or_was_copied_elsewhere_none_is_deleted(
-    finished_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: FinishedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = finished_run()
     records = collect([run.verify])
     assert find_deleted(records) == {}
     delete(sources_of(run))
@@ -114,16 +109,14 @@ def test_of_a_run_that_keeps_its_sources_or_was_copied_elsewhere_none_is_deleted
     assert find_deleted(records) == {}
 
 
-def test_all_sources_are_found_by_their_records_which_lead_nowhere_else(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_all_sources_are_found_by_their_records_which_lead_nowhere_else(run: FinishedRun) -> None:
     download, *documents = [path for path in sources_of(run) if SHARD in path.name]
     assert list_all_sources(documents[:1]) == {download, documents[0]}
     for path in (run.plan.examples("main", SHARD, "train"), run.plan.tokenizer, download.parent / "../../../../runs/a.xml"):
         assert not is_source(path)
 
 
-def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_them(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_them(run: FinishedRun) -> None:
     download, train, held_out = [path for path in sources_of(run) if SHARD in path.name]
     settings = SimpleNamespace(targets=[str(held_out)], forceall=False, forcerun=(), forcetargets=False)
     workflow = SimpleNamespace(

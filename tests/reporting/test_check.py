@@ -3,13 +3,13 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.artifact import sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
@@ -18,7 +18,6 @@ from relm.plan.published_files import compare_files
 from relm.recipes.resolved import resolve
 from relm.reporting.check import DamagedResult, check_folders, describe_published
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 
 NAMES = {
     "README.md": "report",
@@ -193,20 +192,17 @@ def test_a_folder_that_lacks_files_is_published_again(folder: Path, deleted: lis
     assert reruns.find_reason(plan) in ("missing-files", "no-list-of-hashes")
 
 
-def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(
-    finished_run: Callable[..., Any], in_project: Path
-) -> None:
-    run = finished_run()
+def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(run: FinishedRun, in_project: Path) -> None:
     figures = run.evaluations["held_out"]
     figures.write_text(figures.read_text().replace("4.25", "4.15"))
     with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made, so no figure"):
-        write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+        run.report()
 
 
 def test_a_folder_of_an_earlier_version_is_compared_by_its_recipe_where_the_run_is_at_hand(
-    finished_run: Callable[..., Any], in_project: Path
+    run: FinishedRun, in_project: Path
 ) -> None:
-    plan = finished_run().plan
+    plan = run.plan
     stated = resolve(plan)
     other = {**stated, "recipe": {**stated["recipe"], "title": "Another title"}}
     assert [_is_of_another_report(plan, each) for each in (stated, other, {}, {"recipe": 1})] == [False, True, False, False]

@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, write_compilation
 from relm.plan.products import published_files
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 
 
 def compiled(run: Any, **changes: Any) -> Compilation:
@@ -24,18 +22,9 @@ def compiled(run: Any, **changes: Any) -> Compilation:
     return compilation(**facts)
 
 
-def reported(run: Any) -> str:
-    """Return the page's text without tags."""
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
-
-
-def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
-    report = reported(run)
+    report = run.read_page()
     assert "As compiled for v3-8 Nothing here was run." in report
     assert (
         "compiler (jax 0.7.1, libtpu 0.0.21) reports memory, operations and bytes for one core of 8; all times are arithmetic"
@@ -48,18 +37,16 @@ def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finish
     assert "one bfloat16 pass" in report
 
 
-def test_a_program_that_does_not_fit_is_shown_without_times(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_program_that_does_not_fit_is_shown_without_times(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run, programs=(refused("step"),)))
-    report = reported(run)
+    report = run.read_page()
     assert "step DOES NOT FIT: 17.49GiB of 15.48GiB" in report
     assert "tokens/s" not in report
 
 
-def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_provenance_has_its_hash_its_programs_and_their_compiler(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
-    reported(run)
+    run.read_page()
     publish(published_files(run.plan), run.plan.results)
     content = (run.plan.results / "compile.json").read_bytes()
     entry = read_json(run.plan.results / "provenance.json")["compiled"]
@@ -76,45 +63,41 @@ def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: C
     assert f'"name": "compile.json", "encodingFormat": "application/json", "contentSize": "{len(content)}"' in crate
 
 
-def test_another_compilation_is_published_with_the_page_that_shows_it(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_another_compilation_is_published_with_the_page_that_shows_it(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run))
-    reported(run)
+    run.read_page()
     write_compilation(run.plan.compilation, compiled(run, topology="v2-8"))
     with pytest.raises(RelmError, match=r"cannot be published without .*report\.html"):
         publish(published_files(run.plan), run.plan.results)
-    reported(run)
+    run.read_page()
     publish(published_files(run.plan), run.plan.results)
     assert read_json(run.plan.results / "compile.json")["topology"] == "v2-8"
 
 
-def test_without_it_the_report_does_not_mention_it(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
-    before = reported(run)
+def test_without_it_the_report_does_not_mention_it(run: FinishedRun) -> None:
+    before = run.read_page()
     files = {path.name: path.read_bytes() for path in run.plan.report_folder.iterdir()}
     assert "ompile" not in before.partition("Where everything came from")[0]
     assert "compiled" not in read_json(run.plan.report_folder / "provenance.json")
     write_compilation(run.plan.compilation, compiled(run))
-    assert "As compiled" in reported(run)
+    assert "As compiled" in run.read_page()
     run.plan.compilation.unlink()
-    reported(run)
+    run.read_page()
     assert {path.name: path.read_bytes() for path in run.plan.report_folder.iterdir()} == files
     assert "compile.json" not in published_files(run.plan)
 
 
-def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(run: FinishedRun) -> None:
     write_compilation(run.plan.compilation, compiled(run, sequences={"main": 8}))
-    assert "As compiled compile.json is left out: phase main: compiled with global_batch_size 8" in reported(run)
+    assert "As compiled compile.json is left out: phase main: compiled with global_batch_size 8" in run.read_page()
     assert "compile.json" not in published_files(run.plan)
     write_compilation(run.plan.compilation, compiled(run, recipe="another"))
-    assert "compile.json is left out: it belongs to recipe another" in reported(run)
+    assert "compile.json is left out: it belongs to recipe another" in run.read_page()
     run.plan.compilation.write_text("{")
-    assert "compile.json is left out: not valid JSON" in reported(run)
+    assert "compile.json is left out: not valid JSON" in run.read_page()
 
 
-def test_the_report_is_written_again_when_a_recipe_was_compiled(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_report_is_written_again_when_a_recipe_was_compiled(run: FinishedRun) -> None:
     before = run.plan.report_key
     write_compilation(run.plan.compilation, compiled(run))
     once = run.plan.report_key

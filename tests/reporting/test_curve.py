@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.reporting.curve import watched_run
@@ -57,8 +58,7 @@ def test_the_page_names_the_step_at_which_a_run_left_the_band(
     assert "times the learning rate. The dashed line" in page
 
 
-def test_a_page_without_a_curve_has_no_word_of_one(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_page_without_a_curve_has_no_word_of_one(run: FinishedRun) -> None:
     assert "published curve" not in report_page(gather(run.plan, run.verify, run.evaluations))
 
 

@@ -1,14 +1,12 @@
 """The counters of a device that compiles are on the report page, summed over the processes that trained."""
 
-import re
-from collections.abc import Callable
 from typing import Any
 
+from finished_runs import FinishedRun
 from relm.artifact import write_json
 from relm.plan.products import published_files
 from relm.reporting.device import summarise_device
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 
 FIRST = {
     "after_step": 0,
@@ -25,13 +23,11 @@ FIRST = {
 SECOND = {**FIRST, "after_step": 30, "steps": 20, "compiles": 1, "execute_seconds": 1.0, "bytes_from_devices": 100}
 
 
-def write_figures(run: Any, *processes: dict[str, Any]) -> str:
+def write_figures(run: FinishedRun, *processes: dict[str, Any]) -> str:
     """Write `device.json` and the report, and return its text without tags."""
     folder = run.plan.run_folder
     write_json(folder / "main" / "device.json", {"phase": "main", "processes": list(processes)})
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
-    page = (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
-    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+    return run.read_page()
 
 
 def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
@@ -56,24 +52,22 @@ def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -
     assert summary.processes[0][0] == "none from 1 on"
 
 
-def test_the_page_shows_the_sums_and_each_process(finished_run: Callable[..., Any]) -> None:
-    text = write_figures(finished_run(), FIRST, SECOND)
+def test_the_page_shows_the_sums_and_each_process(run: FinishedRun) -> None:
+    text = write_figures(run, FIRST, SECOND)
     assert "50 steps of 2 processes in all a step Programs compiled 3 Compiling 9.0 s" in text
     assert "Executing 2.5 s 50.0 ms Transfers to the devices 190 3.80" in text
     assert "1 to 30 2 4.5 s" in text
 
 
-def test_one_process_has_no_list(finished_run: Callable[..., Any]) -> None:
-    text = write_figures(finished_run(), FIRST)
+def test_one_process_has_no_list(run: FinishedRun) -> None:
+    text = write_figures(run, FIRST)
     assert "30 steps in all a step" in text
     assert "Process by process" not in text
 
 
-def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(run: FinishedRun) -> None:
+    assert "On the device" not in run.read_page()
     assert "device.json" not in published_files(run.plan)
-    assert "On the device" not in (run.plan.report_folder / "report.html").read_text(encoding="utf-8")
     write_figures(run, FIRST)
     publish(published_files(run.plan), run.plan.results)
     assert (run.plan.results / "device.json").read_text() == (run.plan.run_folder / "main" / "device.json").read_text()

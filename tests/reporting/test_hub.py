@@ -19,7 +19,6 @@ from relm.errors import RelmError
 from relm.plan.products import published_files
 from relm.reporting.hub import prepare_files, publish_to_hub
 from relm.reporting.publish import publish
-from relm.reporting.report import write_report
 from small_servers import QuietHandler, running
 
 SECRET = "hf_" + "a" * 34
@@ -80,7 +79,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.delenv("RELM_WORK", raising=False)
         run = build_run()
-        write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder)
+        run.report()
         publish(published_files(run.plan), run.plan.results)
     return folder
 

@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
+from finished_runs import FinishedRun
 from relm.plan.products import published_files
 from relm.reporting.model_card import licence
 from relm.reporting.pages import fenced
-from relm.reporting.report import write_report
 
 
-def card(run: Any) -> str:
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
-    return (folder / "README.md").read_text(encoding="utf-8")
+def card(run: FinishedRun) -> str:
+    return (run.report() / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_front_matter_is_what_the_hub_reads(finished_run: Callable[..., Any]) -> None:
-    empty, front_matter, text = card(finished_run()).split("---\n", 2)
+def test_the_front_matter_is_what_the_hub_reads(run: FinishedRun) -> None:
+    empty, front_matter, text = card(run).split("---\n", 2)
     assert empty == ""
     read = yaml.safe_load(front_matter)
     assert [result["dataset"]["type"] for result in read.pop("model-index")[0]["results"]] == ["texts"]
@@ -59,8 +57,8 @@ def test_a_sample_cannot_end_its_code_block() -> None:
     assert fenced("a\n```\nb") == "````text\na\n```\nb\n````"
 
 
-def test_figures_data_limits_and_the_way_to_repeat_it_are_stated(finished_run: Callable[..., Any]) -> None:
-    text = card(finished_run())
+def test_figures_data_limits_and_the_way_to_repeat_it_are_stated(run: FinishedRun) -> None:
+    text = card(run)
     for words in (
         "| held_out | Perplexity per word | 412.50 |",
         "- training data: Two texts (<https://example.org/>), licence CC-BY-SA-3.0",
@@ -142,10 +140,10 @@ def test_the_lines_of_the_card_use_the_model(
     assert ("Its context is 64 tokens" in text) == (architecture == "gpt2")
 
 
-def test_the_figures_are_what_the_hub_reads_as_a_model_index(finished_run: Callable[..., Any]) -> None:
+def test_the_figures_are_what_the_hub_reads_as_a_model_index(run: FinishedRun) -> None:
     from huggingface_hub import ModelCard
 
-    results = ModelCard(card(finished_run())).data.eval_results
+    results = ModelCard(card(run)).data.eval_results
     assert results is not None
     found = {each.metric_type: each.metric_value for each in results}
     assert found == {"loss": 4.25, "bits_per_byte": 1.875, "perplexity": 70.11, "word_perplexity": 412.5}

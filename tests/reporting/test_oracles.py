@@ -1,16 +1,14 @@
 """The report and the model card state the comparison with the original program, for recipes that have one."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.recipes.project import Project
 from relm.reporting import oracles
 from relm.reporting.oracles import describe_oracles, read_oracles
-from relm.reporting.report import write_report
 from small_project import CHECKOUT
 
 ROW = {
@@ -27,25 +25,26 @@ ROW = {
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "oracles.json"
     path.write_text(json.dumps({"originals": [ROW]}))
+    monkeypatch.setattr(oracles, "TABLE", path)
     return path
 
 
-@pytest.mark.parametrize("name", ["one", "two", "one@h100"])
-def test_a_recipe_with_an_oracle_has_one_sentence_with_the_largest_difference(table: Path, name: str) -> None:
-    (sentence,) = describe_oracles(name, table)
-    assert sentence.endswith("(owner/name, train.py at 01234567) for 100 steps at twin size: largest difference 3.0e-7")
+@pytest.mark.parametrize(
+    ("name", "count"), [("one", 1), ("two", 1), ("one@h100", 1), ("three", 0), ("smoke/one", 0), ("one+seed=2", 0)]
+)
+def test_a_recipe_with_an_oracle_has_one_sentence_with_the_largest_difference(table: Path, name: str, count: int) -> None:
+    found = describe_oracles(name)
+    assert len(found) == count
+    ending = "(owner/name, train.py at 01234567) for 100 steps at twin size: largest difference 3.0e-7"
+    assert all(sentence.endswith(ending) for sentence in found)
 
 
-@pytest.mark.parametrize("name", ["three", "smoke/one"])
-def test_other_recipes_and_smoke_twins_have_none(table: Path, name: str) -> None:
-    assert describe_oracles(name, table) == []
-
-
-def test_an_installation_without_documentation_has_none(tmp_path: Path) -> None:
-    assert read_oracles(tmp_path / "absent.json") == []
+def test_an_installation_without_documentation_has_none(table: Path) -> None:
+    table.unlink()
+    assert read_oracles() == []
 
 
 def test_every_recipe_of_a_comparison_is_shipped() -> None:
@@ -56,13 +55,10 @@ def test_every_recipe_of_a_comparison_is_shipped() -> None:
 
 @pytest.mark.parametrize("recipes", [["tiny"], ["other"]])
 def test_the_report_page_and_the_model_card_have_the_sentence_of_the_runs_recipe_alone(
-    finished_run: Callable[..., Any], table: Path, recipes: list[str], monkeypatch: pytest.MonkeyPatch
+    run: FinishedRun, table: Path, recipes: list[str]
 ) -> None:
-    run = finished_run()
     table.write_text(json.dumps({"originals": [{**ROW, "recipes": [name.replace("tiny", run.plan.name) for name in recipes]}]}))
-    monkeypatch.setattr(oracles, "TABLE", table)
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
+    folder = run.report()
     for page in ("report.html", "README.md"):
         found = "Training equals the original program (owner/name" in (folder / page).read_text(encoding="utf-8")
         assert found is (recipes == ["tiny"])

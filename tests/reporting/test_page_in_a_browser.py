@@ -7,17 +7,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from finished_runs import FinishedRun
-from relm.artifact import read_json, write_json
-from relm.recipes.project import Project
-from relm.reporting.comparison_text import describe_comparison
-from relm.reporting.report import write_report
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 # The page itself may run no script, so a page around it measures it.
@@ -41,35 +36,15 @@ onload = () => {{
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 22, 27)")])
-def test_the_page_fits_every_window(finished_run: Callable[..., Any], width: int, scheme: str, background: str) -> None:
-    run = finished_run()
+def test_the_page_fits_every_window(run: FinishedRun, width: int, scheme: str, background: str) -> None:
     folder = run.plan.report_folder.absolute()
-    write_report(run.plan, run.verify, run.evaluations, folder)
+    run.report()
     (folder / "measure.html").write_text(MEASURE.format(width=width))
     found = measure(folder / "measure.html", scheme)
     assert found["width"] <= width  # less by the bar that scrolls it
     assert found["wide"] == []
     assert found["charts"] == [True, True]
     assert found["background"] == background
-
-
-@pytest.mark.full
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_comparison_of_long_names_fits_every_window(copied_run: FinishedRun, width: int) -> None:
-    name = f"tiny_{'with_a_long_name_' * 5}"
-    recipe = Path("recipes/tiny.yaml")
-    recipe.with_stem(name).write_text(recipe.read_text().replace("learning_rate: 0.001", "learning_rate: 0.002"))
-    other = Project().plan(name).run_folder
-    shutil.copytree(copied_run.plan.run_folder, other)
-    evaluation = other / "eval" / "held_out.json"
-    content = read_json(evaluation)
-    write_json(evaluation, content | {"figures": content["figures"] | {"nats_per_token": 4.0}})
-    page = Path("report.html").absolute()
-    describe_comparison(Project(), "tiny", name, html=page)
-    (page.parent / "measure.html").write_text(MEASURE.format(width=width).replace(", .scroll", "").replace(".scroll, ", ""))
-    found = measure(page.parent / "measure.html", "light")
-    assert (found["width"] <= width, found["wide"], found["charts"]) == (True, [], [True])
 
 
 def measure(page: Path, scheme: str) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from finished_runs import recipe_content
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.recipes.project import Project
+from relm.recipes.run_folder import PAPER_FILES
 from relm.reporting.paper import MISSING, read_paper, write_paper
-from relm.reporting.paper_files import FILES
 from relm.reporting.publish import publish_run
-from relm.reporting.report import write_report
 
 PAPER = {"key": "small", "title": "A small <paper>", "url": "https://example.org/paper"}
 FIGURE = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
@@ -29,7 +28,7 @@ def run(finished_run: Callable[..., Any]) -> Any:
     run = finished_run(content)
     for number, each in enumerate(run.plan.runs, 1):
         (each.run_folder / "main/logs/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
+    run.report()
     publish_run(run.plan, run.plan.results)
     write_recipe("later", {**content, "seed": 9, "title": "Later"})
     write_recipe("wrong", {**content, "seed": "many"})
@@ -61,7 +60,7 @@ def test_each_recipe_of_the_paper_has_its_rows_or_the_reason_for_none(run: Any) 
 def test_the_files_show_figures_and_gaps(run: Any) -> None:
     sentence = write_paper(Project(), "small", Path("results/papers/small"))
     assert sentence == "results/papers/small: 1 of 4 figures were measured here: 2 missing; 1 consistent; 1 not comparable."
-    assert {path.name for path in Path("results/papers/small").iterdir()} == {*FILES, "SHA256SUMS"}
+    assert {path.name for path in Path("results/papers/small").iterdir()} == {*PAPER_FILES, "SHA256SUMS"}
     page, card = (Path("results/papers/small", name).read_text() for name in ("index.html", "README.md"))
     assert "A small &lt;paper&gt;" in page
     assert 'href="../../tiny/report.html"' in page

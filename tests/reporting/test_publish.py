@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.artifact import checked_sidecar, sha256_of, write_json
 from relm.errors import RelmError
 from relm.plan.products import published_files
@@ -147,8 +148,8 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(files: dict[str, Path],
         publish(files, tmp_path / "results/a")
 
 
-def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., Any]) -> None:
-    names = set(published_files(finished_run().plan))
+def test_a_run_of_one_phase_publishes_train_jsonl(run: FinishedRun) -> None:
+    names = set(published_files(run.plan))
     assert names == {
         *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
         *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -157,14 +158,14 @@ def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., An
     }
 
 
-def test_a_model_is_published_with_the_sidecar_that_names_its_files(finished_run: Callable[..., Any], in_project: Path) -> None:
-    publish_run(reported(finished_run()), in_project / "results/tiny")
+def test_a_model_is_published_with_the_sidecar_that_names_its_files(run: FinishedRun, in_project: Path) -> None:
+    publish_run(reported(run), in_project / "results/tiny")
     files = checked_sidecar(in_project / "results/tiny/model.safetensors")["files"]
     assert {*files} == {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 
 
-def test_a_changed_model_is_not_published_and_the_old_folder_stays(finished_run: Callable[..., Any], in_project: Path) -> None:
-    plan = reported(finished_run())
+def test_a_changed_model_is_not_published_and_the_old_folder_stays(run: FinishedRun, in_project: Path) -> None:
+    plan = reported(run)
     publish_run(plan, in_project / "results/tiny")
     before = content(in_project / "results/tiny")
     for name in ("config.json", "tokenizer.json", "model.safetensors"):

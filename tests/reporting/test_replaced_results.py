@@ -1,22 +1,20 @@
 """A result of another fingerprint is named before it is replaced, and its files stay, also where its run is gone."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from finished_runs import FinishedRun
 from relm.artifact import read_json, write_json
+from relm.recipes.resolved import resolve
 from relm.reporting.replaced_results import describe_replaced, find_replaced, keep_replaced
 
 
-def test_the_differing_keys_are_named_and_the_only_copy_of_a_result_is_kept(
-    finished_run: Callable[..., Any], in_project: Path
-) -> None:
-    plan = finished_run().plan
-    recipe = plan.recipe.model_dump(mode="json")
-    write_json(plan.results / "recipe.json", {"name": "tiny", "fingerprint": plan.fingerprint, "recipe": recipe})
+def test_the_differing_keys_are_named_and_the_only_copy_of_a_result_is_kept(run: FinishedRun, in_project: Path) -> None:
+    plan = run.plan
+    resolved = resolve(plan)
+    write_json(plan.results / "recipe.json", resolved)
     assert find_replaced(plan) is None
-    recipe["pretrain"]["main"]["steps"], recipe["title"] = 12, "Another title"
-    write_json(plan.results / "recipe.json", {"name": "tiny", "fingerprint": "0" * 12, "recipe": recipe})
+    resolved["recipe"]["pretrain"]["main"]["steps"], resolved["recipe"]["title"] = 12, "Another title"
+    write_json(plan.results / "recipe.json", {**resolved, "fingerprint": "0" * 12})
     write_json(plan.results / "eval/held_out.json", {"figures": {}})
     kept = plan.run_folder.with_name("0" * 12) / "published"
     replaced = keep_replaced(plan)

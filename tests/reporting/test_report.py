@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, write_json
 from relm.errors import RelmError
 from relm.plan.products import published_files
@@ -43,23 +44,16 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def reported(run: Any) -> Path:
-    """Write the run's report and return its folder."""
-    folder: Path = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder)
-    return folder
-
-
-def page(run: Any) -> Page:
-    return Page((reported(run) / "report.html").read_text(encoding="utf-8"))
+def page(run: FinishedRun) -> Page:
+    return Page((run.report() / "report.html").read_text(encoding="utf-8"))
 
 
 EXPECT = {"metric": "held_out.nats_per_token", "tolerance": 1.0, "basis": "b", "place": "table 1"}
 NOISE = {"standard_deviation": 0.01, "runs": 5, "source": "s"}
 
 
-def test_the_page_loads_nothing_from_outside(finished_run: Callable[..., Any]) -> None:
-    shown = page(finished_run())
+def test_the_page_loads_nothing_from_outside(run: FinishedRun) -> None:
+    shown = page(run)
     assert [address for address in shown.loaded if not address.startswith("#")] == []
     assert not shown.tags & {"script", "link", "iframe", "object", "img"}
     style = (Path(__file__).parents[2] / "src/relm/reporting/templates/page.css").read_text()
@@ -67,15 +61,15 @@ def test_the_page_loads_nothing_from_outside(finished_run: Callable[..., Any]) -
     assert "@import" not in style
 
 
-def test_identifiers_on_the_page_are_unique_and_what_is_referred_to_is_there(finished_run: Callable[..., Any]) -> None:
-    text = (reported(finished_run()) / "report.html").read_text()
+def test_identifiers_on_the_page_are_unique_and_what_is_referred_to_is_there(run: FinishedRun) -> None:
+    text = (run.report() / "report.html").read_text()
     identifiers = re.findall(r'\bid="([^"]+)"', text)
     assert len(identifiers) == len(set(identifiers))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(identifiers)
 
 
-def test_without_expectations_the_page_says_first_what_the_model_beat(finished_run: Callable[..., Any]) -> None:
-    text = page(finished_run()).text
+def test_without_expectations_the_page_says_first_what_the_model_beat(run: FinishedRun) -> None:
+    text = page(run).text
     first = text.index("0.75 nats per token better than bigram counts, 1.88 bits per byte")
     assert first < text.index("training tokens 12.8 k in 50 steps") < text.index("ends at")
     assert "4.2500 nats per token, against 5.0000 for bigram counts and 6.5000 for unigram counts." in text
@@ -109,22 +103,21 @@ def test_the_basis_and_noise_of_a_tolerance_end_in_one_point_and_three_digits(
     assert "Tolerance: Two standard errors. Noise: standard deviation 0.0245 of 5 runs, five seeds. " in page(run).text
 
 
-def test_text_that_the_model_wrote_is_no_html(finished_run: Callable[..., Any]) -> None:
-    html = (reported(finished_run()) / "report.html").read_text()
+def test_text_that_the_model_wrote_is_no_html(run: FinishedRun) -> None:
+    html = (run.report() / "report.html").read_text()
     assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html
     assert "<b>The history of</b> &lt;b" in html
 
 
-def test_every_step_stands_on_the_page_with_its_command_and_hashes(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_every_step_stands_on_the_page_with_its_command_and_hashes(run: FinishedRun) -> None:
     text = page(run).text.replace(" ", "")
     for each in gather(run.plan, run.verify, run.evaluations).records:
         assert "".join(each["argv"]) in text
         assert all(entry["sha256"][:12] in text for entry in (*each["inputs"], *each["outputs"]))
 
 
-def test_sources_licences_and_the_loading_lines_are_shown(finished_run: Callable[..., Any]) -> None:
-    text = page(finished_run()).text
+def test_sources_licences_and_the_loading_lines_are_shown(run: FinishedRun) -> None:
+    text = page(run).text
     for words in (
         "Two texts · training data",
         "licence CC-BY-SA-3.0",
@@ -141,8 +134,8 @@ def test_deviations_are_listed_or_stated_to_be_none(finished_run: Callable[..., 
     assert "The original masked nothing." in page(finished_run(recipe(deviations=["The original masked nothing."]))).text
 
 
-def test_a_recipe_without_deviations_says_so(finished_run: Callable[..., Any]) -> None:
-    assert "The recipe declares none." in page(finished_run()).text
+def test_a_recipe_without_deviations_says_so(run: FinishedRun) -> None:
+    assert "The recipe declares none." in page(run).text
 
 
 def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[..., Any]) -> None:
@@ -154,8 +147,7 @@ def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[
     assert "Smoke twin: its figures mean nothing" in (run.plan.report_folder / "README.md").read_text()
 
 
-def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_missing_record_is_named_on_the_page(run: FinishedRun) -> None:
     record_of(run.plan.tokenizer).unlink()
     text = page(run).text
     assert "their origin is not known" in text
@@ -164,10 +156,7 @@ def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any])
     assert "1 files without a record" in sentence
 
 
-def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
-    finished_run: Callable[..., Any], checkout: Path
-) -> None:
-    run = finished_run()
+def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(run: FinishedRun, checkout: Path) -> None:
     lock = Path("containers/lock.yaml")
     lock.parent.mkdir()
     lock.write_bytes((checkout / lock).read_bytes())
@@ -181,8 +170,7 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
     assert "relm/cpu:0.1.0 is not pinned by a digest, for it was never published" in text
 
 
-def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_page_shows_where_steps_ran_and_with_which_packages(run: FinishedRun) -> None:
     records = sorted(Path("work").rglob("*.record.json"))
     inside = {"engine": "podman", "role": "cpu", "image": f"relm/cpu:0.1.0@sha256:{'4' * 64}", "digest": f"sha256:{'4' * 64}"}
     for number, path in enumerate(records):
@@ -201,27 +189,22 @@ def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Ca
     assert " ".join(installed[:5]) in text
 
 
-def test_writing_the_report_again_gives_the_same_bytes(
-    finished_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = finished_run()
-    first = {path.name: path.read_bytes() for path in reported(run).iterdir()}
+def test_writing_the_report_again_gives_the_same_bytes(run: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {path.name: path.read_bytes() for path in run.report().iterdir()}
     assert sorted(first) == ["README.md", "provenance.json", "recipe.json", "report.html", "ro-crate-metadata.json"]
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert {path.name: path.read_bytes() for path in reported(run).iterdir()} == first
+    assert {path.name: path.read_bytes() for path in run.report().iterdir()} == first
 
 
-def test_a_run_without_any_record_is_dated_by_its_verdict(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_run_without_any_record_is_dated_by_its_verdict(run: FinishedRun) -> None:
     for path in Path("work").rglob("*.record.json"):
         path.unlink()
     assert gather(run.plan, run.verify, run.evaluations).date.startswith("20")
     assert "not recorded" in page(run).text
 
 
-def test_the_resolved_recipe_holds_defaults_and_what_it_names(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
-    document = read_json(reported(run) / "recipe.json")
+def test_the_resolved_recipe_holds_defaults_and_what_it_names(run: FinishedRun) -> None:
+    document = read_json(run.report() / "recipe.json")
     assert document["fingerprint"] == run.plan.fingerprint
     assert document["recipe"]["pretrain"]["main"]["optimizer"]["betas"] == [0.9, 0.999]
     assert document["dataset"]["files"]["a.xml"]["size"] == 5
@@ -237,11 +220,10 @@ def test_without_an_evaluation_the_page_says_that_nothing_was_measured(
     assert "The recipe evaluates nothing." in text
 
 
-def test_a_missing_training_log_is_a_clear_error(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_missing_training_log_is_a_clear_error(run: FinishedRun) -> None:
     (run.plan.run_folder / "main/logs/train.jsonl").unlink()
     with pytest.raises(RelmError, match=r"train.jsonl: no such file"):
-        reported(run)
+        run.report()
 
 
 def test_the_diagram_places_band_interval_and_point() -> None:
@@ -258,7 +240,7 @@ def test_the_diagram_places_band_interval_and_point() -> None:
 def published(finished_run: Callable[..., Any]) -> Path:
     """results/tiny."""
     run = finished_run()
-    reported(run)
+    run.report()
     publish(published_files(run.plan), run.plan.results)
     return Path("results/tiny")
 

@@ -1,6 +1,5 @@
-"""`relm list`: each run once with its machines, and one machine alone."""
+"""`relm list`: all runs, one run on every machine, and every run on one machine."""
 
-import functools
 import re
 import shutil
 import subprocess
@@ -11,16 +10,8 @@ import pytest
 
 from relm.cli import main
 from relm.recipes.project import Project
-from relm.reporting.run_list import describe_machine_runs, describe_runs
-from small_project import CHECKOUT
-
-MACHINES = Project(CHECKOUT).machine_names()
-
-
-@functools.cache
-def shipped_list() -> str:
-    """Return the list of the shipped runs, which takes a second."""
-    return describe_runs(Project(CHECKOUT))
+from relm.reporting.run_list import WIDTH, describe_machine_runs, describe_run_on_machines, describe_runs
+from small_project import CHECKOUT, Commands
 
 
 def copy_recipes(folder: Path, *runs: str) -> None:
@@ -36,37 +27,45 @@ def copy_recipes(folder: Path, *runs: str) -> None:
     )
 
 
-def cells(name: str, listed: str | None = None) -> dict[str, str]:
-    """Return machine -> the text of its cell, of a run."""
-    listed = listed or shipped_list()
-    part = re.search(rf"^{name}  .*\n(?:    .*\n?)*", listed, re.M)
-    assert part is not None, name
-    lines = [line for line in part[0].splitlines()[1:] if line.split(" ")[4].rstrip("*") in MACHINES]
-    found = [cell for line in lines for cell in re.split(r"  +", line.strip())]
-    return {cell.partition(" ")[0]: cell.partition(" ")[2] for cell in found}
+def machines_of(name: str, folder: Path = CHECKOUT) -> dict[str, str]:
+    """Return machine -> the figures in its row, of a run."""
+    rows = re.findall(rf"^{name}@(\S+) +(.*)$", describe_run_on_machines(Project(folder), name), re.M)
+    return {machine: re.sub(" +", " ", figures) for machine, figures in rows}
 
 
-def test_each_run_is_listed_once_and_by_paper_the_others_last() -> None:
-    names = re.findall(r"^(\w\S*)  ", shipped_list(), re.M)
+def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    table = describe_runs(Project(CHECKOUT))
+    assert re.search(r"^shakespeare_char +cpu +804 k +\d+ min  done ", table, re.MULTILINE), "as the published run has it"
+    assert max(map(len, table.splitlines())) <= WIDTH == 100
+    names = re.findall(r"^(\w\S*)  +(?:\w[\w-]*)  +[\d.]+ [kMB]  ", table, re.MULTILINE)
     assert sorted(names) == Project(CHECKOUT).names()
-    assert names[-1] == "quickstart"
-    headings = re.findall(r"^.* \[paper_\w+\]$", shipped_list(), re.M)
+    assert names[-1] == "quickstart", "it has no paper"
+    headings = re.findall(r"^.* \[paper_\w+\]$", table, re.MULTILINE)
     assert "LM Pretraining with Pytorch/TPU [paper_tpu_pretrain]" in headings
     assert len(headings) == len(set(headings)) == 8
+    assert re.search(r"^roberta_base_v3-8 +v3-8 +125 M +(< 1 min|\d+ min)", table, re.MULTILINE)
 
 
-def test_each_run_has_every_machine_that_can_train_and_its_own_is_marked() -> None:
-    found = cells("roberta_base_v3-8")
-    expected = {"a100", "a100-8", "cpu", "h100", "h100-8", "l4", "rtx4090", "v3-8*", "v4-8", "v5e-8", "v5p-8", "v6e-8"}
-    assert set(found) == expected
-    assert re.fullmatch(r"\d+ min|\d+\.\d h", found["a100"])
-    assert re.fullmatch(r"(\d+ min|\d+\.\d h) \$\d+\.\d\d", found["h100"])
-    assert found["cpu"] in ("fits", "fits?", "too large")
+def test_the_table_shows_what_is_done_and_the_state_of_the_others(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    (project.folder / Project().plan("tiny").run_folder).mkdir(parents=True)
+    assert re.search(r"^tiny +cpu .* stopped  As small as can be$", describe_runs(Project()), re.MULTILINE)
+    (project.folder / "results" / "tiny").mkdir(parents=True)
+    assert re.search(r"^tiny +cpu .* done ", describe_runs(Project()), re.MULTILINE)
+
+
+def test_a_run_has_a_row_for_every_machine_that_can_train_it() -> None:
+    found = machines_of("roberta_base_v3-8")
+    assert set(found) == {"a100", "a100-8", "cpu", "h100", "h100-8", "l4", "rtx4090", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8"}
+    assert re.match(r"(\d+ min|\d+\.\d h) \$\d+\.\d\d \d+ ", found["h100"])
+    assert re.match(r"\d+ min \d+ [\d.]+ GB of 25\.8 GB$", found["rtx4090"])
+    assert "its own machine is v3-8\n" in describe_run_on_machines(Project(CHECKOUT), "roberta_base_v3-8")
 
 
 def test_a_run_on_ipus_is_listed_on_the_machines_that_its_recipe_has_a_pipeline_for() -> None:
-    found = cells("gpt2_small_pod16")
-    assert {"pod16*", "cpu", "h100"} <= set(found)
+    found = machines_of("gpt2_small_pod16")
+    assert {"pod16", "cpu", "h100"} <= set(found)
     assert not {"ipu", "pod64"} & set(found)
     listed = describe_machine_runs(Project(CHECKOUT), "ipu")
     assert re.findall(r"^(\S+)@ipu ", listed, re.M) == ["bert_tiny_ipu"]
@@ -74,66 +73,58 @@ def test_a_run_on_ipus_is_listed_on_the_machines_that_its_recipe_has_a_pipeline_
 
 
 def test_a_machine_whose_devices_do_not_divide_the_batch_is_named_as_such() -> None:
-    found = cells("shakespeare_char")
-    assert (found["v5e-8"], found["h100-8"]) == ("batch", "batch")
-    assert found["v4-8"] != "batch"
-    assert found["h100"] != "batch"
+    found = machines_of("shakespeare_char")
+    assert found["v5e-8"] == "its 8 devices do not divide the global batch" == found["h100-8"]
+    assert "divide" not in found["v4-8"]
 
 
 def test_eight_devices_take_an_eighth_of_the_time() -> None:
     def minutes(text: str) -> float:
-        number, unit = text.removesuffix("?").split()[:2]
+        number, unit = text.split()[:2]
         return float(number.replace(",", "")) * {"min": 1, "h": 60}[unit]
 
-    found = cells("bert_large_wikitext103_v3-8_bf16")
+    found = machines_of("bert_large_wikitext103_v3-8_bf16")
     assert minutes(found["h100"]) == pytest.approx(8 * minutes(found["h100-8"]), rel=0.1)
 
 
-def test_the_list_is_readable_in_120_columns() -> None:
-    assert max(map(len, shipped_list().splitlines())) <= 120
+def test_figures_of_machines_are_readable_in_120_columns() -> None:
     assert max(map(len, describe_machine_runs(Project(CHECKOUT), "rtx4090").splitlines())) <= 120
+    assert max(map(len, describe_run_on_machines(Project(CHECKOUT), "gpt2_large_1024_pod16").splitlines())) <= 120
 
 
 def test_a_run_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     copy_recipes(tmp_path, "bert_large_wikitext103_v3-8_fp32")
     small = tmp_path / "recipes" / "machines" / "rtx4090.yaml"
     small.write_text(small.read_text().replace("memory_gib: 24", "memory_gib: 4"))
-    assert cells("bert_large_wikitext103_v3-8_fp32", describe_runs(Project(tmp_path)))["rtx4090"] == "too large"
+    assert machines_of("bert_large_wikitext103_v3-8_fp32", tmp_path)["rtx4090"].startswith("too large: ")
 
 
-def test_a_machine_with_faults_is_listed_with_the_first(tmp_path: Path) -> None:
+def test_machines_with_faults_and_files_without_a_machines_name_are_listed(tmp_path: Path) -> None:
     copy_recipes(tmp_path, "quickstart")
     (tmp_path / "recipes" / "machines" / "mine.yaml").write_text("title: Mine\n")
-    assert re.search(r"^@mine +has faults: .*mine.yaml: 1 error: device: missing", describe_runs(Project(tmp_path)), re.M)
-
-
-def test_a_file_whose_name_cannot_be_a_machines_is_listed(tmp_path: Path) -> None:
-    copy_recipes(tmp_path, "quickstart")
     for name in ("my box.yaml", ".#h100.yaml"):
         shutil.copy(CHECKOUT / "recipes/machines/h100.yaml", tmp_path / "recipes" / "machines" / name)
-    listed = describe_runs(Project(tmp_path))
+    listed = " ".join(describe_runs(Project(tmp_path)).split())
+    assert re.search(r"@mine has faults: \S*mine.yaml: 1 error: device: missing", listed)
     assert f"{tmp_path}/recipes/machines/'my box.yaml': cannot be a machine's name, which begins with a letter or" in listed
     assert "#h100" not in listed
 
 
-def test_a_price_of_the_machine_is_in_its_cell(tmp_path: Path) -> None:
+def test_a_price_of_the_machine_is_in_its_row(tmp_path: Path) -> None:
     copy_recipes(tmp_path, "roberta_base_v3-8")
     machine = tmp_path / "recipes" / "machines" / "h100.yaml"
     priced = re.sub(r"usd_per_hour: [\d.]+", "usd_per_hour: 600", machine.read_text())
     assert priced != machine.read_text()
     machine.write_text(priced)
-    text = cells("roberta_base_v3-8", describe_runs(Project(tmp_path)))["h100"]
-    assert re.fullmatch(r"(\d+) min \$\d+\.\d\d", text)
-    number, _, dollars = text.split()
+    number, unit, dollars, *_ = machines_of("roberta_base_v3-8", tmp_path)["h100"].split()
+    assert unit == "min"
     assert float(dollars.removeprefix("$")) == pytest.approx(10 * float(number), rel=0.1)
 
 
 def test_one_machine_alone_has_hours_memory_and_micro_batch_of_each_run() -> None:
     output = describe_machine_runs(Project(CHECKOUT), "rtx4090")
     assert output.startswith("rtx4090: One NVIDIA GeForce RTX 4090, 24 GB\n")
-    row = re.search(r"^roberta_base_v3-8@rtx4090 .*$", output, re.M)
-    assert row is not None
-    assert re.search(r" \d+ min +\d+ +[\d.]+ GB of 25\.8 GB", row[0])
+    assert re.search(r"^roberta_base_v3-8@rtx4090 +\d+ min +\d+ +[\d.]+ GB of 25\.8 GB$", output, re.M)
     eight = describe_machine_runs(Project(CHECKOUT), "h100-8")
     assert re.search(r"^shakespeare_char@h100-8 +its 8 devices do not divide the global batch$", eight, re.M)
 
@@ -142,10 +133,14 @@ def test_one_machine_alone_has_hours_memory_and_micro_batch_of_each_run() -> Non
     ("given", "message"),
     [
         ("@rtx490", "relm list: @rtx490: there is no machine 'rtx490'; did you mean rtx4090?\n"),
-        ("rtx4090", "relm list: rtx4090: expected a machine as in NAME@MACHINE, such as @rtx4090\n"),
+        (
+            "qickstart",
+            "relm list: there is no recipe 'qickstart' (recipes/qickstart.yaml does not exist); did you mean "
+            "results/quickstart?\n",
+        ),
     ],
 )
-def test_what_is_no_machine_is_refused(
+def test_an_unknown_name_is_refused(
     given: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
@@ -158,10 +153,10 @@ def test_a_run_with_results_is_marked_with_the_machine_that_made_them(tmp_path: 
     (tmp_path / "results" / "quickstart@h100").mkdir(parents=True)
     (tmp_path / "results" / "shakespeare_char").mkdir()
     monkeypatch.chdir(tmp_path)
-    output = describe_runs(Project())
-    assert cells("quickstart", output)["h100"].endswith(", done")
-    assert re.search(r"^shakespeare_char  done  ", output, re.M)
-    assert not re.search(r"^quickstart  done", output, re.M)
+    assert [machine for machine, row in machines_of("quickstart", Path()).items() if row.endswith("; done")] == ["h100"]
+    assert [machine for machine, row in machines_of("shakespeare_char", Path()).items() if row.endswith("; done")] == ["cpu"]
+    assert re.search(r"^shakespeare_char .* done  ", describe_runs(Project()), re.M)
+    assert not re.search(r"^quickstart .* done", describe_runs(Project()), re.M)
 
 
 def test_the_list_needs_no_torch() -> None:
@@ -179,7 +174,7 @@ def test_a_reader_that_ends_early_is_no_fault() -> None:
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_the_cpu_is_marked_where_a_recipe_names_no_machine(tmp_path: Path) -> None:
+def test_a_recipe_that_names_no_machine_is_the_cpus(tmp_path: Path) -> None:
     copy_recipes(tmp_path, "quickstart")
     (tmp_path / "recipes" / "mine.yaml").write_text("extends: quickstart\ntitle: Mine\nrun: {machine: null}\n")
-    assert "cpu*" in cells("mine", describe_runs(Project(tmp_path)))
+    assert "its own machine is cpu\n" in describe_run_on_machines(Project(tmp_path), "mine")

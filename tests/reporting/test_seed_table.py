@@ -16,7 +16,6 @@ from relm.recipes.run_folder import REPORT_FILES
 from relm.replay.attested_run import find_run
 from relm.reporting.findings import gather
 from relm.reporting.publish import publish_run
-from relm.reporting.report import write_report
 from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
 from relm.steps.contract import Arguments
@@ -41,8 +40,7 @@ def test_the_table_has_each_seed_the_mean_and_what_differs_alone(run: Any) -> No
 
 
 def test_page_card_and_folder_show_all_seeds(run: Any) -> None:
-    folder = run.plan.report_folder
-    write_report(run.plan, run.verify, run.evaluations, folder, None, run.other_seeds)
+    folder = run.report()
     page, card = (folder / "report.html").read_text(), (folder / "README.md").read_text()
     assert '<th class="number">seed 6</th>' in page
     assert "| held_out | Loss | 4.2500 | 4.5000 | 4.7500 | 4.5000 | 0.25 |" in card
@@ -141,7 +139,7 @@ def test_the_list_of_runs_has_the_seeds_in_order_and_all_are_published(run: Any)
         return [(each["seed"], each["state"]) for each in json.loads(describe_stored_runs(Project(), None, as_json=True))]
 
     assert states() == [(5, "finished"), (6, "finished"), (7, "finished")]
-    write_report(run.plan, run.verify, run.evaluations, run.plan.report_folder, None, run.other_seeds)
+    run.report()
     publish_run(run.plan, run.plan.results)
     assert states() == [(5, "published"), (6, "published"), (7, "published")]
     assert "seed 6, step 50 of 50" in describe_stored_runs(Project(), "tiny")

@@ -16,8 +16,6 @@ from relm.artifact import write_json
 from relm.cli import main, write_log
 from relm.recipes.project import Project
 from relm.recipes.resolved import differing_keys, record_run, resolve
-from relm.reporting.live_steps import list_live_steps
-from relm.reporting.running import describe_running
 from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
 from relm.training.interruption import run_lock
@@ -43,6 +41,11 @@ def listed(name: str | None = None) -> list[dict[str, Any]]:
     return found
 
 
+def running() -> str:
+    """Return what `relm status` prints."""
+    return describe_stored_runs(Project(), None, only_running=True)
+
+
 def test_a_finished_run_has_its_figures_steps_size_and_state(copied_run: FinishedRun) -> None:
     run = copied_run
     (found,) = listed()
@@ -66,7 +69,7 @@ def test_a_run_of_an_edited_recipe_is_old_and_shows_the_keys_with_both_values(co
     ]
     text = describe_stored_runs(Project(), None)
     assert "    pretrain.main.steps: 50 here, 60 now\n" in text
-    assert re.search(r"^  [0-9a-f]{12}  old  finished   step 50 of 50 ", text, re.M)
+    assert re.search(r"^  [0-9a-f]{12}  old  finished  step 50 of 50 ", text, re.M)
     assert text.endswith("`relm gc` shows what could be removed of 1 that no recipe asks for")
 
 
@@ -160,32 +163,23 @@ def test_a_list_is_plain_sorted_and_a_hundred_columns_wide(copied_run: FinishedR
 
 
 def test_what_trains_now_is_shown_with_step_loss_rate_and_time_left(copied_run: FinishedRun) -> None:
-    run = copied_run
-    folder = run.plan.run_folder / "main"
-    assert describe_running(Project(), run.plan.work).startswith("nothing runs in work on this machine")
+    folder = copied_run.plan.run_folder / "main"
+    assert running().startswith("no run in work is running on this machine")
     lines = [{"step": step, "loss": 4.0, "tokens_per_second": 1234.5, "seconds": 2.0 * step} for step in (10, 20)]
     (folder / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 3')
     with run_lock(folder / "lock"):
-        found = describe_running(Project(), run.plan.work)
         assert listed()[0]["state"] == "running"
-    assert found.splitlines() == [
-        f"tiny  {run.plan.fingerprint}: pretrain main, process {os.getpid()}",
-        "  step 20 of 50, 40 %, loss 4.000, 1,234 tokens/s, about 1 min 0 s left",
-    ]
+        assert "\n    main: step 20 of 50, 40 %, loss 4.000, 1,234 tokens/s, about 1 min 0 s left\n" in running()
 
 
-def test_another_step_that_runs_is_shown_with_its_file(copied_run: FinishedRun) -> None:
-    run = copied_run
-    figures = run.evaluations["held_out"]
-    waiting = [sys.executable, "-c", "input()", "relm", "evaluate", "--output", str(figures)]
+def test_another_step_that_runs_is_shown_with_its_process(copied_run: FinishedRun) -> None:
+    waiting = [sys.executable, "-c", "input()", "relm", "evaluate", "--output", str(copied_run.evaluations["held_out"])]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
         try:
-            found = describe_running(Project(), run.plan.work)
-            assert any(step.pid == process.pid and step.name == "evaluate" for step in list_live_steps())
             assert listed()[0]["state"] == "running"
+            assert f"\n    evaluate: process {process.pid}\n" in running()
         finally:
             process.kill()
-    assert re.fullmatch(rf"evaluate: {figures}, process {process.pid}, for \d+\.\d s", found)
 
 
 def test_training_records_the_recipe_that_it_was_given(finished_copy: Commands) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.recipes.expectations import Expectation
@@ -243,23 +244,20 @@ def test_a_bad_figure_is_a_result_and_no_error(finished_run: Callable[..., Any],
     assert again(run, Path("again.json")).startswith("verified 1 published figures and 3 identities: not consistent.")
 
 
-def test_a_drifted_fingerprint_fails(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_drifted_fingerprint_fails(run: FinishedRun) -> None:
     with pytest.raises(RelmError, match=rf"trained from fingerprint {run.plan.fingerprint}, the recipe now has 0123"):
         again(run, Path("again.json"), fingerprint="012345678901")
     assert not Path("again.json").exists()
 
 
-def test_figures_of_another_model_fail(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_figures_of_another_model_fail(run: FinishedRun) -> None:
     path = run.evaluations["held_out"]
     write_json(path, {**read_json(path), "model_sha256": "f" * 64})
     with pytest.raises(RelmError, match=r"held_out.json: evaluated the model with sha256 ffff"):
         again(run, Path("again.json"))
 
 
-def test_a_changed_model_fails(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_changed_model_fails(run: FinishedRun) -> None:
     content = bytearray(run.model.read_bytes())
     content[-1] ^= 1
     run.model.write_bytes(bytes(content))
@@ -267,14 +265,12 @@ def test_a_changed_model_fails(finished_run: Callable[..., Any]) -> None:
         again(run, Path("again.json"))
 
 
-def test_a_file_that_holds_another_tasks_figures_fails(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_a_file_that_holds_another_tasks_figures_fails(run: FinishedRun) -> None:
     with pytest.raises(RelmError, match="expected the figures of task held_out"):
         again(run, Path("again.json"), evaluations={"held_out": run.evaluations["samples"]})
 
 
-def test_the_models_sidecar_must_name_a_fingerprint(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
+def test_the_models_sidecar_must_name_a_fingerprint(run: FinishedRun) -> None:
     judged = json.loads(sidecar_of(run.model).read_text())
     del judged["fingerprint"]
     write_json(sidecar_of(run.model), seal(judged))

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from relm.cli import main
-from relm.recipes.project import Project
-from relm.reporting.run_table import WIDTH, describe_table
 from relm.steps import list_steps
 from relm.steps.completion import write_completion
 from relm.steps.contract import GROUPS
 from relm.steps.parser import parser
-from small_project import CHECKOUT, Commands
+from small_project import CHECKOUT
 
 
 def test_the_help_has_each_step_in_one_line_under_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,23 +59,6 @@ def test_a_list_outside_a_checkout_says_so(
         capsys.readouterr().err
         == f"relm {command}: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"
     )
-
-
-def test_the_table_has_each_run_by_paper_in_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(CHECKOUT)
-    table = describe_table(Project(CHECKOUT))
-    assert re.search(r"^shakespeare_char +cpu +804 k +\d+ min  done ", table, re.MULTILINE), "as the published run has it"
-    assert max(map(len, table.splitlines())) <= WIDTH == 100
-    assert sorted(re.findall(r"^(\w\S*)  +(?:\w[\w-]*)  +[\d.]+ [kMG]  ", table, re.MULTILINE)) == Project(CHECKOUT).names()
-    assert re.search(r"^roberta_base_v3-8 +v3-8 +125 M +(< 1 min|\d+ min)", table, re.MULTILINE)
-
-
-def test_the_table_shows_what_is_done_and_begun(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.folder)
-    (project.folder / "work" / "runs" / "tiny").mkdir(parents=True)
-    assert re.search(r"^tiny +cpu .* begun  As small as can be$", describe_table(Project()), re.MULTILINE)
-    (project.folder / "results" / "tiny").mkdir(parents=True)
-    assert re.search(r"^tiny +cpu .* done ", describe_table(Project()), re.MULTILINE)
 
 
 def test_outside_a_checkout_the_list_says_so(

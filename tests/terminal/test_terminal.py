@@ -16,7 +16,7 @@ import pytest
 
 from relm.progress import ProgressBar, print_into_log, progress_file
 from relm.recipes.project import Project
-from relm.reporting.outcome import describe_outcome
+from relm.reporting.headline import describe_outcome
 from relm.terminal.dry_run import PlannedJob, format_plan
 from relm.terminal.faults import find_sentence, note_fault, read_last_words
 from relm.terminal.job_lines import JobLine
@@ -140,14 +140,13 @@ def test_the_outcome_has_the_verdict_the_figure_and_the_page(tmp_path: Path) -> 
     figures = {"nats_per_token": 3.7455, "bigram_nats_per_token": 4.1769}
     (folder / "eval" / "held_out.json").write_text(json.dumps({"task": "held_out", "figures": figures}))
     page = folder / "report.html"
-    assert describe_outcome(folder) == f"{folder}: held out 3.7455 nats per token, bigrams 4.1769; open {page}"
+    reached = "on held-out documents: 3.7455 nats per token, against 4.1769 for bigram counts"
+    assert describe_outcome(folder) == f"{folder}: {reached}; open {page}"
     numbers = {"ours": 3.0, "published": 3.0, "tolerance": 0.1}
     row = {"metric": "held_out.nats_per_token", "place": "table 1", **numbers, "verdict": "consistent", "sentence": "Equal."}
     verdict = {"verdict": "consistent", "sentence": "Of 2 published figures: 2 consistent.", "rows": [row, row]}
     (folder / "verify.json").write_text(json.dumps(verdict))
-    assert describe_outcome(folder).startswith(
-        f"{folder}: verdict consistent: Of 2 published figures: 2 consistent; held out 3.7455"
-    )
+    assert describe_outcome(folder).startswith(f"{folder}: verdict consistent: Of 2 published figures: 2 consistent; {reached}")
 
 
 def test_a_file_has_a_line_at_each_begin_and_end_and_the_error_last_and_once(project: Commands) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,14 @@ from relm.errors import RelmError
 from relm.plan.products import PRODUCTS
 from relm.recipes.identity import KEY
 from relm.recipes.run_name import RunName
-from relm.reporting.live_steps import is_locked
-from relm.reporting.stored_runs import StoredRun, find_stored_runs
+from relm.reporting.run_record import DiskUse, RunRecord, measure
 
-RUN, DATA, UNFINISHED, LOCK = "run", "data", "unfinished", "lock"
-NOT_CHOSEN = "not chosen by --only"
-KINDS = (RUN, DATA, UNFINISHED, LOCK)
+RUN, DATA, UNFINISHED = "run", "data", "unfinished"
 _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
 # Names under which files and folders are written, or moved before they are removed.
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
 # Scratch folders right in the work folder: of `relm reproduce` and `relm pull`.
 _SCRATCH = re.compile(r"replay-.+|pulled")
-# A cache of hashes that a process was about to rename; its number stands at the end.
-_OWN_CACHE = re.compile(r".+\.json\.(?P<pid>\d+)")
 
 
 @dataclass(frozen=True)
@@ -36,72 +30,59 @@ class Candidate:
     path: Path
     kind: str
     reason: str
-    size: int
-    """Bytes that its removal frees: files that have a name elsewhere too do not count."""
-    changed: float
-    """Time of its last change, in seconds since the epoch."""
-    run: StoredRun | None = None
+    disk: DiskUse
+    run: RunRecord | None = None
     kept: str | None = None
     """The reason why it stays after all; None: it is to be removed."""
 
 
-@dataclass(frozen=True)
-class Exceptions:
-    """Files that a user excepts from removal."""
+def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, keep: Sequence[str]) -> list[Candidate]:
+    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files.
 
-    minimum_age: float
-    """Seconds since the last change."""
-    keep: Sequence[str] = ()
-    """Names of runs, NAME or NAME/FINGERPRINT."""
-    kinds: Sequence[str] = KINDS
-
-
-def find_candidates(work: Path, needs: Needs, uses: Uses, choice: Exceptions) -> list[Candidate]:
-    """Return all candidates: runs, then the data that none of the remaining runs needs, unfinished files, and locks.
-
-    Raises:
-        RelmError: a run that is to be kept does not exist.
+    Args:
+        minimum_age: seconds since the last change.
+        keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
     """
-    _require_runs(work, choice.keep)
-    runs = [_find_reason_to_keep(each, work, uses, choice) for each in _old_runs(work, needs)]
-    for run in runs:
-        if run.kept is not None and run.run is not None:
-            needs.add_run(run.run)
-    found = [*runs, *(_find_reason_to_keep(each, work, uses, choice) for each in _old_data(work, needs))]
-    removed = {each.path for each in found if each.kept is None}
-    rest = [*_unfinished(work, needs, removed), *_locks(work, removed)]
-    return [*found, *(_find_reason_to_keep(each, work, uses, choice) for each in rest)]
-
-
-def _require_runs(work: Path, names: Sequence[str]) -> None:
-    runs = find_stored_runs(work)
-    for name in names:
-        if not any(find_named(run, [name]) for run in runs):
-            known = ", ".join(dict.fromkeys(run.name for run in runs)) or "none"
+    for name in keep:
+        if not any(_find_named(run, [name]) for run in needs.runs):
+            known = ", ".join(dict.fromkeys(run.name for run in needs.runs)) or "none"
             raise RelmError(f"--keep {name}: {work}/runs has no such run; it has {known}; `relm runs` lists them")
 
+    def judge(found: Candidate) -> Candidate:
+        named = None if found.run is None else _find_named(found.run, keep)
+        if named is not None:
+            return replace(found, kept=f"--keep {named}")
+        is_recent = time.time() - found.disk.changed < minimum_age
+        return replace(found, kept="it changed too recently" if is_recent else find_hindrance(found, work, uses))
 
-def _old_runs(work: Path, needs: Needs) -> Iterator[Candidate]:
-    for run in find_stored_runs(work):
-        if needs.find_reason(run) is None:
-            yield _measure(Candidate(run.folder, RUN, _describe_old(run, needs), 0, 0, run))
+    runs = [judge(each) for each in _old_runs(needs)]
+    for each in runs:
+        if each.kept is not None and each.run is not None:
+            needs.add_run(each.run)
+    found = [*runs, *map(judge, _old_data(work, needs))]
+    removed = {each.path for each in found if each.kept is None}
+    return [*found, *map(judge, _unfinished(work, needs, removed))]
 
 
-def _describe_old(run: StoredRun, needs: Needs) -> str:
-    """Return a phrase on why no recipe asks for a run."""
-    fingerprints = needs.fingerprints(run.name)
-    return f"its recipe asks for {', '.join(fingerprints)} now" if fingerprints else "no recipe of this name is left"
+def _find_named(run: RunRecord, names: Sequence[str]) -> str | None:
+    """Return the name by which a run is kept: its own, that of its recipe, or one with its fingerprint."""
+    own = {run.name, str(RunName.parse(run.name)._replace(machine=None)), f"{run.name}/{run.fingerprint}", run.fingerprint}
+    return next((name for name in names if name in own), None)
+
+
+def _old_runs(needs: Needs) -> Iterator[Candidate]:
+    for run in needs.runs:
+        if not needs.has_run(run):
+            now = ", ".join(run.requested.fingerprints)
+            reason = f"its recipe asks for {now} now" if now else "no recipe of this name is left"
+            yield Candidate(run.folder, RUN, reason, run.disk, run)
 
 
 def _old_data(work: Path, needs: Needs) -> Iterator[Candidate]:
     for kind in dict.fromkeys(product.path.partition("/")[0] for product in PRODUCTS.values() if product.remade):
-        for folder in sorted(_entries(work / kind)):
+        for folder in sorted((work / kind).iterdir()) if (work / kind).is_dir() else ():
             if _KEYED_NAME.fullmatch(folder.name) and not needs.has(folder):
-                yield _measure(Candidate(folder, DATA, f"no recipe, result or kept run asks for these {kind}", 0, 0))
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+                yield Candidate(folder, DATA, f"no recipe, result or kept run asks for these {kind}", measure(folder))
 
 
 def _unfinished(work: Path, needs: Needs, removed: set[Path]) -> Iterator[Candidate]:
@@ -111,7 +92,7 @@ def _unfinished(work: Path, needs: Needs, removed: set[Path]) -> Iterator[Candid
         for name in sorted([*folders, *files]):
             reason = _describe_unfinished(folder / name, work, needs)
             if reason is not None:
-                yield _measure(Candidate(folder / name, UNFINISHED, reason, 0, 0))
+                yield Candidate(folder / name, UNFINISHED, reason, measure(folder / name))
             if name in folders and (reason is not None or folder / name in removed):
                 folders.remove(name)
 
@@ -120,8 +101,6 @@ def _describe_unfinished(path: Path, work: Path, needs: Needs) -> str | None:
     """Return a phrase on what a killed process left; None: it left nothing, or something that is wanted still."""
     if path.parent == work and _SCRATCH.fullmatch(path.name):
         return "scratch files of a killed command"
-    if path.parent.is_relative_to(work / "folders") and (cache := _OWN_CACHE.fullmatch(path.name)):
-        return None if os.path.exists(f"/proc/{cache['pid']}") else "a killed process was about to rename it"
     found = _UNFINISHED.fullmatch(path.name)
     if found is None:
         return None
@@ -133,38 +112,6 @@ def _describe_unfinished(path: Path, work: Path, needs: Needs) -> str | None:
     return "a removal that was killed" if found["state"] == "removed" else "a killed process was writing it"
 
 
-def _locks(work: Path, removed: set[Path]) -> Iterator[Candidate]:
-    for run in find_stored_runs(work):
-        for lock in run.locks if run.folder not in removed else ():
-            if not is_locked(lock):
-                yield _measure(Candidate(lock, LOCK, "no process holds it", 0, 0))
-
-
-# --- what keeps a candidate --------------------------------------------------------------------------------------------------
-
-
-def _find_reason_to_keep(candidate: Candidate, work: Path, uses: Uses, choice: Exceptions) -> Candidate:
-    """Return the candidate with the first reason to keep it, if there is one."""
-    age = time.time() - candidate.changed
-    named = None if candidate.run is None else find_named(candidate.run, choice.keep)
-    kept = None
-    if candidate.kind not in choice.kinds:
-        kept = NOT_CHOSEN
-    elif named is not None:
-        kept = f"--keep {named}"
-    elif age < choice.minimum_age:
-        kept = "it changed too recently"
-    else:
-        kept = find_hindrance(candidate, work, uses)
-    return replace(candidate, kept=kept)
-
-
-def find_named(run: StoredRun, names: Sequence[str]) -> str | None:
-    """Return the name by which a run is kept: its own, that of its recipe, or one with its fingerprint."""
-    own = {run.name, str(RunName.parse(run.name)._replace(machine=None)), f"{run.name}/{run.fingerprint}", run.fingerprint}
-    return next((name for name in names if name in own), None)
-
-
 def find_hindrance(candidate: Candidate, work: Path, uses: Uses) -> str | None:
     """Return the reason why a path must not be removed now: it is outside the work folder, locked, or in use; else None."""
     path = candidate.path
@@ -172,32 +119,9 @@ def find_hindrance(candidate: Candidate, work: Path, uses: Uses) -> str | None:
         return "a symbolic link"
     if path.parent.resolve() != work.resolve() / path.parent.relative_to(work):
         return "a symbolic link leads there, out of the work folder"
-    if _crosses_file_systems(path):
+    device = path.parent.stat().st_dev
+    if any(os.lstat(inside).st_dev != device for inside, _, _ in os.walk(path)) or os.path.ismount(path):
         return "another file system is mounted in it"
     if candidate.run is not None and candidate.run.locked_phase is not None:
         return "a trainer holds its lock"
     return uses.find(path)
-
-
-def _crosses_file_systems(path: Path) -> bool:
-    device = path.parent.stat().st_dev
-    return any(os.lstat(inside).st_dev != device for inside, _, _ in os.walk(path)) or os.path.ismount(path)
-
-
-def _measure(candidate: Candidate) -> Candidate:
-    """Return a candidate with the bytes that its removal frees, and the time of its last change."""
-    changed = os.lstat(candidate.path).st_mtime
-    links: dict[tuple[int, int], int] = {}
-    sizes: dict[tuple[int, int], int] = {}
-    paths = [candidate.path, *(Path(inside, name) for inside, _, files in os.walk(candidate.path) for name in files)]
-    for path in paths:
-        try:
-            status = os.lstat(path)
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            key = status.st_dev, status.st_ino
-            links[key] = links.get(key, status.st_nlink) - 1
-            sizes[key] = status.st_blocks * 512
-            changed = max(changed, status.st_mtime)
-    return replace(candidate, size=sum(sizes[key] for key, left in links.items() if not left), changed=changed)

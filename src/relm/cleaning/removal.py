@@ -5,31 +5,20 @@ name is whole. What a kill leaves under the other name nothing reads, and the ne
 """
 
 import contextlib
-import datetime
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from relm.artifact import sync_path
-from relm.cleaning.candidates import (
-    DATA,
-    LOCK,
-    NOT_CHOSEN,
-    RUN,
-    UNFINISHED,
-    Candidate,
-    Exceptions,
-    find_candidates,
-    find_hindrance,
-)
-from relm.cleaning.needs import Needs, describe_faults
+from relm.cleaning.candidates import DATA, RUN, UNFINISHED, Candidate, find_candidates, find_hindrance
+from relm.cleaning.needs import Needs
 from relm.cleaning.uses import Uses
 from relm.errors import RelmError
-from relm.formatting import format_bytes, format_duration
+from relm.formatting import format_bytes, format_duration, format_moment
 from relm.recipes.project import Project
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
@@ -38,27 +27,30 @@ TITLES = {
     RUN: "runs that no recipe asks for",
     DATA: "documents, examples and tokenizers that no recipe asks for",
     UNFINISHED: "unfinished files",
-    LOCK: "abandoned locks",
 }
+SHOWN_FAULTS = 3
 
 
 def clean(
     work: Path,
-    projects: Mapping[Path, Project],
-    choice: Exceptions,
+    projects: Sequence[Project],
+    minimum_age: float,
+    keep: Sequence[str] = (),
     removes: bool = False,
     as_json: bool = False,
 ) -> str:
     """Find what nothing needs in a work folder, remove it if wanted, and return a text on it.
 
     Args:
-        projects: folder -> project, of each checkout whose recipes count.
+        projects: the checkouts whose recipes and results count.
+        minimum_age: seconds since the last change.
+        keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
 
     Raises:
         RelmError: a recipe was edited meanwhile, or a file cannot be removed.
     """
     needs, uses = Needs(projects, work), Uses()
-    found = _keep_unknown(find_candidates(work, needs, uses, choice), needs)
+    found = _keep_unknown(find_candidates(work, needs, uses, minimum_age, keep), needs)
     if removes:
         found = [_remove(each, work, needs, uses) if each.kept is None else each for each in found]
     if as_json:
@@ -72,9 +64,6 @@ def _keep_unknown(found: Sequence[Candidate], needs: Needs) -> list[Candidate]:
     return [replace(each, kept=why) if needs.faults and each.kind == DATA and each.kept is None else each for each in found]
 
 
-# --- removal -----------------------------------------------------------------------------------------------------------------
-
-
 def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candidate:
     """Remove a candidate unless something has come to need it since it was found; it says so then."""
     needs.require_unchanged()
@@ -82,14 +71,15 @@ def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candi
     if hindrance is not None:
         return replace(candidate, kept=hindrance)
     try:
-        with _locks(candidate):
+        with contextlib.ExitStack() as stack:  # no trainer starts there meanwhile
+            for lock in candidate.run.locks if candidate.run else ():
+                stack.enter_context(run_lock(lock))
             _remove_path(candidate.path)
     except FileNotFoundError:
         return replace(candidate, kept="another command removed it")
     except OSError as error:
         raise RelmError(
-            f"{error.filename or candidate.path}: cannot be removed: {error.strerror}; correct its permissions and give the "
-            "command again"
+            f"{error.filename or candidate.path}: cannot be removed: {error.strerror}; correct its permissions and run it again"
         ) from error
     if candidate.kind == RUN:
         with contextlib.suppress(OSError):  # other runs of the recipe are there still
@@ -97,20 +87,10 @@ def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candi
     return candidate
 
 
-@contextlib.contextmanager
-def _locks(candidate: Candidate) -> Iterator[None]:
-    """Hold the locks of a run's phases, or the lock that is removed, so that no trainer starts there meanwhile."""
-    locks = [candidate.path] if candidate.kind == LOCK else candidate.run.locks if candidate.run else []
-    with contextlib.ExitStack() as stack:
-        for lock in locks:
-            stack.enter_context(run_lock(lock))
-        yield
-
-
 def _remove_path(path: Path) -> None:
     """Remove a file, or a folder in two steps: it is renamed, and then emptied."""
     if not path.is_dir():
-        path.unlink()  # a link is one of its own, whatever it leads to
+        path.unlink()
         return
     moved = path
     if not path.name.endswith(".removed"):
@@ -129,30 +109,21 @@ def _remove_path(path: Path) -> None:
     moved.rmdir()
 
 
-# --- text --------------------------------------------------------------------------------------------------------------------
-
-
 def _lines(found: Sequence[Candidate]) -> Iterator[str]:
-    """Yield the candidates by kind, each with its size, its age and the reason."""
-    gone = [each for each in found if each.kept is None]
-    for kind, group in groupby(gone, lambda each: each.kind):
-        yield f"{TITLES[kind]}:"
-        for each in group:
-            age = format_duration(max(0.0, time.time() - each.changed))
-            yield f"  {format_bytes(each.size):>8}  {each.path}"
-            yield f"            {each.reason}; last changed {age} ago"
-    kept = [each for each in found if each.kept is not None and each.kept != NOT_CHOSEN and each.kind != LOCK]
-    if kept:
-        yield "kept:"
-    for each in kept:
-        yield f"  {format_bytes(each.size):>8}  {each.path}"
-        yield f"            {each.reason}, but {each.kept}"
+    """Yield the candidates by kind, each with its size and the reason, and last what is kept after all."""
+    titled = [(TITLES[each.kind] if each.kept is None else "kept", each) for each in found]
+    for title, group in groupby(sorted(titled, key=lambda pair: pair[0] == "kept"), lambda pair: pair[0]):
+        yield f"{title}:"
+        for _, each in group:
+            age = format_duration(max(0.0, time.time() - each.disk.changed))
+            yield f"  {format_bytes(each.disk.freed):>8}  {each.path}"
+            yield f"            {each.reason}{f'; last changed {age} ago' if each.kept is None else f', but {each.kept}'}"
 
 
 def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) -> Iterator[str]:
     """Yield the sum, the way on, and what is not known."""
     gone = [each for each in found if each.kept is None]
-    size = format_bytes(sum(each.size for each in gone))
+    size = format_bytes(sum(each.disk.freed for each in gone))
     count = f"{len(gone)} file{'s' if len(gone) != 1 else ''} or folder{'s' if len(gone) != 1 else ''}"
     if not gone:
         yield f"nothing to remove in {work}"
@@ -162,7 +133,9 @@ def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) 
         yield f"would remove {count} of {size}; nothing was changed, --yes removes them"
     if needs.faults:
         yield "Documents, examples and tokenizers stay until these are put right:"
-        yield from describe_faults(needs.faults)
+        yield from (f"  {fault}" for fault in needs.faults[:SHOWN_FAULTS])
+    if len(needs.faults) > SHOWN_FAULTS:
+        yield f"  and {len(needs.faults) - SHOWN_FAULTS} more"
     if not work.resolve().is_relative_to(Path.cwd().resolve()):
         yield (
             f"{work} lies outside this checkout: if another one shares it, name that with --also, or what only its recipes "
@@ -171,13 +144,12 @@ def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) 
 
 
 def _as_json(candidate: Candidate, removes: bool) -> dict[str, object]:
-    changed = datetime.datetime.fromtimestamp(candidate.changed, datetime.UTC).isoformat(timespec="seconds")
     return {
         "path": str(candidate.path),
         "kind": candidate.kind,
         "reason": candidate.reason,
         "kept": candidate.kept,
         "removed": removes and candidate.kept is None,
-        "bytes": candidate.size,
-        "changed": changed.replace("+00:00", "Z"),
+        "bytes": candidate.disk.freed,
+        "changed": format_moment(candidate.disk.changed),
     }

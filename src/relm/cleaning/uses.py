@@ -1,5 +1,6 @@
 """The files of the work folder that living processes use: their open files, their commands, and Snakemake's locks."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -50,14 +51,7 @@ def _list_used() -> Iterator[str]:
 
 def _list_open(pid: int) -> Iterator[str]:
     """Yield the paths of a process's open files and of those that it has mapped; none of another user's process."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        for name in os.listdir(folder):
-            yield os.readlink(f"{folder}/{name}")
-    except OSError:  # it ended, or is not ours
-        return
-    try:
+    with contextlib.suppress(OSError):  # it ended, or is not ours
+        yield from (os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd"))
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             yield from {line.rstrip("\n").split(maxsplit=5)[5] for line in file if "/" in line}
-    except OSError:
-        return

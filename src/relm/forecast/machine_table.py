@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak, price_of_hour
-from relm.formatting import format_hours
+from relm.formatting import format_hours, format_table
 from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine, Peak
 from relm.recipes.run import Run
@@ -24,11 +24,12 @@ def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Ma
     yield (
         f"hours by arithmetic: operations / (published peak in {' and '.join(precisions)} x devices x the share that is used)"
     )
-    yield f"  {'machine':<14} {'devices':>8} {'peak, TFLOP/s':>14}" + "".join(f"{f'at {share:.0%}':>18}" for share in SHARES)
+    rows = [["machine", "devices", "peak, TFLOP/s", *(f"at {share:.0%}" for share in SHARES)]]
     for name, machine in _rows(run, machines):
         peaks = [find_peak(machine, precision, run.float32_matmul_precision) for precision in precisions]
         peak = " and ".join(dict.fromkeys(f"{peak:g}" for peak in peaks if peak is not None)) or "none published"
-        yield f"  {name:<14} {machine.device_count:>8} {peak:>14}" + "".join(_cells(work, machine, run, price))
+        rows.append([name, str(machine.device_count), peak, *_cells(work, machine, run, price)])
+    yield from format_table(rows, "<" + ">" * (len(rows[0]) - 1), indent="  ")
     if "float32" in precisions and any(machine.topology is not None for machine in machines.values()):
         yield "  TPUs multiply float32 in one pass of bfloat16, or in three or six: float32_matmul_precision high, highest"
     if "bfloat16" in precisions and run.pipeline is not None:
@@ -54,11 +55,10 @@ def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Mach
             yield name, machine
 
 
-def _cells(work: Sequence[PhaseWork], machine: Machine, run: Run, price: float | None) -> Iterator[str]:
-    """Yield the hours of a row, each with its price; nothing where no peak is published."""
+def _cells(work: Sequence[PhaseWork], machine: Machine, run: Run, price: float | None) -> list[str]:
+    """Return the hours of a row, each with its price; empty where no peak is published."""
     hours, hourly = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, price)
     if hours is None:
-        return
-    for share in SHARES:
-        cost = "" if hourly is None else f" ({hourly * hours / share:,.2f})"
-        yield f" {f'{format_hours(hours / share)}{cost}':>17}"
+        return [""] * len(SHARES)
+    costs = ["" if hourly is None else f" ({hourly * hours / share:,.2f})" for share in SHARES]
+    return [f"{format_hours(hours / share)}{cost}" for share, cost in zip(SHARES, costs, strict=True)]

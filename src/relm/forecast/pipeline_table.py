@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relm.forecast.pipeline_memory import IpuMemory, bubble_share
-from relm.formatting import format_bytes, format_row
+from relm.formatting import format_bytes, format_row, format_table
 from relm.recipes.pipeline import Pipeline
 
 COLUMNS = ("parameters", "weights", "gradients", "optimizer", "activations", "logits", "total", "off chip")
@@ -50,14 +50,22 @@ def pipeline_lines(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | 
         ipus: the memory that each of its IPUs needs.
         memory: the bytes of one IPU; None: not known.
     """
-    yield format_row("pipeline", describe_pipeline(pipeline))
-    yield format_row("update", describe_update(pipeline))
-    yield from _table_lines(ipus)
-    yield format_row("off chip", describe_off_chip(pipeline, ipus))
-    yield format_row("bubble", describe_bubble(pipeline))
-    yield format_row("memory", judge_pipeline(ipus, memory).reason)
-    yield format_row("", NOT_COUNTED)
+    yield from (format_row(name, text) for name, text in describe_facts(pipeline, ipus, memory).items())
     yield format_row("", COMPILER)
+    rows = [[str(number), *format_sizes(ipu), ", ".join(name_segments(ipu.segments))] for number, ipu in enumerate(ipus)]
+    yield from format_table([["IPU", *COLUMNS, "segments"], *rows], ">" * (1 + len(COLUMNS)) + "<", indent="  ")
+
+
+def describe_facts(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | None) -> dict[str, str]:
+    """Return name -> phrase: the sizes of a pipeline, its bubble, and the verdict on the memory of its IPUs."""
+    return {
+        "pipeline": describe_pipeline(pipeline),
+        "update": describe_update(pipeline),
+        "off chip": describe_off_chip(pipeline, ipus),
+        "bubble": describe_bubble(pipeline),
+        "precision": f"weights {pipeline.precision}, gradients {pipeline.accumulation_precision}",
+        "memory": f"{judge_pipeline(ipus, memory).reason}; {NOT_COUNTED}",
+    }
 
 
 def describe_pipeline(pipeline: Pipeline) -> str:
@@ -119,14 +127,10 @@ def name_segments(segments: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def _table_lines(ipus: Sequence[IpuMemory]) -> Iterator[str]:
-    widths = [max(11, len(name) + 1) for name in COLUMNS]
-    yield "  IPU " + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)) + "  segments"
-    for number, ipu in enumerate(ipus):
-        sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
-        cells = [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
-        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        yield f"  {number:>3} {row}  {', '.join(name_segments(ipu.segments))}"
+def format_sizes(ipu: IpuMemory) -> list[str]:
+    """Return an IPU's sizes as `COLUMNS` name them."""
+    sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
+    return [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
 
 
 def _format_count(count: int, one: str, several: str | None = None) -> str:

@@ -22,9 +22,8 @@ from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import REFERENCE, Plan
 from relm.recipes.resolved import differing_keys, resolve
-from relm.recipes.run_folder import CHECKSUMS
+from relm.recipes.run_folder import CHECKSUMS, DIFFERENCES, PAPERS, TABLE
 from relm.reporting.known_hashes import find_differences, knows_file
-from relm.reporting.paper_files import DIFFERENCES, PAPERS, TABLE
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 
 # Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.

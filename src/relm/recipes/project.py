@@ -365,7 +365,7 @@ class Project:
                 return
 
 
-def shorten_error(error: RelmError) -> str:
+def shorten_error(error: Exception) -> str:
     """Return an error message in one line: its first line with the first fault that it lists, and the count of the others."""
     first, *others = str(error).splitlines()
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""

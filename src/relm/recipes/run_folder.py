@@ -28,6 +28,9 @@ PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
 COMPILATION = "compile.json"
 # In a run's folder: the result that the run's replaced in results/NAME.
 REPLACED = "replaced.json"
+# Files of a paper's page; the key of the table of recipes with a control, in `table.json`, is null without such recipes.
+PAPERS, TABLE, DIFFERENCES = Path("results/papers"), "table.json", "differences"
+PAPER_FILES = ("index.html", "README.md", TABLE)
 # Files of a report.
 REPORT_FILES = ("README.md", "report.html", "recipe.json", PROVENANCE, METADATA)
 # In a run's folder, and in eval/ of a published one: counts of items of tests in the training documents.

@@ -19,7 +19,7 @@ SIDE = 1000  # width and height of the drawing, in units of its own
 TICKS = 5  # of an axis at most
 # A logarithmic axis where the largest value is this many times the median.
 SPREAD = 8
-STYLES = ("training", "validation", "published", "held-out", "bigrams", "unigrams", "plain", "second", "third")
+STYLES = ("training", "validation", "published", "held-out", "bigrams", "unigrams", "plain")
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,7 @@ def _check(folder: Path) -> tuple[bool, str]:
 
 
 def require_whole(folder: Path) -> None:
-    """Raise DamagedResult if a published folder is damaged, before it is sent somewhere.
-
-    Raises:
-        RelmError: it has no list of hashes.
-    """
+    """Raise DamagedResult if a published folder is damaged, before it is sent somewhere."""
     differences, count = find_differences(folder)
     # An earlier version wrote no list beside the crate.
     if is_damaged([found for found in differences if (found.name, found.state) != (CHECKSUMS, MISSING)]):
@@ -57,11 +53,7 @@ def require_whole(folder: Path) -> None:
 
 
 def require_as_published(folder: Path, names: Collection[str]) -> None:
-    """Raise DamagedResult unless some files of a published folder are as they were published, before they are quoted.
-
-    Raises:
-        RelmError: the folder has no list of hashes.
-    """
+    """Raise DamagedResult unless some files of a published folder are as they were published, before they are quoted."""
     for changed in find_changed(folder, names):
         raise DamagedResult(f"{folder}/{changed}; so nothing of it is quoted. To mend it, {_describe_remedy(folder)}")
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.errors import RelmError
-from relm.plan.products import published_name
 from relm.plan.published_files import find_changed
 from relm.recipes.expectations import Noise
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
-from relm.recipes.run_folder import LOG, MACHINES
+from relm.recipes.run_folder import MACHINES
 from relm.recipes.run_name import RunName
 from relm.reporting.check import require_as_published
 from relm.reporting.equivalence import MeanDifference, Spread
-from relm.reporting.stored_runs import StoredRun, find_stored_runs, read_object
+from relm.reporting.run_record import RunRecord, find_runs, read_object
 
 # A 95 % interval of a mean over many items, which is nearly normal.
 NORMAL = 1.959964
@@ -38,8 +38,6 @@ class Side:
     """The resolved recipe; None: it was not recorded."""
     evaluations: Mapping[str, Mapping[str, Any]]
     """Evaluation -> the content of its file; empty for a recipe that has not run."""
-    logs: Mapping[str, Path]
-    """Phase -> its train.jsonl, those that exist."""
 
 
 class FigureDifference(NamedTuple):
@@ -63,6 +61,15 @@ class FigureDifference(NamedTuple):
             return None
         return self.second - self.first
 
+    @property
+    def note(self) -> str:
+        """The interval of the difference, how far seeds differ, or the reason why there is no difference."""
+        if self.not_comparable:
+            return f"not comparable: {self.not_comparable}"
+        interval = [] if self.interval is None else ["95 % interval {:+.3g} to {:+.3g}".format(*self.interval)]
+        seeds = [] if self.seed_half_width is None else [f"seeds ±{self.seed_half_width:.3g}"]
+        return ", ".join([*interval, *seeds])
+
 
 @dataclass(frozen=True)
 class RunComparison:
@@ -75,7 +82,10 @@ class RunComparison:
     figures: Sequence[FigureDifference]
 
 
-# --- the two sides -----------------------------------------------------------------------------------------------------------
+def compare(project: Project, first: str, second: str) -> RunComparison:
+    """Return everything in which two sides differ that a user named, as `find_side` takes them."""
+    work = work_folder()
+    return compare_sides(find_side(project, work, first), find_side(project, work, second))
 
 
 def find_side(project: Project, work: Path, given: str) -> Side:
@@ -83,29 +93,27 @@ def find_side(project: Project, work: Path, given: str) -> Side:
 
     Args:
         given: NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in `results` or of a run.
-
-    Raises:
-        RelmError: there is nothing of this name, or the recipe has faults.
     """
     folder = Path(given)
     if (folder / "recipe.json").is_file():
         return _read_published(folder)
     run = _find_run(work, given)
     if run is not None:
-        return _read_run(f"{run.name}/{run.fingerprint}", run, None)
+        return Side(f"{run.name}/{run.fingerprint}", run.resolved, run.evaluations)
     name = re.sub(r"^(\./)?(results/|recipes/)?|(\.yaml)?/*$", "", given)
     if RunName.parse(name).recipe in project.names():
         plan = project.plan(name)
-        return _read_run(name, StoredRun(plan.run_name, plan.fingerprint, plan.run_folder, work), resolve(plan))
-    known = [*project.names(), *(f"{run.name}/{run.fingerprint}" for run in find_stored_runs(work))]
+        run = RunRecord(plan.run_name, plan.fingerprint, plan.run_folder, work)
+        return Side(name, resolve(plan), run.evaluations)
+    known = [*project.names(), *(f"{run.name}/{run.fingerprint}" for run in find_runs(work))]
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`relm list` shows the recipes, `relm runs` the runs"
     raise RelmError(f"{given}: no recipe, no run NAME/FINGERPRINT and no folder with recipe.json; {hint}")
 
 
-def _find_run(work: Path, given: str) -> StoredRun | None:
+def _find_run(work: Path, given: str) -> RunRecord | None:
     """Return the stored run of a folder, of NAME/FINGERPRINT, or of the beginning of one fingerprint."""
-    runs = find_stored_runs(work)
+    runs = find_runs(work)
     path = Path(given).resolve()
     named = [run for run in runs if f"{run.name}/{run.fingerprint}" == given or run.folder.resolve() == path]
     if not named and re.fullmatch("[0-9a-f]{4,12}", given):
@@ -117,35 +125,15 @@ def _find_run(work: Path, given: str) -> StoredRun | None:
 
 
 def _read_published(folder: Path) -> Side:
-    """Return a published folder, in which an evaluation that was changed since is empty.
-
-    Raises:
-        RelmError: its recipe was changed since, or it is not what relm wrote.
-    """
+    """Return a published folder, in which an evaluation that was changed since is empty."""
     require_as_published(folder, ["recipe.json"])
     resolved = read_object(folder / "recipe.json")
     if not isinstance(resolved.get("recipe"), dict):
         raise RelmError(f"{folder / 'recipe.json'}: not what `relm report` wrote; publish the run again")
-    phases = list(resolved["recipe"].get("pretrain", {}))
-    logs = {phase: folder / published_name(LOG, phase, phases) for phase in phases}
     files = {path.relative_to(folder).as_posix(): path for path in sorted((folder / "eval").glob("*.json"))}
     changed = {found.name for found in find_changed(folder, files)}
     evaluations = {path.stem: {} if name in changed else read_object(path) for name, path in files.items()}
-    return Side(str(folder), resolved, evaluations, _existing(logs))
-
-
-def _read_run(label: str, run: StoredRun, resolved: Mapping[str, Any] | None) -> Side:
-    resolved = resolved or run.resolved
-    phases = list(resolved["recipe"]["pretrain"]) if resolved else [phase.name for phase in run.phases({})]
-    logs = {phase: run.folder / phase / LOG for phase in phases}
-    return Side(label, resolved, run.evaluations, _existing(logs))
-
-
-def _existing(logs: Mapping[str, Path]) -> dict[str, Path]:
-    return {phase: path for phase, path in logs.items() if path.is_file() and path.stat().st_size}
-
-
-# --- the comparison ----------------------------------------------------------------------------------------------------------
+    return Side(str(folder), resolved, evaluations)
 
 
 def compare_sides(first: Side, second: Side) -> RunComparison:

@@ -8,15 +8,8 @@ from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, read_compilation
-from relm.forecast.compilation.consequence_lines import (
-    assumptions,
-    device,
-    format_micro_batches,
-    list_paces,
-    list_rows,
-    versions,
-)
-from relm.forecast.compilation.consequences import PhaseConsequences, consequences
+from relm.forecast.compilation.consequence_lines import assumptions, describe_step, device, list_facts, list_paces, versions
+from relm.forecast.compilation.consequences import consequences
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
 
@@ -24,10 +17,10 @@ from relm.recipes.redaction import shorten_path
 class CompiledPhase(NamedTuple):
     """One phase's section of the page."""
 
-    name: str
-    rows: Sequence[tuple[str, str]]
+    title: str
+    facts: Sequence[tuple[str, str]]
     paces: Sequence[Sequence[str]]
-    """Rows of share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
+    """Titles and rows: share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
     assumptions: Sequence[str]
 
 
@@ -89,12 +82,12 @@ def read_reported(path: Path, name: str, recipe: Recipe) -> ReportedCompilation:
         compilation = read_compilation(path)
         if compilation.recipe != name:
             raise RelmError(f"it belongs to recipe {compilation.recipe}")
-        phases = [_compiled_phase(phase) for phase in consequences(compilation, recipe)]
+        phases = [
+            CompiledPhase(
+                describe_step(phase), list_facts(phase), paces := list_paces(phase), assumptions(phase) if paces else []
+            )
+            for phase in consequences(compilation, recipe)
+        ]
     except RelmError as error:
         return ReportedCompilation(path, content, None, [], str(error).replace(f"{path}: ", ""))
     return ReportedCompilation(path, content, compilation, phases)
-
-
-def _compiled_phase(phase: PhaseConsequences) -> CompiledPhase:
-    rows = [("micro-batches", format_micro_batches(phase)), *list_rows(phase)]
-    return CompiledPhase(phase.name, rows, list_paces(phase), assumptions(phase) if phase.step else [])

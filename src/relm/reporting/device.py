@@ -6,16 +6,29 @@ from typing import Any, NamedTuple
 
 from relm.formatting import format_bytes
 
-# Maps a key of device.json to its name, its unit ("count", "seconds" or "bytes"), and True if it is also shown per step.
-KEYS = {
-    "compiles": ("Programs compiled", "count", False),
-    "compile_seconds": ("Compiling", "seconds", False),
-    "executions": ("Executions", "count", True),
-    "execute_seconds": ("Executing", "seconds", True),
-    "transfers_to_devices": ("Transfers to the devices", "count", True),
-    "bytes_to_devices": ("Bytes to the devices", "bytes", True),
-    "transfers_from_devices": ("Transfers from the devices", "count", True),
-    "bytes_from_devices": ("Bytes from the devices", "bytes", True),
+
+def _count(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def _bytes(size: float) -> str:
+    return format_bytes(round(size))
+
+
+# Maps a key of device.json to its name, its format, and True if it is also shown per step.
+KEYS: dict[str, tuple[str, Callable[[float], str], bool]] = {
+    "compiles": ("Programs compiled", _count, False),
+    "compile_seconds": ("Compiling", _seconds, False),
+    "executions": ("Executions", _count, True),
+    "execute_seconds": ("Executing", _seconds, True),
+    "transfers_to_devices": ("Transfers to the devices", _count, True),
+    "bytes_to_devices": ("Bytes to the devices", _bytes, True),
+    "transfers_from_devices": ("Transfers from the devices", _count, True),
+    "bytes_from_devices": ("Bytes from the devices", _bytes, True),
 }
 
 
@@ -43,40 +56,19 @@ class DeviceSummary:
 
 
 def summarise_device(processes: Sequence[Mapping[str, Any]]) -> DeviceSummary:
-    """Return the summary of the processes in `device.json`."""
-    steps, keys = sum(process["steps"] for process in processes), _describe_keys(processes)
+    """Return the summary of the processes in `device.json`: known counters first, then others by their keys."""
+    steps = sum(process["steps"] for process in processes)
+    found = dict.fromkeys(key for process in processes for key in process if key not in ("after_step", "steps"))
+    keys = {key: entry for key, entry in KEYS.items() if key in found}
+    keys |= {key: (key.replace("_", " ").capitalize(), _count, False) for key in found if key not in KEYS}
     figures = []
-    for key, (name, kind, per_step) in keys.items():
+    for key, (name, form, per_step) in keys.items():
         total = sum(process.get(key, 0) for process in processes)
-        figures.append(DeviceFigure(name, _WRITTEN[kind](total), _WRITTEN[kind](total / steps) if per_step and steps else ""))
-    rows = [
-        [_steps(process), *(_WRITTEN[kind](process.get(key, 0)) for key, (_, kind, _) in keys.items())] for process in processes
-    ]
-    return DeviceSummary(steps, figures, ["Steps", *(name for name, _, _ in keys.values())], rows)
-
-
-def _describe_keys(processes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str, bool]]:
-    """Return the entries of `KEYS` that a device counts, then those of its other counters, named by their keys."""
-    found = {key: None for process in processes for key in process if key not in ("after_step", "steps")}
-    known = {key: entry for key, entry in KEYS.items() if key in found}
-    return known | {key: (key.replace("_", " ").capitalize(), "count", False) for key in found if key not in KEYS}
+        figures.append(DeviceFigure(name, form(total), form(total / steps) if per_step and steps else ""))
+    rows = [[_steps(process), *(form(process.get(key, 0)) for key, (_, form, _) in keys.items())] for process in processes]
+    return DeviceSummary(steps, figures, ["Steps", *(figure.name for figure in figures)], rows)
 
 
 def _steps(process: Mapping[str, Any]) -> str:
     first, last = process["after_step"] + 1, process["after_step"] + process["steps"]
     return f"{first:,} to {last:,}" if process["steps"] else f"none from {first:,} on"
-
-
-def _count(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-
-
-def _bytes(size: float) -> str:
-    return format_bytes(round(size))
-
-
-_WRITTEN: dict[str, Callable[[float], str]] = {"count": _count, "seconds": _seconds, "bytes": _bytes}

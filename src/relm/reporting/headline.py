@@ -1,13 +1,16 @@
-"""The top of a report: what the run is, in a few figures, and what it reached where nobody has published anything."""
+"""The top of a report and the last line of a terminal: what the run is, in a few figures, and what it reached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from relm.errors import RelmError
 from relm.formatting import format_count, format_duration, format_price
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.reporting.figures import FIGURES
+from relm.reporting.result_files import read_evaluation, read_verdict
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,20 @@ def describe_measured(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
     beside = [f"{figures[key]:.4f} for {name} counts" for key, name in counts if key in figures]
     against = f", against {' and '.join(beside)}" if beside else ""
     return f"On held-out documents: {figures['nats_per_token']:.4f} nats per token{against}."
+
+
+def describe_outcome(folder: Path) -> str:
+    """Return a line on a published folder: its verdict, its main figure, and the page to open; empty if it is none."""
+    try:
+        verdict = read_verdict(folder / "verify.json")
+        evaluations = {path.stem: read_evaluation(path) for path in sorted((folder / "eval").glob("*.json"))}
+    except (RelmError, OSError):
+        return ""
+    measured = describe_measured(evaluations) or describe_gain(evaluations)
+    parts = [
+        f"verdict {verdict['verdict']}: {verdict['sentence']}" if verdict["rows"] else "",
+        f"{measured[:1].lower()}{measured[1:]}",
+        "a smoke twin, whose figures mean nothing" if folder.parent.name == "smoke" else "",
+        f"open {folder / 'report.html'}",
+    ]
+    return f"{folder}: {'; '.join(part.rstrip('.') for part in parts if part)}"

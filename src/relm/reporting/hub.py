@@ -55,9 +55,6 @@ def prepare_files(folder: Path, repository: str) -> dict[str, Content]:
     """Return the files of a published run by name, after comparing each with its hash.
 
     The card's lines of Python name the repository instead of the folder, and the crate and the list of hashes have that card's.
-
-    Raises:
-        RelmError: the folder is no published run, or a file is absent or differs.
     """
     if not (folder / METADATA).is_file():
         raise RelmError(f"{folder}: is no published run, for it has no {METADATA}; snakemake {folder} publishes it")
@@ -76,11 +73,7 @@ def prepare_files(folder: Path, repository: str) -> dict[str, Content]:
 
 
 def _upload(files: Mapping[str, Content], repository: str, token: str) -> str:
-    """Send files as one commit, and return its address.
-
-    Raises:
-        RelmError: the hub cannot be reached, or refuses.
-    """
+    """Send files as one commit, and return its address."""
     import httpx2
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError

@@ -12,22 +12,21 @@ import psutil
 class LiveStep(NamedTuple):
     """A process of this machine that runs one step."""
 
-    pid: int
     name: str
     """The step, such as `evaluate`."""
-    words: frozenset[str]
-    """Its arguments, read as paths from its own folder, absolute."""
     started: float
     """Seconds since the epoch."""
+    pid: int
+    words: frozenset[str]
+    """Its arguments, read as paths from its own folder, absolute."""
 
     def names_any(self, files: Iterable[Path]) -> bool:
         """Return True if its command names one of these files."""
         return any(os.path.abspath(file) in self.words for file in files)
 
-    def paths_in(self, folder: Path) -> list[str]:
-        """Return the files in a folder that its command names, sorted."""
-        above = os.path.abspath(folder) + os.sep
-        return sorted(word for word in self.words if word.startswith(above))
+    def works_in(self, folder: Path) -> bool:
+        """Return True if its command names a file in a folder."""
+        return any(word.startswith(os.path.abspath(folder) + os.sep) for word in self.words)
 
 
 def list_live_steps() -> list[LiveStep]:
@@ -43,7 +42,7 @@ def _read(process: psutil.Process) -> Iterator[LiveStep]:
         return
     words = command[position + 1 :]
     paths = frozenset(os.path.normpath(os.path.join(folder, word)) for word in words)
-    yield LiveStep(process.info["pid"], words[0] if words else "", paths, process.info["create_time"])
+    yield LiveStep(words[0] if words else "", process.info["create_time"], process.info["pid"], paths)
 
 
 def is_locked(path: Path) -> bool:
@@ -56,12 +55,3 @@ def is_locked(path: Path) -> bool:
     except OSError:  # absent, or not ours to read
         return False
     return False
-
-
-def read_lock_owner(path: Path) -> int | None:
-    """Return the process number in a lock file; None if it has none."""
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if text.isdecimal() else None

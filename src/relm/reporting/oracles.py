@@ -34,18 +34,6 @@ class MeasuredOracle:
     note: str = ""
     """A sentence on what the comparison leaves out or replaces; empty: nothing."""
 
-    def describe(self) -> str:
-        """Return a sentence on the comparison.
-
-        >>> MeasuredOracle("a", "b/c, train.py", "0123456789", [], 100, 2.2e-7, 1e-7, 1.2e-7).describe()
-        'Training equals the original program (b/c, train.py at 01234567) for 100 steps at twin size: largest difference 2.2e-7'
-        """
-        largest = format_difference(max(self.loss, self.gradient_norm, self.weights))
-        return (
-            f"Training equals the original program ({self.original} at {self.commit[:8]}) for {self.steps} steps at twin size: "
-            f"largest difference {largest}"
-        )
-
 
 def format_difference(value: float) -> str:
     """Return a difference with two digits.
@@ -56,23 +44,23 @@ def format_difference(value: float) -> str:
     return f"{value:.1e}".replace("e-0", "e-") if value else "0"
 
 
-def read_oracles(path: Path | None = None) -> list[MeasuredOracle]:
-    """Return the comparisons of a file, docs/oracles.json by default; none where relm is installed without documentation."""
-    path = path or TABLE
-    if not path.exists():
-        return []
-    return [MeasuredOracle(**row) for row in json.loads(path.read_text(encoding="utf-8"))["originals"]]
+def read_oracles() -> list[MeasuredOracle]:
+    """Return the comparisons; none where relm is installed without documentation."""
+    return [MeasuredOracle(**row) for row in json.loads(TABLE.read_text())["originals"]] if TABLE.exists() else []
 
 
-def describe_oracles(name: str, path: Path | None = None) -> list[str]:
+def describe_oracles(name: str) -> list[str]:
     """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation.
 
     Args:
         name: the run's, such as NAME@MACHINE.
     """
     run = RunName.parse(name)
-    return (
-        []
-        if run.is_twin or run.published.settings
-        else [oracle.describe() for oracle in read_oracles(path) if run.recipe in oracle.recipes]
-    )
+    if run.is_twin or run.published.settings:
+        return []
+    return [
+        f"Training equals the original program ({oracle.original} at {oracle.commit[:8]}) for {oracle.steps} steps at "
+        f"twin size: largest difference {format_difference(max(oracle.loss, oracle.gradient_norm, oracle.weights))}"
+        for oracle in read_oracles()
+        if run.recipe in oracle.recipes
+    ]

@@ -1,7 +1,6 @@
 """The templates of `templates/`, with their filters."""
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ def _environment() -> jinja2.Environment:
         "path": breakable,
         "short": lambda sha256: sha256[:12] if sha256 else "",
         "yaml": lambda value: yaml.safe_dump(_given(value), sort_keys=False, allow_unicode=True, width=100),
-        "inline": inline,
         "cell": escape_cell,
         "prose": escape_prose,
         "target": escape_target,
@@ -72,15 +70,3 @@ def breakable_line(line: str) -> Markup:
         Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word)
         for word in line.split(" ")
     )
-
-
-def inline(svg: str, name: str, words: str) -> Markup:
-    """Return our own SVG document as an element of a page, with ``name`` before its identifiers and ``words`` as its label.
-
-    The parts that apply to a whole document are left out: prolog, metadata, and a style sheet that would apply to the page.
-    """
-    element = svg[svg.index("<svg") :]
-    element = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", element, flags=re.DOTALL)
-    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
-    opening = Markup('<svg class="{}" role="img" aria-label="{}"').format(name, words)
-    return opening + Markup(element.removeprefix("<svg"))

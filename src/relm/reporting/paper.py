@@ -14,11 +14,10 @@ from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.recipe import Paper
-from relm.recipes.run_folder import LOG
+from relm.recipes.run_folder import DIFFERENCES, LOG, PAPER_FILES, TABLE
 from relm.reporting.check import require_as_published
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template
-from relm.reporting.paper_files import DIFFERENCES, FILES, TABLE
 from relm.reporting.publish import publish
 from relm.reporting.report import scale
 from relm.reporting.result_files import read_verdict
@@ -82,7 +81,7 @@ def write_paper(project: Project, key: str, folder: Path) -> str:
     differences = _find_differences(project, key)
     facts = {"paper": paper, "runs": runs, "headline": headline, "tone": tone, "summary": summary, "missing": MISSING}
     facts |= {"differences": differences.read_text(encoding="utf-8") if differences else ""}
-    made = {name: work_folder() / "papers" / key / name for name in FILES}
+    made = {name: work_folder() / "papers" / key / name for name in PAPER_FILES}
     for name in ("index.html", "README.md"):
         with atomic_file(made[name], "w") as file:
             file.write(template("paper.html" if name == "index.html" else "paper.md").render(**facts))
@@ -106,11 +105,7 @@ def _find_differences(project: Project, key: str) -> Path | None:
 
 
 def read_paper(project: Project, key: str) -> tuple[Paper, list[PaperRun]]:
-    """Return a paper and its runs, published or not; of a recipe with faults, the fault.
-
-    Raises:
-        RelmError: no recipe names the paper.
-    """
+    """Return a paper and its runs, published or not; of a recipe with faults, the fault."""
     paper: Paper | None = None
     runs = []
     for name in (name for name in project.names() if _names_paper(project, name, key)):
@@ -135,11 +130,7 @@ def _names_paper(project: Project, name: str, key: str) -> bool:
 
 
 def _read_run(plan: Plan) -> PaperRun:
-    """Return a run with its verdict, if it is published as its recipe is now.
-
-    Raises:
-        RelmError: a published file that is quoted was changed since.
-    """
+    """Return a run with its verdict, if it is published as its recipe is now."""
     state, machine = _find_state(plan), str(plan.recipe.run.machine or plan.recipe.run.device)
     verdict = {} if state else read_verdict(plan.results / VERDICT)
     judged = {(row["metric"], row["place"]): row for row in verdict.get("rows", [])}

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.plan.published_files import list_names
 from relm.recipes.plan import Plan
+from relm.recipes.resolved import differing_keys, resolve
 from relm.recipes.run_folder import REPLACED, VERIFY, newest_first
 
-# Keys of a recipe that do not decide its fingerprint.
-_NOT_HASHED = frozenset({"title", "paper", "source", "run", "on", "evaluate", "original_corpus", "deviations"})
 SHOWN = 4
 _PAIR = Kind("the value before and the present one", lambda value: isinstance(value, list) and len(value) == 2)
 _SHAPE = {"fingerprint": LINE, "files": LINE, "differs": {"*": _PAIR}}
@@ -26,30 +25,19 @@ def find_replaced(plan: Plan) -> dict[str, Any] | None:
     """Return fingerprint, run and differing keys of the result in `results/NAME` if its fingerprint is another one."""
     try:
         before = read_json(plan.results / "recipe.json")
-        fingerprint, recipe = str(before["fingerprint"]), dict(before["recipe"])
-    except (RelmError, OSError, KeyError, TypeError, ValueError):
+        fingerprint = str(before["fingerprint"])
+        differences = [] if fingerprint == plan.fingerprint else differing_keys(before, resolve(plan))
+    except (RelmError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
     if fingerprint == plan.fingerprint:
         return None
-    differs = dict(_list_differences(recipe, plan.recipe.model_dump(mode="json")))
+    differs = {each.key: [each.first, each.second] for each in differences if each.is_meaning}
     run = plan.run_folder.with_name(fingerprint)
-    return {"fingerprint": fingerprint, "files": str(run if _has_figures(run) else run / PUBLISHED), "differs": differs}
-
-
-def _has_figures(run: Path) -> bool:
-    return bool(newest_first(run, VERIFY, "verify.json"))
-
-
-def _list_differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield each key whose value differs, dotted, with the value before and the present one."""
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if old == new or (not prefix and (key in _NOT_HASHED or key.startswith("expect"))):
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _list_differences(old, new, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", [old, new]
+    return {
+        "fingerprint": fingerprint,
+        "files": str(run if newest_first(run, VERIFY, "verify.json") else run / PUBLISHED),
+        "differs": differs,
+    }
 
 
 def describe_replaced(plan: Plan, replaced: Mapping[str, Any]) -> str:

@@ -63,27 +63,15 @@ CONTAMINATION = {
 
 
 def read_verdict(path: Path) -> Mapping[str, Any]:
-    """Return the content of `verify.json`.
-
-    Raises:
-        RelmError: it is damaged, or not what `verify` wrote.
-    """
+    """Return the content of `verify.json`."""
     return dict(read_shaped(path, VERDICT))
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Return the content of `eval/TASK.json`.
-
-    Raises:
-        RelmError: it is damaged, or not what an evaluation wrote.
-    """
+    """Return the content of `eval/TASK.json`."""
     return dict(read_shaped(path, EVALUATION))
 
 
 def read_contamination(path: Path) -> dict[str, Any]:
-    """Return the content of `contamination/TEST.json`.
-
-    Raises:
-        RelmError: it is damaged, or not what `relm contamination` wrote.
-    """
+    """Return the content of `contamination/TEST.json`."""
     return dict(read_shaped(path, CONTAMINATION))

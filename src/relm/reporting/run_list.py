@@ -1,7 +1,8 @@
-"""The list of runs with all their machines: each run once, or all runs on one machine. Imports no torch."""
+"""`relm list`: all runs by paper, all runs on one machine, or one run on all machines. Imports no torch."""
 
+import dataclasses
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,27 +10,31 @@ from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
-from relm.formatting import format_bytes, format_price
+from relm.formatting import format_bytes, format_count, format_price, format_table
 from relm.recipes.file_names import describe_misnamed, describe_misnamed_machine
+from relm.recipes.identity import work_folder
 from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
+from relm.recipes.run_name import RunName
+from relm.reporting.paper import find_training_seconds
+from relm.reporting.run_record import find_runs, read_object
 from relm.training.architecture import configuration
-from relm.training.arithmetic import operations
+from relm.training.arithmetic import operations, parameters
 
-WIDTH, INDENT = 120, "    "
+WIDTH, WIDE = 100, 120
 NO_PAPER = "Runs without a paper"
 LEGEND = f"""\
-Hours are arithmetic: operations / {USUAL:.0%} of the published peak of all devices; `relm estimate NAME@MACHINE` has more.
-*: the run's own machine. too large: it does not fit into the memory of the devices; ?: it may not fit.
-fits: it does, and no peak is published for hours. batch: the devices do not divide the global batch.
-A machine with IPUs is listed where the recipe has a pipeline for it.
-`relm list @MACHINE` shows memory and micro-batches on one machine.
-"""
+Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine,
+or, on a machine without one, those that all seeds of the run in results/ took.
+`relm list NAME` shows a run on every machine, `relm list @MACHINE` all runs on one."""
 TARGETS = """\
 snakemake results/NAME runs one on its own machine, results/NAME@MACHINE on another one;
 snakemake results/smoke/NAME runs its small twin on any CPU."""
+MACHINE_LEGEND = f"""\
+Hours at {USUAL:.0%} of the published peak of all devices; sequences are those of a micro-batch of one process.
+GB are 10^9 bytes, so 24 GiB are 25.8 GB. relm estimate has more figures of one of these runs."""
 
 
 class Figures(NamedTuple):
@@ -42,33 +47,23 @@ class Figures(NamedTuple):
     price: float | None
     """In US dollars; None: not known."""
 
-    @property
-    def verdict(self) -> bool | None:
-        """True if all phases fit, False if one does not, None if that of one is not known."""
-        found = [fit.fits for fit in self.fits]
-        return False if False in found else None if None in found else True
-
 
 def describe_runs(project: Project) -> str:
-    """Return each run once, grouped by paper, with its title, and a cell for each machine that can train."""
-    plans, faults = read_plans(project)
-    machines = project.machines()
-    cells = {
-        name: [
-            _cell(project, plan, machine, hardware)
-            for machine, hardware in machines.items()
-            if can_place(plan.recipe, machine, hardware)
-        ]
-        for name, plan in plans.items()
-    }
-    width = max((len(cell) for row in cells.values() for cell in row), default=0) + 2
-    lines: list[str] = []
-    for heading, group in group_by_paper(plans.values()):
-        lines += [heading, ""]
-        for plan in group:
-            lines += [*_title_lines(plan), *_cell_lines(cells[plan.name], width), ""]
-    legend = LEGEND.splitlines() if machines and plans else []
-    return "\n".join([*lines, *faults, *([""] if faults else []), *legend, TARGETS])
+    """Return a row for each run, at most `WIDTH` columns wide, by paper, and a line for each file with faults."""
+    plans, faults = _read_plans(project)
+    states = {run.name: run.state for run in find_runs(work_folder(), [project]) if run.plan is not None}
+    cells = {name: _list_cells(project, plan, states.get(name, "")) for name, plan in plans.items()}
+    header, *rows = format_table([["run", "on", "size", "hours", "state", ""], *cells.values()], "<<>><<")
+    row_of, lines = dict(zip(plans, rows, strict=True)), [header]
+    for heading, group in _group_by_paper(plans.values()):
+        lines += ["", *textwrap.wrap(heading, WIDTH)]
+        lines += [_cut(row_of[plan.name], WIDTH) for plan in group]
+    wrapped = [line for fault in faults for line in _wrap(fault)]
+    return "\n".join([*lines, "", *wrapped, *([""] if wrapped else []), *([LEGEND] if plans else []), TARGETS])
+
+
+def _wrap(fault: str) -> list[str]:
+    return textwrap.wrap(fault, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def describe_machine_runs(project: Project, name: str) -> str:
@@ -78,60 +73,59 @@ def describe_machine_runs(project: Project, name: str) -> str:
         RelmError: the machine is unknown.
     """
     machine = project.machine(name, f"@{name}")
-    plans, faults = read_plans(project)
-    others = [known for known, plan in plans.items() if not can_place(plan.recipe, name, machine)]
-    plans = {known: plan for known, plan in plans.items() if known not in others}
-    width = max((len(f"{plan}@{name}") for plan in plans), default=0)
-    header = f"{'run':<{width}}  {'hours':>8}  {'price':>8}  {'sequences':>9}  memory of one device"
-    rows = [f"{f'{plan.name}@{name}':<{width}}  {_row(project, plan, name, machine, width)}" for plan in plans.values()]
-    legend = [
-        f"Hours at {USUAL:.0%} of the published peak of all devices; sequences are those of a micro-batch of one process.",
-        "GB are 10^9 bytes, so 24 GiB are 25.8 GB.",
-        f"snakemake results/NAME@{name} runs one; relm estimate NAME@{name} has more figures.",
-    ]
-    without = [f"{len(others)} recipes have no on.{name}.pipeline, without which they do not run there."] if others else []
-    return "\n".join([f"{name}: {machine.title}", "", header, *rows, "", *faults, *without, *legend])
+    plans, faults = _read_plans(project)
+    placed = [plan for plan in plans.values() if can_place(plan.recipe, name, machine)]
+    left_out = len(plans) - len(placed)
+    without = [f"{left_out} recipes have no on.{name}.pipeline, without which they do not run there."] if left_out else []
+    table = _machine_table(project, [(plan, name, machine) for plan in placed])
+    return "\n".join([f"{name}: {machine.title}", "", *table, "", *faults, *without, MACHINE_LEGEND])
 
 
-def read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
-    """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
-    plans, faults = {}, []
-    width = max((len(name) for name in project.names()), default=0)
-    for name in project.names():
-        try:
-            plans[name] = project.plan(name)
-        except RelmError as error:
-            faults.append(f"{name:<{width}}  {_mark(name)}has faults: {shorten_error(error)}")
-    for name in project.machine_names():
-        try:
-            project.machine(name, f"@{name}")
-        except RelmError as error:
-            faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
-    faults += [describe_misnamed(path) for path in project.misnamed()]
-    return plans, [*faults, *(describe_misnamed_machine(path) for path in project.misnamed_machines())]
+def describe_run_on_machines(project: Project, name: str) -> str:
+    """Return a row for each machine that can train a run, with the run's figures there.
+
+    Raises:
+        RelmError: the recipe is unknown or has faults.
+    """
+    plan = project.plan(str(RunName.parse(name)._replace(machine=None)))
+    machines = project.machines()
+    placed = [(plan, each, machine) for each, machine in machines.items() if can_place(plan.recipe, each, machine)]
+    own = find_own_machine(plan.recipe)
+    on = f"its own machine is {own}" if own else f"it names the device {plan.recipe.run.device} and no machine"
+    title = textwrap.wrap(f"{plan.name}: {plan.recipe.title}; {on}", WIDE)
+    return "\n".join([*title, "", *_machine_table(project, placed), "", MACHINE_LEGEND])
 
 
-def group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
-    """Yield a heading and the plans of each paper, and at last those without a paper."""
-    groups: dict[str, list[Plan]] = {}
-    for plan in plans:
-        paper = plan.recipe.paper
-        groups.setdefault(NO_PAPER if paper is None else f"{paper.title} [paper_{paper.key}]", []).append(plan)
-    yield from sorted(groups.items(), key=lambda item: (item[0] == NO_PAPER, item[0]))
+def _machine_table(project: Project, placed: Sequence[tuple[Plan, str, Machine]]) -> list[str]:
+    rows = [[f"{plan.name}@{name}", *_figure_cells(project, plan, name, machine)] for plan, name, machine in placed]
+    table = format_table([["run", "hours", "price", "sequences", "memory of one device"], *rows], "<>>><")
+    return [_cut(line, WIDE) for line in table]
 
 
-def _mark(name: str) -> str:
-    return "done  " if (Path("results") / name).is_dir() else ""
+def _cut(line: str, width: int) -> str:
+    """Return a line that ends with an ellipsis where it is too long."""
+    return (line if len(line) <= width else f"{line[: width - 1]}…").rstrip()
 
 
-def _title_lines(plan: Plan) -> list[str]:
-    return textwrap.wrap(f"{plan.name}  {_mark(plan.name)}{plan.recipe.title}", WIDTH, subsequent_indent=INDENT)
-
-
-def _cell_lines(cells: list[str], width: int) -> Iterator[str]:
-    each = max(1, (WIDTH - len(INDENT)) // width)
-    for start in range(0, len(cells), each):
-        yield (INDENT + "".join(f"{cell:<{width}}" for cell in cells[start : start + each])).rstrip()
+def _figure_cells(project: Project, plan: Plan, name: str, machine: Machine) -> list[str]:
+    """Return hours, price, sequences of a micro-batch, and memory of a run on a machine, and whether it is done there."""
+    published = [f"{plan.name}@{name}", *([plan.name] if find_own_machine(plan.recipe) == name else [])]
+    done = "; done" if any(Path("results", each).is_dir() for each in published) else ""
+    figures = find_figures(project, plan, name, machine)
+    if not figures.fits:
+        return ["", "", "", f"its {machine.device_count} devices do not divide the global batch{done}"]
+    refused = next((fit.reason for fit in figures.fits if fit.fits is False), None)
+    if refused is not None:
+        return ["", "", "", f"too large: {refused}{done}"]
+    largest = max(figures.fits, key=lambda fit: fit.needed or 0)
+    memory = "" if largest.needed is None else format_bytes(largest.needed)
+    if largest.memory is not None:
+        memory += f" of {format_bytes(largest.memory)}"
+    if any(fit.fits is None for fit in figures.fits):
+        memory += "; the machine's memory is not stated" if largest.memory is None else ", may not fit"
+    hours = "" if figures.hours is None else format_short_hours(figures.hours)
+    price = "" if figures.price is None else format_price(figures.price)
+    return [hours, price, str(largest.size or ""), f"{memory}{done}"]
 
 
 def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> Figures:
@@ -148,37 +142,60 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
     return Figures([judge_memory(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
 
 
-def _cell(project: Project, plan: Plan, name: str, machine: Machine) -> str:
-    figures = find_figures(project, plan, name, machine)
-    own = "*" if find_own_machine(plan.recipe) == name else ""
-    done = ", done" if (Path("results") / f"{plan.name}@{name}").is_dir() else ""
-    return f"{name}{own} {_format_verdict(figures)}{done}"
+def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
+    """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
+    plans, faults = {}, []
+    width = max((len(name) for name in project.names()), default=0)
+    for name in project.names():
+        try:
+            plans[name] = project.plan(name)
+        except RelmError as error:
+            done = "done  " if (Path("results") / name).is_dir() else ""
+            faults.append(f"{name:<{width}}  {done}has faults: {shorten_error(error)}")
+    for name in project.machine_names():
+        try:
+            project.machine(name, f"@{name}")
+        except RelmError as error:
+            faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
+    faults += [describe_misnamed(path) for path in project.misnamed()]
+    return plans, [*faults, *(describe_misnamed_machine(path) for path in project.misnamed_machines())]
 
 
-def _format_verdict(figures: Figures) -> str:
-    if not figures.fits:
-        return "batch"
-    if figures.verdict is False:
-        return "too large"
-    words = "fits" if figures.hours is None else format_short_hours(figures.hours)
-    price = "" if figures.price is None else f" {format_price(figures.price)}"
-    return f"{words}{'' if figures.verdict else '?'}{price}"
+def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
+    """Yield a heading and the plans of each paper, and at last those without a paper."""
+    groups: dict[str, list[Plan]] = {}
+    for plan in plans:
+        paper = plan.recipe.paper
+        groups.setdefault(NO_PAPER if paper is None else f"{paper.title} [paper_{paper.key}]", []).append(plan)
+    yield from sorted(groups.items(), key=lambda item: (item[0] == NO_PAPER, item[0]))
 
 
-def _row(project: Project, plan: Plan, name: str, machine: Machine, width: int) -> str:
-    figures = find_figures(project, plan, name, machine)
-    if not figures.fits:
-        return f"its {machine.device_count} devices do not divide the global batch"
-    refused = next((fit.reason for fit in figures.fits if fit.fits is False), None)
-    if refused is not None:
-        return textwrap.shorten(f"too large: {refused}", WIDTH - width - 2, placeholder=" ...")
-    hours = "" if figures.hours is None else format_short_hours(figures.hours)
-    price = "" if figures.price is None else format_price(figures.price)
-    largest = max(figures.fits, key=lambda fit: fit.needed or 0)
-    memory = "" if largest.needed is None else format_bytes(largest.needed)
-    of = "" if largest.memory is None else f" of {format_bytes(largest.memory)}"
-    verdict = "" if figures.verdict else "; the machine's memory is not stated" if largest.memory is None else ", may not fit"
-    return f"{hours:>8}  {price:>8}  {largest.size or '':>9}  {memory}{of}{verdict}"
+def _list_cells(project: Project, plan: Plan, state: str) -> list[str]:
+    """Return a run's name, machine, size, hours, state and title."""
+    name, machines = find_own_machine(plan.recipe), project.machines()
+    hours = find_figures(project, plan, name, machines[name]).hours if name in machines else None
+    if hours is None and (seconds := find_training_seconds(plan)) is not None:
+        hours = seconds / 3600
+    return [
+        plan.name,
+        name or plan.recipe.run.device,
+        _format_size(plan),
+        "" if hours is None else format_short_hours(hours),
+        "done" if (Path("results") / plan.name).is_dir() else state,
+        plan.recipe.title,
+    ]
+
+
+def _format_size(plan: Plan) -> str:
+    """Return the count of parameters with three digits; an empty string where the recipe describes no model."""
+    try:
+        facts = vocabulary(plan)[0]
+        published = read_object(plan.results / "config.json").get("vocab_size")  # the assumed one may be larger
+        if isinstance(published, int):
+            facts = dataclasses.replace(facts, vocabulary_size=published)
+        return format_count(parameters(configuration(plan.recipe, facts)).total)
+    except RelmError:
+        return ""
 
 
 def format_short_hours(hours: float) -> str:

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
-from relm.reporting.stored_runs import StoredRun, find_stored_runs
+from relm.reporting.run_record import RunRecord, find_runs
 
 
 def describe_shorter_run(plan: Plan) -> str | None:
@@ -20,7 +19,7 @@ def describe_shorter_run(plan: Plan) -> str | None:
     if any(plan.run_folder.glob("*/checkpoints/step-*")) or any(plan.run_folder.glob(f"*/model/{WEIGHTS}")):
         return None
     own = RunName.parse(plan.run_name)
-    others = (run for run in find_stored_runs(plan.work) if run.fingerprint != plan.fingerprint)
+    others = (run for run in find_runs(plan.work) if run.fingerprint != plan.fingerprint)
     stored = [run for run in others if RunName.parse(run.name)[:2] == own[:2]]
     shorter = [(run, phases) for run in stored if (phases := _find_fewer_steps(plan, run)) is not None]
     if not shorter:
@@ -38,12 +37,12 @@ def _count_steps(phases: Mapping[str, Phase]) -> int:
     return sum(phase.steps for phase in phases.values())
 
 
-def _find_fewer_steps(plan: Plan, run: StoredRun) -> dict[str, Phase] | None:
+def _find_fewer_steps(plan: Plan, run: RunRecord) -> dict[str, Phase] | None:
     """Return the phases of a finished run with fewer steps or phases, which is the plan's run in all else; None for another."""
     recorded = (run.resolved or {}).get("recipe", {}).get("pretrain")
     if not isinstance(recorded, Mapping) or not recorded or list(recorded) != plan.phases[: len(recorded)]:
         return None
-    if not all(sidecar_of(run.folder / name / "model" / WEIGHTS).is_file() for name in recorded):
+    if not all(map(run.has_model, recorded)):
         return None
     phases = {name: _shorten(plan.recipe.pretrain[name], recorded[name]) for name in recorded}
     found = {name: phase for name, phase in phases.items() if phase is not None}

@@ -103,8 +103,8 @@ def differences_job(a: Arguments) -> Job:
 
 
 def paper_job(a: Arguments) -> Job:
+    from relm.recipes.run_folder import PAPERS
     from relm.reporting.paper import write_paper
-    from relm.reporting.paper_files import PAPERS
 
     return Job(lambda: write_paper(Project(), a.key, a.output or PAPERS / a.key))
 

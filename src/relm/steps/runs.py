@@ -7,7 +7,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, path, require_checkout
+from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, require_checkout
 
 # Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
 SHORTEST, DAY = 3600.0, 86400.0
@@ -28,21 +28,21 @@ def shows_colours() -> bool:
 
 
 def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison_text import describe_comparison
+    from relm.reporting.comparison import compare
+    from relm.reporting.comparison_text import describe_as_json, describe_comparison
 
-    return Job(lambda: describe_comparison(Project(), a.first, a.second, a.html, as_json=a.json))
+    describe = describe_as_json if a.json else describe_comparison
+    return Job(lambda: describe(compare(Project(), a.first, a.second)))
 
 
 def gc_job(a: Arguments) -> Job:
-    from relm.cleaning.candidates import KINDS, Exceptions
     from relm.cleaning.removal import clean
 
     age = SHORTEST if a.older_than is None else a.older_than * DAY
-    choice = Exceptions(age, a.keep, a.only or KINDS)
-    projects = {root: Project(root) for root in (Path(), *a.also)}
-    if absent := next((root for root in projects if not (root / "recipes").is_dir()), None):
+    if absent := next((root for root in (Path(), *a.also) if not (root / "recipes").is_dir()), None):
         raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
-    return Job(lambda: clean(work_folder(), projects, choice, removes=a.yes, as_json=a.json))
+    projects = [Project(root) for root in (Path(), *a.also)]
+    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes, as_json=a.json))
 
 
 def days(text: str) -> float:
@@ -68,7 +68,6 @@ STEPS: dict[str, Step] = {
         [
             argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
             argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
-            path("--html", "also write one page with the loss curves over each other", required=False),
             JSON,
         ],
         diff_job,
@@ -93,7 +92,6 @@ STEPS: dict[str, Step] = {
                 metavar="NAME",
                 help="keep these runs: NAME, NAME/FINGERPRINT or FINGERPRINT, and the data that they need",
             ),
-            argument("--only", nargs="+", choices=("run", "data", "unfinished", "lock"), help="only these kinds"),
             argument(
                 "--also",
                 nargs="+",
@@ -108,8 +106,8 @@ STEPS: dict[str, Step] = {
         records=False,
         group="project",
         epilog="Removed are runs whose fingerprint no recipe asks for; documents, examples, tokenizers and converted weights "
-        "that no recipe, twin, published result or kept run needs; what a killed process left half-written; locks that nobody "
-        "holds. Downloads stay. Nothing is removed that a published result names, that a process of this machine has open, or "
-        "that a symbolic link leads to.",
+        "that no recipe, twin, published result or kept run needs; what a killed process left half-written. Downloads stay. "
+        "Nothing is removed that a published result names, that a process of this machine has open, or that a symbolic link "
+        "leads to.",
     ),
 }

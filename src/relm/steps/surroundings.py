@@ -11,24 +11,24 @@ log = logging.getLogger(__name__)
 
 
 def list_job(a: Arguments) -> Job:
-    from relm.reporting import run_list, run_table
+    from relm.reporting import run_list
 
     require_checkout()
-    if a.machine is None:
-        return Job(lambda: (run_list.describe_runs if a.machines else run_table.describe_table)(Project()))
-    if not a.machine.startswith("@"):
-        raise RelmError(f"{a.machine}: expected a machine as in NAME@MACHINE, such as @rtx4090")
-    return Job(lambda: run_list.describe_machine_runs(Project(), a.machine.removeprefix("@")))
+    if a.wanted is None:
+        return Job(lambda: run_list.describe_runs(Project()))
+    if a.wanted.startswith("@") or a.wanted in Project().machine_names():
+        return Job(lambda: run_list.describe_machine_runs(Project(), a.wanted.removeprefix("@")))
+    return Job(lambda: run_list.describe_run_on_machines(Project(), a.wanted))
 
 
 def status_job(a: Arguments) -> Job:
-    from relm.reporting.running import describe_running
+    from relm.reporting.runs_table import describe_stored_runs
     from relm.reporting.status import describe_progress
 
     if a.recipe is None:
         if not work_folder().is_dir():
             require_checkout()
-        return Job(lambda: describe_running(Project(), work_folder()))
+        return Job(lambda: describe_stored_runs(Project(), None, only_running=True))
     return Job(lambda: describe_progress(plan_of(a)))
 
 
@@ -87,8 +87,12 @@ STEPS: dict[str, Step] = {
     "list": Step(
         "list the runs by paper with device, size and hours, done or not",
         [
-            argument("machine", nargs="?", metavar="@MACHINE", help="show the figures of each run on this machine alone"),
-            argument("--machines", action="store_true", help="show the machines that fit each run, with hours and price there"),
+            argument(
+                "wanted",
+                nargs="?",
+                metavar="NAME|@MACHINE",
+                help="a run, to show it on each machine, or one machine, with each run",
+            ),
         ],
         list_job,
         records=False,
@@ -100,8 +104,8 @@ STEPS: dict[str, Step] = {
         status_job,
         records=False,
         group="overview",
-        epilog="Without a name: each trainer of the work folder with step, loss, rate and time left, and each other step. Only "
-        "processes of this machine are seen.",
+        epilog="Without a name: the runs that a step works on now, with its process; of a trainer, step, loss, rate and time "
+        "left. Only processes of this machine are seen.",
     ),
     "estimate": Step(
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",

@@ -280,7 +280,7 @@ class LogHandler(LogHandlerBase):
 
     def _list_outcomes(self) -> list[str]:
         """Return a line on each result that was requested, if all is done."""
-        from relm.reporting.outcome import describe_outcome
+        from relm.reporting.headline import describe_outcome
 
         if _Attended.workflow is None or not (self.is_complete or 0 < self.ended == self.total):
             return []

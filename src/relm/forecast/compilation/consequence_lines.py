@@ -1,10 +1,10 @@
 """The consequences of compiled programs as text: lines for a terminal, and the phrases that a report shares with them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, ProgramWork, Roofline, consequences
-from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time
+from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time, format_table
 from relm.recipes.recipe import Recipe
 
 
@@ -95,44 +95,42 @@ def format_validation(phase: PhaseConsequences) -> str:
     )
 
 
-def list_rows(phase: PhaseConsequences) -> list[tuple[str, str]]:
-    """Return title and phrase of a phase's programs, work and times."""
-    rows = [(name, format_memory(compiled)) for name, compiled in phase.programs.items()]
+def list_facts(phase: PhaseConsequences) -> list[tuple[str, str]]:
+    """Return names and phrases: each program's memory, and the work and the shortest time of a step."""
+    facts = [(name, format_memory(compiled)) for name, compiled in phase.programs.items()]
     if phase.step is None or phase.roofline is None:
-        return [*rows, ("time", "not known: a program of the step does not fit")]
-    rows += [("work", format_work(phase.step)), ("roofline", format_roofline(phase.roofline, phase.ceiling))]
-    return [*rows, ("held-out", format_validation(phase))] if phase.validation is not None or phase.validations else rows
+        return [*facts, ("time", "not known: a program of the step does not fit")]
+    facts += [("work", format_work(phase.step)), ("roofline", format_roofline(phase.roofline, phase.ceiling))]
+    return [*facts, *([("held-out", format_validation(phase))] if phase.validation is not None or phase.validations else [])]
 
 
-def list_paces(phase: PhaseConsequences) -> list[list[str]]:
-    """Return share of the roofline's speed, time of a step, tokens a second, hours and chip-hours of each pace."""
-    return [
+def list_paces(phase: PhaseConsequences, price: float | None = None) -> list[list[str]]:
+    """Return a table, titles first, of a step's time and the phase's hours at shares of the roofline's speed; [] without."""
+    if phase.step is None or phase.roofline is None:
+        return []
+    titles = ["of its speed", "a step", "tokens/s", "hours", "chip-hours", *(["price"] if price is not None else [])]
+    rows = [
         [
             f"{pace.share:.0%}",
             format_step_time(pace.step_seconds),
             f"{pace.tokens_per_second:,.0f}",
             format_hours(pace.hours),
             format_hours(pace.chip_hours),
+            *([f"{price * pace.chip_hours:,.2f}"] if price is not None else []),
         ]
         for pace in phase.paces
     ]
+    return [titles, *rows]
 
 
-def format_micro_batches(phase: PhaseConsequences) -> str:
-    """Return how a step is divided."""
-    return f"a step in {phase.micro_batches:,} micro-batch{'' if phase.micro_batches == 1 else 'es'}"
+def describe_step(phase: PhaseConsequences) -> str:
+    """Return a phrase with the micro-batches of a phase's step."""
+    return f"phase {phase.name}: a step in {phase.micro_batches:,} micro-batch{'' if phase.micro_batches == 1 else 'es'}"
 
 
 def _phase_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
-    yield f"phase {phase.name}: {format_micro_batches(phase)}"
-    yield from (format_row(title, text) for title, text in list_rows(phase))
-    if phase.step is None:
-        return
-    yield _cells(["of its speed", "a step", "tokens/s", "hours", "chip-hours", *(["price"] if price is not None else [])])
-    for cells, pace in zip(list_paces(phase), phase.paces, strict=True):
-        yield _cells([*cells, *([f"{price * pace.chip_hours:,.2f}"] if price is not None else [])])
-    yield from (f"  {sentence}" for sentence in assumptions(phase))
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return f"  {cells[0]:<12}" + "".join(f"{cell:>14}" for cell in cells[1:])
+    yield describe_step(phase)
+    yield from (format_row(name, text) for name, text in list_facts(phase))
+    if paces := list_paces(phase, price):
+        yield from format_table(paces, "<" + ">" * (len(paces[0]) - 1), indent="  ")
+        yield from (f"  {sentence}" for sentence in assumptions(phase))
