@@ -46,12 +46,7 @@ def find_host(image: str) -> str:
 
 
 def compare_tag(image: str, tag: str, digest: str | None) -> Answer:
-    """Return the digest of a tag, compared with ``digest`` if the lock has one.
-
-    Raises:
-        OutOfReach: the registry does not answer, or skopeo is not installed.
-        RelmError: the registry has no such tag.
-    """
+    """Return the digest of a tag, compared with ``digest`` if the lock has one."""
     content = _read_manifest(f"{image}:{tag}")
     if content is None:
         raise RelmError(f"{find_host(image)} has no image {image}:{tag} that it shows to you; correct the image or its tag")

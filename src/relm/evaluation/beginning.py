@@ -52,9 +52,6 @@ def beginning_of(
     Args:
         model_folder: its tokenizer_config.json is read if its tokenizer is the same.
         scores_first_token: whether the first token of a text is scored, so that it must follow another one.
-
-    Raises:
-        RelmError: the tokenizer has no token that the choice needs.
     """
     if begin == "every_window":
         bos = _window_token(tokenizer, model_folder)
@@ -134,11 +131,7 @@ def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tupl
 
 
 def _window_token(tokenizer: LoadedTokenizer, model_folder: Path | None) -> int:
-    """Return the id that begins every window.
-
-    Raises:
-        RelmError: the tokenizer has no bos, or puts several tokens before a text.
-    """
+    """Return the id that begins every window."""
     added = added_tokens(tokenizer)
     if len(added) > 1:
         raise RelmError(

@@ -65,9 +65,6 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
         sha256: the expected sha256; None: any.
         form: a key of `READERS`. Lines of blimp without a UID belong to the paradigm that their file is named after.
         limit: read only the first `limit` questions; None: all.
-
-    Raises:
-        RelmError: the file has another sha256 or no question, or a line has another form.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
@@ -113,12 +110,7 @@ def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfile.ZipInfo]:
-    """Return the members with questions, by name.
-
-    Raises:
-        RelmError: two have the same name, or they unpack to more than is in proportion to the size of the archive.
-        BadZipFile: a member is missing, or has another name in its header.
-    """
+    """Return the members with questions, by name."""
     end = content.rfind(b"PK\5\6")
     if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
         raise zipfile.BadZipFile("its directory has another count of files")
@@ -151,11 +143,7 @@ def _row(line: str | dict[str, Any], form: str, where: str) -> dict[str, Any]:
 
 
 def read_question(line: str | dict[str, Any], form: str, where: str) -> Question:
-    """Return the question on a line, or in the object that a line or a row has.
-
-    Raises:
-        RelmError: the line has another form.
-    """
+    """Return the question on a line, or in the object that a line or a row has."""
     question = READERS[form](_row(line, form, where), where)
     counts = {len(prompt.choices) for prompt in question.prompts.values()}
     if min(counts) < 2:

@@ -81,9 +81,6 @@ def evaluate_diacritics(
 
     Returns:
         A sentence with figures and rate.
-
-    Raises:
-        RelmError: model, tokenizer, manifest and phase do not fit together, or there is nothing to restore.
     """
     started, options, execution = perf_counter(), options or Diacritics(), execution or Execution()
     loaded = load_tokenizer(tokenizer)
@@ -130,11 +127,7 @@ def _open_examples(manifest: Path, phase: Objective, loaded: LoadedTokenizer) ->
 
 
 def _held_out_words(manifest: Path, held_out: Texts) -> set[str]:
-    """Return the words of the held-out texts, reduced by `plain`.
-
-    Raises:
-        RelmError: there are none.
-    """
+    """Return the words of the held-out texts, reduced by `plain`."""
     wanted = {plain(word) for texts in held_out for text in texts for word in words_of(text)}
     if not wanted:
         raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have no words; use more documents")
@@ -142,11 +135,7 @@ def _held_out_words(manifest: Path, held_out: Texts) -> set[str]:
 
 
 def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
-    """Return all figures but that of the worked example.
-
-    Raises:
-        RelmError: the texts have no diacritics.
-    """
+    """Return all figures but that of the worked example."""
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     events: Counter[str] = Counter()
     with ProgressBar(total=held_out.count, unit=" texts", disable=None) as bar:

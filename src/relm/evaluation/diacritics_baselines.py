@@ -104,9 +104,6 @@ def count_training_forms(training: Training, wanted: Set[str], workers: int | No
     Args:
         wanted: words reduced by `plain`.
         workers: count of processes; None: one for each core. It does not change the result.
-
-    Raises:
-        RelmError: there is no training split, a shard differs from the manifest, or a worker was killed.
     """
     ExampleTables(training.manifest, "train")  # compares all shards with the manifest, so that workers need not
     texts = _texts(training)

@@ -28,9 +28,6 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
         sha256: the expected sha256; None: any.
         form: one of `relm.recipes.published_tests.ITEM_FORMATS`.
         text_key: for lambada, the key of a passage.
-
-    Raises:
-        RelmError: the file has another sha256, or another form.
     """
     if form in READERS:
         questions, found = read_questions(file, sha256, form, limit=None)

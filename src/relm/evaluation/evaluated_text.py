@@ -24,9 +24,6 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
 
     Args:
         sha256: the expected sha256; None: any.
-
-    Raises:
-        RelmError: the file is absent, has another sha256, is empty, or is not UTF-8.
     """
     content, found = read_content(path, sha256)
     if not content.strip():
@@ -61,9 +58,6 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
 
     Args:
         sha256: the expected sha256; None: any.
-
-    Raises:
-        RelmError: the file is absent, or has another sha256.
     """
     try:
         content = path.read_bytes()
@@ -79,11 +73,7 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
 
 
 def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
-    """Return the tokenizer in a `tokenizer.json`, compared with that of the model's folder, if it has one.
-
-    Raises:
-        RelmError: as of `load_tokenizer`; or the model's own tokenizer gives a token another id.
-    """
+    """Return the tokenizer in a `tokenizer.json`, compared with that of the model's folder, if it has one."""
     loaded, own = load_tokenizer(path), model_folder / "tokenizer.json"
     if not own.is_file() or sha256_of(own) == loaded.sha256:
         return loaded
@@ -99,11 +89,7 @@ def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
 
 
 def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
-    """Return the ids of each text, encoded unchanged and in one piece.
-
-    Raises:
-        RelmError: a character has no token, and the tokenizer has none for unknown ones.
-    """
+    """Return the ids of each text, encoded unchanged and in one piece."""
     advice = "give a text without it, or the tokenizer and the model of another language"
     if lacking := lacking_characters(tokenizer.tokenizer, set().union(*texts)):
         raise RelmError(

@@ -48,11 +48,7 @@ class Execution:
         return open_device(Run(device=self.device, threads=self.threads, compile=compiled, deterministic=False))
 
     def require_device_of_all_models(self) -> None:
-        """Raise an error for a device that evaluates relm's own models alone.
-
-        Raises:
-            RelmError: it is one.
-        """
+        """Raise an error for a device that evaluates relm's own models alone."""
         if DEVICES[self.device].infers_own:
             raise RelmError(
                 f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "

@@ -160,14 +160,7 @@ def choose_attention(auto_class: Any, config: Any) -> str:
 
 
 def load_foreign(folder: Path, auto_class: str) -> Any:
-    """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class.
-
-    Raises:
-        ValueError: the configuration does not fit its architecture or the weights, names a classifier, or leaves out weights
-            that the folder's files hold; or these lack weights of the model, in place
-            of which `transformers` would draw random ones.
-        RelmError: a weight is not finite.
-    """
+    """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -211,11 +204,7 @@ def _without_a_table() -> Iterator[None]:
 
 
 def _require_language_model(config: Any) -> None:
-    """Refuse a classifier: where input and output embeddings are one, `transformers` opens it as a language model.
-
-    Raises:
-        ValueError: the configuration names one.
-    """
+    """Refuse a classifier: where input and output embeddings are one, `transformers` opens it as a language model."""
     named = [str(name) for name in config.architectures or ()]
     if named and all(name.endswith(CLASSIFIERS) for name in named):
         raise ValueError(f"config.json: architectures is {named[0]}, whose head is no language model's")
@@ -226,9 +215,6 @@ def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> Non
 
     These are weights of another layer or expert, and a bias where the model has none. Weights of other parts, such as a head
     for another task, belong to no language model and stay unread.
-
-    Raises:
-        ValueError: there are such weights.
     """
     for name, found, expected in sorted(report["mismatched_keys"]):
         raise ValueError(

@@ -71,10 +71,6 @@ def evaluate_harness(
         task_folder: a folder with the user's task files, which may name the user's Python; None: the harness's tasks alone.
         limit: evaluate only the first `limit` examples of each task; None: all.
         tokenizer: `tokenizer.json`, if the folder has none or another one; None: the folder's.
-
-    Raises:
-        RelmError: there is no environment, no such task, no network for its data, or the harness failed; or the tokenizer has
-            ids that the model lacks.
     """
     started = perf_counter()
     execution = execution or Execution()

@@ -17,9 +17,6 @@ def open_worker(folder: Path, architecture: str, model: Gpt2 | EncoderModel, exe
 
     Args:
         architecture: gpt2 or bert.
-
-    Raises:
-        RelmError: no Python here can run the worker, or the layers are not those of the model.
     """
     layers = read_layers(folder, model, execution)
     worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
@@ -40,11 +37,7 @@ def open_worker(folder: Path, architecture: str, model: Gpt2 | EncoderModel, exe
 
 
 def read_layers(folder: Path, model: Gpt2 | EncoderModel, execution: Execution) -> tuple[int, ...]:
-    """Return the layers on each IPU.
-
-    Raises:
-        RelmError: they are not those of the model.
-    """
+    """Return the layers on each IPU."""
     layers = execution.layers_per_ipu or (model.config.layers,)
     if sum(layers) != model.config.layers or min(layers) < 0:
         raise RelmError(

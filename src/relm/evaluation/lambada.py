@@ -66,10 +66,6 @@ def evaluate_lambada(
         options: the key of a passage.
         file_sha256: the expected sha256 of the file; None: any.
         limit: score only the first `limit` passages; None: all.
-
-    Raises:
-        RelmError: the file has another sha256, or a line has no passage of two words; tokenizer and model do not belong
-            together; the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
@@ -135,11 +131,7 @@ class Passages:
 
 
 def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Path) -> Passages:
-    """Return passages, each with at least two words, as tokens.
-
-    Raises:
-        RelmError: the tokenizer has no token for a last word, or most last words share a token with the text before.
-    """
+    """Return passages, each with at least two words, as tokens."""
     last = [text.split()[-1] for text in texts]
     beginnings = [text[: text.rfind(word)].strip() for text, word in zip(texts, last, strict=True)]
     whole = encode_texts(tokenizer, texts)
@@ -170,11 +162,7 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
 
 
 def _require_separable(passages: Passages, tokenizer: Path) -> None:
-    """Refuse passages if most get other tokens once their last word is encoded apart.
-
-    Raises:
-        RelmError: they do, so that the strict protocol would not score the last words of these passages.
-    """
+    """Refuse passages if most get other tokens once their last word is encoded apart."""
     count = int(passages.retokenised.sum())
     if 2 * count > len(passages):
         first = int(np.flatnonzero(passages.retokenised)[0])
@@ -238,9 +226,6 @@ def lambada_scores(
 
     Args:
         beginning: the tokens put before each passage; None: none.
-
-    Raises:
-        RelmError: a last word has more tokens than the model has positions, or a loss is not finite.
     """
     sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model, beginning or Beginning("none"))
     scores = score(model, sequences, batch_tokens)

@@ -33,11 +33,7 @@ def only_pseudo_log_likelihood(questions: Sequence[Question]) -> list[Question]:
 
 
 def require_mask(tokenizer: LoadedTokenizer) -> int:
-    """Return the id of the mask token.
-
-    Raises:
-        RelmError: the tokenizer has none.
-    """
+    """Return the id of the mask token."""
     if tokenizer.special.mask is None:
         names = " or ".join(SPECIAL_TOKENS["mask"])
         raise RelmError(
@@ -54,10 +50,6 @@ def sentence_scores(
 
     Sentences with the same tokens go through the model once. Batches have sentences of similar length, and change the
     sums by rounding at most.
-
-    Raises:
-        RelmError: the tokenizer has no mask token; a sentence has no token, or more than the model has positions; or a loss is
-            not finite.
     """
     mask = require_mask(tokenizer)
     sentences = [(question.where, text) for question in questions for text in question.prompts[WAY].choices]
@@ -109,9 +101,6 @@ def _require_scorable(
     Args:
         sentences: line and count of tokens of each sentence.
         around: the count of tokens that are put around each.
-
-    Raises:
-        RelmError: there is one.
     """
     for where, size in sentences:
         if size == 0:

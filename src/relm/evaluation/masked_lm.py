@@ -82,9 +82,6 @@ def evaluate_masked_lm(
 
     Returns:
         A sentence with figures and rate.
-
-    Raises:
-        RelmError: model, manifest and phase do not fit together, nothing was masked, or the loss is not finite.
     """
     started, options, execution = perf_counter(), options or MaskedLm(), execution or Execution()
     facts = masked_manifest(manifest)

@@ -176,11 +176,7 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
 
 
 def is_masked(folder: Path) -> bool:
-    """Return whether `config.json` describes a masked language model, rather than a causal one.
-
-    Raises:
-        RelmError: the file cannot be read.
-    """
+    """Return whether `config.json` describes a masked language model, rather than a causal one."""
     with readable(folder, "language model"):
         config = configuration(folder)
         names = list(map(str, config.get("architectures") or ()))
@@ -195,10 +191,6 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
 
     Args:
         vocabulary_size: that of the tokenizer whose ids it will be given.
-
-    Raises:
-        RelmError: there is no such model, it is damaged or lacks weights, a weight is not finite, it is a model of another
-            kind, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "masked language model"):
@@ -226,11 +218,7 @@ def _open_own(folder: Path, sha256: str, own: Bert, execution: Execution) -> Mas
 
 
 def _require_masked(folder: Path) -> None:
-    """Refuse an architecture that is no masked language model.
-
-    Raises:
-        RelmError: `transformers` has the architecture, but not as a masked language model, or it is used as a causal one.
-    """
+    """Refuse an architecture that is no masked language model."""
     from transformers.models.auto import modeling_auto
 
     config = configuration(folder)

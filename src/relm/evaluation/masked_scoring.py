@@ -48,9 +48,6 @@ def score_masked(
         batch: masked examples as `relm.examples.contract.Examples` defines them.
         batch_tokens: the most tokens in a batch, padding included.
         done: it is called after each batch with its count of sequences.
-
-    Raises:
-        RelmError: a loss is not finite.
     """
     labels = batch["masked_labels"]
     lengths, counts = batch["attention_mask"].sum(axis=1), (labels != IGNORED).sum(axis=1)
@@ -92,11 +89,7 @@ def _trimmed(batch: Mapping[str, npt.NDArray[Any]], rows: Integers, length: int,
 
 
 def masked_manifest(path: Path) -> Manifest:
-    """Return the manifest of masked examples.
-
-    Raises:
-        RelmError: it is absent, damaged, of another objective, or has no held-out examples.
-    """
+    """Return the manifest of masked examples."""
     facts = read_manifest(path)
     if facts.objective != "masked":
         raise RelmError(
@@ -109,11 +102,7 @@ def masked_manifest(path: Path) -> Manifest:
 
 
 def mask_token(facts: Manifest, path: Path) -> int:
-    """Return the id of the mask token; `path` is the manifest's, for the message.
-
-    Raises:
-        RelmError: the tokenizer has none.
-    """
+    """Return the id of the mask token; `path` is the manifest's, for the message."""
     found = facts.tokenizer.special.get("mask")
     if found is None:
         names = " or ".join(SPECIAL_TOKENS["mask"])
@@ -124,11 +113,7 @@ def mask_token(facts: Manifest, path: Path) -> int:
 
 
 def require_positions(model: MaskedModel, longest: int) -> None:
-    """Refuse sequences that are longer than the model's positions.
-
-    Raises:
-        RelmError: the longest one is.
-    """
+    """Refuse sequences that are longer than the model's positions."""
     if model.positions is not None and longest > model.positions:
         raise RelmError(
             f"{model.folder}: has {model.positions} positions, but the longest sequence has {longest} tokens; "

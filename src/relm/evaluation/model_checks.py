@@ -23,9 +23,6 @@ def require_finite_weights(folder: Path, model: nn.Module) -> None:
 
     A buffer that is saved with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and if a NaN
     only chooses a model's experts, the logits stay finite.
-
-    Raises:
-        RelmError: it has one, which the message names.
     """
     for name, weight in model.named_parameters():
         if odd := [bound for bound in _bounds(weight) if not math.isfinite(bound)]:
@@ -42,11 +39,7 @@ def _bounds(weight: Tensor) -> list[float]:
 
 
 def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
-    """Refuse a model for one of its weights.
-
-    Raises:
-        RelmError: always.
-    """
+    """Refuse a model for one of its weights."""
     raise RelmError(
         f"{folder}: the weight {name} has {value}, expected finite numbers: training diverged, or the file is "
         "damaged; give an earlier checkpoint, or train again with a lower learning rate"
@@ -54,11 +47,7 @@ def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
 
 
 def require_finite_logits(folder: Path, logits: Tensor) -> None:
-    """Refuse a model whose logits are not finite; minus infinity stands for an id without a token, so the largest counts.
-
-    Raises:
-        RelmError: those of a position are not finite.
-    """
+    """Refuse a model whose logits are not finite; minus infinity stands for an id without a token, so the largest counts."""
     if not bool(logits.amax(-1).isfinite().all()):
         raise RelmError(
             f"{folder}: its logits are not finite though its weights are: these are too large, or config.json does not fit "
@@ -67,22 +56,14 @@ def require_finite_logits(folder: Path, logits: Tensor) -> None:
 
 
 def require_causal(folder: Path, logits: Tensor) -> None:
-    """Refuse a model that is not causal, by its (2, sequence, vocabulary) logits of sequences that differ in the last token.
-
-    Raises:
-        RelmError: logits before the last token differ: `transformers` takes some masked models for causal ones.
-    """
+    """Refuse a model that is not causal, by its (2, sequence, vocabulary) logits of sequences that differ in the last token."""
     before = logits[:, :-1]
     if not alike(before[0], before[1]):
         raise RelmError(f"{folder}: sees the tokens that follow, so its losses mean nothing; give a causal language model")
 
 
 def require_vocabulary(folder: Path, model: int, tokenizer: int) -> None:
-    """Refuse a tokenizer with ids that the model lacks.
-
-    Raises:
-        RelmError: it has some.
-    """
+    """Refuse a tokenizer with ids that the model lacks."""
     if model < tokenizer:
         raise RelmError(
             f"{folder}: the model has {model:,} tokens, the tokenizer {tokenizer:,}; give the tokenizer it was trained with"

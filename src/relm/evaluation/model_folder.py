@@ -33,11 +33,7 @@ UNREADABLE = (
 
 @contextlib.contextmanager
 def readable(folder: Path, what: str) -> Iterator[None]:
-    """Turn errors while a model's folder is read into a message for the user.
-
-    Raises:
-        RelmError: one of `UNREADABLE` was raised.
-    """
+    """Turn errors while a model's folder is read into a message for the user."""
     try:
         _require_readable_files(folder)
         yield
@@ -51,12 +47,7 @@ def readable(folder: Path, what: str) -> Iterator[None]:
 
 
 def _require_readable_files(folder: Path) -> None:
-    """Refuse a folder with a file that loaders read and that is a pipe or a device, or longer than any of its kind.
-
-    Raises:
-        ValueError: a JSON file is too long.
-        RelmError: a file is a pipe, a socket or a device, itself or behind a link: reading it might never end.
-    """
+    """Refuse a folder with a file that loaders read and that is a pipe or a device, or longer than any of its kind."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if any(fnmatch(path.name, pattern) for pattern in NOTICED):
             require_regular_file(path)
@@ -87,12 +78,6 @@ def weights_sha256(folder: Path) -> str:
     """Return the sha256 of the weights, after comparing every file of the model that has a sidecar with its checksum.
 
     If there are several files of weights, it is that of their names and hashes.
-
-    Raises:
-        OSError: there are none.
-        ValueError: there are only pickled ones, the index of several names other files than safetensors beside it, there is an
-            adapter, or `config.json` names other weights or a program.
-        RelmError: a file differs from its sidecar's checksum.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
     measured = measure_files(path for path in sorted(folder.glob("*.safetensors")) if path.is_file())
@@ -109,11 +94,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that names other weights, or compiled programs of the Hugging Face hub.
-
-    Raises:
-        ValueError: it does, itself or in a part of it.
-    """
+    """Refuse a configuration that names other weights, or compiled programs of the Hugging Face hub."""
     if config.get(OTHER_WEIGHTS) is not None:
         raise ValueError(f"config.json: {OTHER_WEIGHTS} is {config[OTHER_WEIGHTS]!r}, expected no such key: remove it")
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
@@ -123,11 +104,7 @@ def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
 
 
 def _sha256_of_several(folder: Path) -> str:
-    """Return the sha256 of the names and hashes of the files that an index names.
-
-    Raises:
-        ValueError: it names other files than safetensors beside it.
-    """
+    """Return the sha256 of the names and hashes of the files that an index names."""
     index = folder / INDEX
     names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:

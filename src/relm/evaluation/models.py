@@ -125,9 +125,6 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
 
     Args:
         vocabulary_size: that of the tokenizer whose ids it will be given.
-
-    Raises:
-        RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "causal language model"):
@@ -153,11 +150,7 @@ def _open_own(folder: Path, sha256: str, own: Gpt2, execution: Execution) -> Cau
 
 
 def _require_causal_kind(folder: Path) -> None:
-    """Refuse an architecture that is no causal language model.
-
-    Raises:
-        RelmError: `transformers` has the architecture, but not as a causal language model.
-    """
+    """Refuse an architecture that is no causal language model."""
     kind = model_type(folder)
     if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
         return
@@ -182,10 +175,6 @@ def _own_gpt2(folder: Path) -> Gpt2 | None:
 
 
 def require_context(model: CausalModel, context: int) -> None:
-    """Refuse a context that is longer than the model's positions.
-
-    Raises:
-        RelmError: it is.
-    """
+    """Refuse a context that is longer than the model's positions."""
     if context < 1 or (model.positions is not None and context > model.positions):
         raise RelmError(f"{model.folder}: has {model.positions} positions; a context of {context} does not fit")

@@ -79,11 +79,6 @@ def evaluate_multiple_choice(
         options: the format of the file.
         file_sha256: the expected sha256 of the file; None: any.
         limit: score only the first `limit` questions; None: all.
-
-    Raises:
-        RelmError: the file has another sha256, or a line is no question of the format; tokenizer and model do not belong
-            together; the model is a masked one, and the format has no sentences to mask, or the tokenizer no mask token;
-            the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
@@ -164,11 +159,7 @@ def _score_masked(
     options: MultipleChoice,
     execution: Execution,
 ) -> ScoredQuestions:
-    """Score whole sentences by their pseudo-log-likelihood.
-
-    Raises:
-        RelmError: the format has other choices than whole sentences.
-    """
+    """Score whole sentences by their pseudo-log-likelihood."""
     if options.format not in FORMATS_OF_SENTENCES:
         raise RelmError(
             f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
@@ -200,11 +191,7 @@ class ChoiceScores:
 def choice_scores(
     model: CausalModel, questions: Sequence[Question], encoded: Mapping[str, EncodedChoices], batch_tokens: int
 ) -> dict[str, ChoiceScores]:
-    """Return the scores of each way of scoring; all go through the model together, in batches by length.
-
-    Raises:
-        RelmError: a choice has more tokens than the model has positions, or a loss is not finite.
-    """
+    """Return the scores of each way of scoring; all go through the model together, in batches by length."""
     rows = [row for each in encoded.values() for row in each.rows]
     scored = np.concatenate([each.scored for each in encoded.values()])
     sizes = np.fromiter(map(len, rows), dtype=np.int64)

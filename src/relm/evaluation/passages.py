@@ -9,11 +9,7 @@ from relm.formatting import escape_controls
 
 
 def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
-    """Return the passages of a file, one from each line, and the file's sha256.
-
-    Raises:
-        RelmError: the file has another sha256, or a line has no passage of two words.
-    """
+    """Return the passages of a file, one from each line, and the file's sha256."""
     content, found = read_text(file, sha256)
     lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
     return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found

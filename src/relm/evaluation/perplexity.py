@@ -46,9 +46,6 @@ def evaluate_held_out(
         context: tokens of a window.
         execution: device and precision; figures change by rounding at most.
         task: the name of the evaluation in the file.
-
-    Raises:
-        RelmError: model, manifest and context do not fit together, or the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()

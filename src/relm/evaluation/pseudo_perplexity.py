@@ -77,9 +77,6 @@ def evaluate_pseudo_perplexity(
 
     Returns:
         A sentence with figures and rate.
-
-    Raises:
-        RelmError: model and manifest do not fit together, there is nothing to score, or the loss is not finite.
     """
     started, options, execution = perf_counter(), options or PseudoPerplexity(), execution or Execution()
     facts = masked_manifest(manifest)

@@ -59,9 +59,6 @@ def evaluate_random_windows(
         options: the count of batches that are drawn from each split, and the seed.
         execution: device and precision; figures change by rounding at most.
         task: the name of the evaluation in the file.
-
-    Raises:
-        RelmError: model, manifest and context do not fit together, or the loss is not finite.
     """
     started = perf_counter()
     options, execution = options or RandomWindows(), execution or Execution()

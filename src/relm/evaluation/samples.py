@@ -36,9 +36,6 @@ def write_samples(
         output: the JSON file; `text` holds the prompt and the text that the model wrote after it.
         task: the name of the evaluation in the result.
         length: the most tokens after each prompt.
-
-    Raises:
-        RelmError: the model or tokenizer cannot be read, or they do not belong together.
     """
     started = perf_counter()
     writing = Writing(length, seed=options.seed)

@@ -110,11 +110,7 @@ def score(
 
 
 def require_finite(model: CausalModel, nats: Floats) -> None:
-    """Refuse losses that are not finite.
-
-    Raises:
-        RelmError: one is not.
-    """
+    """Refuse losses that are not finite."""
     if not np.isfinite(nats).all():
         raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
 

@@ -62,9 +62,6 @@ def score_groups(
     Args:
         sizes: how many sequences each group has; a group's sequences follow one another.
         batch_tokens, done: as in `score`.
-
-    Raises:
-        RelmError: as `score`.
     """
     lengths = sequences.ends - sequences.starts - 1
     require_context(model, int(lengths.max()))

@@ -52,11 +52,7 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
 
 
 def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[str, int | None]:
-    """Return the ids of the tokens that a tokenizer's settings name, by role; None for a role that they set to null.
-
-    Raises:
-        RelmError: as of `special_tokens`.
-    """
+    """Return the ids of the tokens that a tokenizer's settings name, by role; None for a role that they set to null."""
     folder = settings_folder(tokenizer, model_folder)
     found: dict[str, int | None] = {}
     for path in (folder / name for name in TOKENIZER_SETTINGS) if folder is not None else ():
@@ -67,11 +63,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
 
 
 def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> bool:
-    """Return whether the tokenizer's class has only the special tokens that its settings name.
-
-    Raises:
-        RelmError: the settings are not a JSON object.
-    """
+    """Return whether the tokenizer's class has only the special tokens that its settings name."""
     folder = settings_folder(tokenizer, model_folder)
     return folder is not None and _settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
 
@@ -88,11 +80,7 @@ def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Pa
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file; none if there is no file.
-
-    Raises:
-        RelmError: it is not a JSON object.
-    """
+    """Return the settings in a file; none if there is no file."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise RelmError(f"{path}: is a {type(content).__name__}, expected a JSON object; copy the folder again")
@@ -100,11 +88,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _id_of(value: Any, role: str, path: Path, tokenizer: LoadedTokenizer) -> int | None:
-    """Return the id of a token that is given as its text, or as a mapping with it.
-
-    Raises:
-        RelmError: the tokenizer has no such token.
-    """
+    """Return the id of a token that is given as its text, or as a mapping with it."""
     name = value.get("content") if isinstance(value, dict) else value
     if name is None:
         return None

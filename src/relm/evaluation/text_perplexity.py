@@ -59,10 +59,6 @@ def evaluate_text(
         options: the protocol.
         file_sha256: the expected sha256 of the file; None: any.
         limit: score only the first `limit` windows, or documents if the file is divided into several; None: all.
-
-    Raises:
-        RelmError: the file has another sha256, is empty or not UTF-8; it, the tokenizer, the context and the model do not
-            belong together; the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
@@ -126,9 +122,6 @@ def prepare_text(
     Args:
         limit: prepare only the first `limit` documents, if there are several.
         beginning: the tokens put before each document; None: those that the options choose for the tokenizer by itself.
-
-    Raises:
-        RelmError: as of `beginning_of`.
     """
     beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
@@ -191,11 +184,7 @@ WORDS: dict[str, Callable[[str], int]] = {
 
 
 def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
-    """Return context and stride of the windows for this model.
-
-    Raises:
-        RelmError: the model has fewer positions than the context, or it takes any length and no context is given.
-    """
+    """Return context and stride of the windows for this model."""
     context = options.context or model.positions
     if context is None:
         raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")

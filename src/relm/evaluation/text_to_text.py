@@ -92,11 +92,7 @@ def _have_ended(written: Tensor, end: int) -> Tensor:
 
 
 def _beginning(model: Any, folder: Path) -> dict[str, Any]:
-    """Return the tokens that the decoder begins with, as options of `generate`.
-
-    Raises:
-        ValueError: the configuration names none.
-    """
+    """Return the tokens that the decoder begins with, as options of `generate`."""
     given = model.generation_config
     start = given.decoder_start_token_id
     if start is None:
@@ -111,9 +107,6 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
 
     Args:
         vocabulary_size: that of the tokenizer whose ids it will be given.
-
-    Raises:
-        RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "model from text to text"):
@@ -140,11 +133,7 @@ def _own_t5(folder: Path) -> T5 | None:
 
 
 def require_lengths(model: TextToTextModel, source_length: int, target_length: int) -> None:
-    """Refuse lengths that are longer than the model's positions.
-
-    Raises:
-        RelmError: one of them is.
-    """
+    """Refuse lengths that are longer than the model's positions."""
     longest = max(source_length, target_length)
     if model.positions is not None and longest > model.positions:
         raise RelmError(f"{model.folder}: has {model.positions} positions; {longest} tokens do not fit")

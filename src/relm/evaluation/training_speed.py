@@ -47,9 +47,6 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
         output: the JSON file.
         task: the name of the evaluation.
         made_on: device and topology, for the protocol.
-
-    Raises:
-        RelmError: a log is absent or does not reach its phase's last step.
     """
     seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()
     for phase in phases:
@@ -98,9 +95,6 @@ def evaluate_logs(
         phases: phase -> its length, in order.
         logs: the `train.jsonl` of each phase, in this order.
         trained_on: device and topology, for the protocol.
-
-    Raises:
-        RelmError: there are more or fewer logs than phases, or one does not reach its phase's last step.
     """
     if len(logs) != len(phases):
         raise RelmError(f"--logs names {len(logs)} files; give the train.jsonl of each phase: {', '.join(phases)}")
@@ -126,11 +120,7 @@ def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _rows(phase: LoggedPhase) -> list[dict[str, Any]]:
-    """Return all rows of a phase's log.
-
-    Raises:
-        RelmError: the log cannot be read, or does not end at the phase's last step.
-    """
+    """Return all rows of a phase's log."""
     try:
         lines = phase.log.read_text(encoding="utf-8").splitlines()
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]

@@ -25,9 +25,6 @@ def count_devices(execution: Execution, programs: Path) -> int:
     Args:
         execution: the device.
         programs: folder where a TPU keeps its programs; once it is open, it keeps them nowhere else.
-
-    Raises:
-        RelmError: the device is absent, or has several hosts.
     """
     if not DEVICES[execution.device].fine_tuning_tokens:
         return 1
@@ -78,9 +75,6 @@ def require_even_batches(options: FineTuning, micro_batch_size: int | None, devi
         micro_batch_size: sequences of a forward pass; None: the whole batch.
         devices: the count of devices.
         device: their name.
-
-    Raises:
-        RelmError: they cannot; names the option.
     """
     for option, size in (("--batch-size", options.batch_size), ("--micro-batch-size", micro_batch_size or devices)):
         if size % devices:

@@ -22,11 +22,7 @@ OPTION = "--pipeline"
 
 
 def require_pipeline(execution: Execution, options: FineTuning) -> None:
-    """Raise unless a device with IPUs has a pipeline that can fine-tune, and another device none.
-
-    Raises:
-        RelmError: it is not so; names the option and the key.
-    """
+    """Raise unless a device with IPUs has a pipeline that can fine-tune, and another device none."""
     pipeline, device = execution.pipeline, execution.device
     if not DEVICES[device].pipelined:
         if pipeline is not None:
@@ -46,11 +42,7 @@ def require_pipeline(execution: Execution, options: FineTuning) -> None:
 
 
 def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
-    """Raise unless the keys of a pipeline go with fine-tuning, and its micro-batches with the batch.
-
-    Raises:
-        RelmError: one does not.
-    """
+    """Raise unless the keys of a pipeline go with fine-tuning, and its micro-batches with the batch."""
     if pipeline.instances > 1:
         raise RelmError(
             f"{OPTION}: instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many "
@@ -80,11 +72,7 @@ def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
 
 
 def require_layers(pipeline: Pipeline, layers: int, folder: Path) -> None:
-    """Raise unless a pipeline has the layers of a model.
-
-    Raises:
-        RelmError: it has others.
-    """
+    """Raise unless a pipeline has the layers of a model."""
     if (found := sum(pipeline.layers_per_ipu)) != layers:
         raise RelmError(f"{OPTION}: layers_per_ipu has {found} layers, but {folder} has {layers}; make the sum equal")
 

@@ -27,9 +27,6 @@ def pipeline_schedule(stages: int, micro_batches: int) -> Iterator[Work]:
     Args:
         stages: the count of forward stages.
         micro_batches: the count of micro-batches of the update.
-
-    Raises:
-        ValueError: fewer micro-batches than pipeline stages, which PopART refuses.
     """
     pipeline_stages = 2 * stages - 1
     if micro_batches < pipeline_stages:
