@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from relm.evaluation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.execution import Execution
-from relm.evaluation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.continuation import Continuer, TransformersContinuer
+from relm.evaluation.generation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.sampling import Sampling, random_stream
+from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnCausalModel
-from relm.evaluation.sampling import Sampling, random_stream
-from relm.evaluation.stop import Stop
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 

@@ -32,11 +32,11 @@ Pairs = list[tuple[str, list[str]]]
 
 def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
     from relm.evaluation.beginning import added_tokens, prefix_token
-    from relm.evaluation.choice_formats import ChoicePrompt, Question
-    from relm.evaluation.choice_tokens import ChoiceEncoder
+    from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
+    from relm.evaluation.choices.choice_tokens import ChoiceEncoder
+    from relm.evaluation.choices.multiple_choice import choice_scores
     from relm.evaluation.execution import Execution
     from relm.evaluation.models import load_causal
-    from relm.evaluation.multiple_choice import choice_scores
     from relm.examples.tokenizers import load_tokenizer
     from relm.recipes.devices import DEVICES
 
@@ -130,7 +130,7 @@ def prepare(folder: Path, a: argparse.Namespace) -> dict[str, Any]:
 
     import torch
 
-    from relm.evaluation.choice_formats import read_questions
+    from relm.evaluation.choices.choice_formats import read_questions
     from relm.examples.tokenizers import load_tokenizer
     from relm.models.gpt2 import Gpt2, Gpt2Config
     from relm.training.export import write_model

@@ -17,8 +17,8 @@ from question_files import SAMPLE
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.tuning import evaluate_tuning
+from relm.evaluation.fine_tuning.seeds import TuningRun
+from relm.evaluation.fine_tuning.tuning import evaluate_tuning
 from relm.examples.builders import open_examples
 from relm.examples.contract import numbers_at
 from relm.models.bert_configuration import BertConfig

@@ -21,11 +21,11 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
-from relm.evaluation.harness import tokenizer_folder
-from relm.evaluation.harness_tokenizer import choose_tokenizer
+from relm.evaluation.generation.samples import write_samples
+from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
+from relm.evaluation.harness.tasks import tokenizer_folder
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
 from relm.evaluation.models import load_causal
-from relm.evaluation.samples import write_samples
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents

@@ -13,13 +13,13 @@ from harness_tasks import PROSE, small_model, small_tokenizer
 from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
 from relm.cli import main
 from relm.errors import RelmError
+from relm.evaluation.diacritics.text_to_text import load_text_to_text
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Writer
-from relm.evaluation.harness import evaluate_harness
+from relm.evaluation.generation.samples import write_samples
+from relm.evaluation.generation.texts import Writer
+from relm.evaluation.harness.tasks import evaluate_harness
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
-from relm.evaluation.samples import write_samples
-from relm.evaluation.text_to_text import load_text_to_text
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluations import Samples

@@ -11,11 +11,11 @@ from tokenizer_forms import legacy_sentencepiece
 
 from harness_tasks import ask_harness, harness_python, passages, small_model, small_tokenizer, write_task
 from relm.evaluation.beginning import added_tokens, prefix_token
-from relm.evaluation.choice_formats import read_questions
-from relm.evaluation.choice_tokens import ChoiceEncoder
+from relm.evaluation.choices.choice_formats import read_questions
+from relm.evaluation.choices.choice_tokens import ChoiceEncoder
+from relm.evaluation.choices.multiple_choice import choice_scores, evaluate_multiple_choice
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
-from relm.evaluation.multiple_choice import choice_scores, evaluate_multiple_choice
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.protocol_options import MultipleChoice
 

@@ -10,7 +10,7 @@ from published_texts import unpacked
 from glue_files import EXAMPLES, write_parquet
 from relm.cli import main
 from relm.errors import RelmError
-from relm.evaluation.choice_formats import READERS
+from relm.evaluation.choices.choice_formats import READERS
 from relm.evaluation.contamination import count_contamination, find_passage
 from relm.evaluation.evaluated_items import Item, read_items
 from relm.examples import overlap

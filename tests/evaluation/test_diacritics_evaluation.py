@@ -11,14 +11,14 @@ from transformers import T5ForConditionalGeneration
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.evaluation import diacritics_baselines
-from relm.evaluation.diacritics import WORKED_EXAMPLES, evaluate_diacritics
-from relm.evaluation.diacritics_baselines import Training, count_training_forms
-from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts
+from relm.evaluation.diacritics import diacritics_baselines
+from relm.evaluation.diacritics.diacritics_baselines import Training, count_training_forms
+from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts
+from relm.evaluation.diacritics.restoration import halves
+from relm.evaluation.diacritics.restored_texts import WORKED_EXAMPLES, evaluate_diacritics
 from relm.evaluation.execution import Execution
-from relm.evaluation.restoration import halves
+from relm.evaluation.fine_tuning.table_texts import BLOCK, Texts
 from relm.evaluation.result import Result
-from relm.evaluation.table_texts import BLOCK, Texts
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.manifest import write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq

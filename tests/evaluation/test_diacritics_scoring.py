@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import relm.evaluation.diacritics_scoring as scoring
-from relm.evaluation.diacritics import WORKED_EXAMPLES
-from relm.evaluation.diacritics_baselines import Forms, collect_forms, count_forms
-from relm.evaluation.diacritics_scoring import RestorationCounts, align_words, compare_texts, letters_of, plain, words_of
+import relm.evaluation.diacritics.diacritics_scoring as scoring
+from relm.evaluation.diacritics.diacritics_baselines import Forms, collect_forms, count_forms
+from relm.evaluation.diacritics.diacritics_scoring import (
+    RestorationCounts,
+    align_words,
+    compare_texts,
+    letters_of,
+    plain,
+    words_of,
+)
+from relm.evaluation.diacritics.restored_texts import WORKED_EXAMPLES
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 
 ROMANIAN = "AaĂăÂâÎîȘșȚțTtBb -.,2S"

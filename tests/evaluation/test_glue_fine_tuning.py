@@ -17,9 +17,9 @@ from glue_files import EXAMPLES, write_parquet
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun
-from relm.evaluation.glue import OBJECTIVES
-from relm.evaluation.glue_scoring import METRICS
+from relm.evaluation.fine_tuning.glue import OBJECTIVES
+from relm.evaluation.fine_tuning.glue_scoring import METRICS
+from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.examples.builders import open_examples
 from relm.examples.glue import TASKS
 from relm.models.bert_classification import BertForClassification

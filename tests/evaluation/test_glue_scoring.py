@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.evaluation.glue_scoring import METRICS, mean_ranks, score_predictions
+from relm.evaluation.fine_tuning.glue_scoring import METRICS, mean_ranks, score_predictions
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).resolve().parents[1] / "oracles" / "goldens" / "glue_scores.json").read_text(encoding="utf-8")

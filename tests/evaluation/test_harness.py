@@ -15,7 +15,8 @@ from harness_tasks import harness_python, own_tasks, passages, small_model, smal
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.harness import (
+from relm.evaluation.harness.harness_run import list_data_files, own_task_files, run_harness
+from relm.evaluation.harness.tasks import (
     batch_size,
     build_result,
     describe_protocol,
@@ -24,7 +25,6 @@ from relm.evaluation.harness import (
     select_figures,
     tokenizer_folder,
 )
-from relm.evaluation.harness_run import list_data_files, own_task_files, run_harness
 from relm.evaluation.model_folder import weights_sha256
 from relm.evaluation.text_perplexity import split_pages
 
@@ -362,7 +362,7 @@ def test_the_harness_ends_with_its_parent_process(tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\necho waiting $$ >&2\nexec sleep 60\n")
     (tmp_path / "python").chmod(0o755)
     program = (
-        "from pathlib import Path\nfrom relm.evaluation.harness_run import run_harness\n"
+        "from pathlib import Path\nfrom relm.evaluation.harness.harness_run import run_harness\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "run_harness({'tasks': ['a'], 'model_args': {}}, folder, 1, None, folder / 'python')\n"
     )

@@ -15,8 +15,8 @@ from harness_tasks import PROSE, harness_python, own_tasks, passages, small_mode
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.harness import evaluate_harness
-from relm.evaluation.harness_tokenizer import TEXTS, choose_tokenizer
+from relm.evaluation.harness.harness_tokenizer import TEXTS, choose_tokenizer
+from relm.evaluation.harness.tasks import evaluate_harness
 from relm.evaluation.lambada import evaluate_lambada
 from relm.examples.tokenizer_models import characters
 from relm.recipes.protocol_options import Lambada

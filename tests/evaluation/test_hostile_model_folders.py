@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, saved, windows
 
 from relm.errors import RelmError
+from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.evaluation.shared_prefixes import score_groups
 
 LONGROPE = {
     "original_max_position_embeddings": 8,

@@ -13,10 +13,10 @@ from harness_tasks import PROSE, passages, small_model, small_tokenizer
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, prefix_token
+from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.evaluated_text import encode_texts, lacking_characters
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
-from relm.evaluation.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity

@@ -15,13 +15,13 @@ from uncached_texts import ALL, GREEDY, PENALISED, uncached
 from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Writer, Writing
-from relm.evaluation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.sampling import Sampling, random_stream
+from relm.evaluation.generation.stop import Stop
+from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import load_causal
-from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.evaluation.stop import Stop
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.devices import find_evaluation_device, list_inference_devices
 

@@ -12,7 +12,7 @@ import pytest
 from forked_workers import start_forked
 from relm.devices.ipu import worker_process
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun
+from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.recipes.pipeline import Pipeline
 from tiny_encoders import TINY, TINY_ROBERTA

@@ -16,12 +16,12 @@ from relm.cli import main
 from relm.devices.ipu.worker_process import INTERPRETER
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Prompt, Writer, Writing
-from relm.evaluation.ipu_continuation import IpuContinuer, draw_noise, rule_of
+from relm.evaluation.generation.ipu_continuation import IpuContinuer, draw_noise, rule_of
+from relm.evaluation.generation.sampling import Sampling, random_stream
+from relm.evaluation.generation.stop import Stop
+from relm.evaluation.generation.texts import Prompt, Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
 from relm.evaluation.models import load_causal
-from relm.evaluation.sampling import Sampling, random_stream
-from relm.evaluation.stop import Stop
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 

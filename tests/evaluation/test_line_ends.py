@@ -13,7 +13,7 @@ from choice_files import ROWS, write_lines
 from harness_tasks import small_model, small_tokenizer
 from question_files import made_file
 from relm.artifact import read_json
-from relm.evaluation.choice_formats import read_questions
+from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
 from relm.evaluation.execution import Execution
 from relm.evaluation.passages import read_passages

@@ -8,9 +8,9 @@ import torch
 from llama_form import BOS, EOS, llama_tokenizer
 
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Writer, Writing
+from relm.evaluation.generation.sampling import Sampling
+from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.models import load_causal
-from relm.evaluation.sampling import Sampling
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig

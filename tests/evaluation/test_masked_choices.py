@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from harness_tasks import small_model, small_tokenizer
 from relm.artifact import read_json
 from relm.errors import RelmError
-from relm.evaluation.choice_formats import read_questions
+from relm.evaluation.choices.choice_formats import read_questions
+from relm.evaluation.choices.masked_choices import only_pseudo_log_likelihood, sentence_scores
+from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.execution import Execution
-from relm.evaluation.masked_choices import only_pseudo_log_likelihood, sentence_scores
 from relm.evaluation.masked_models import OwnMaskedModel, is_masked, load_masked
-from relm.evaluation.multiple_choice import evaluate_multiple_choice
 from relm.examples.tokenizer_models import wordpiece
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.protocol_options import MultipleChoice

@@ -15,11 +15,9 @@ from harness_tasks import small_model, small_tokenizer
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, prefix_token
-from relm.evaluation.choice_formats import ChoicePrompt, Question, read_question, read_questions, without_marks
-from relm.evaluation.choice_tokens import ChoiceEncoder
-from relm.evaluation.execution import Execution
-from relm.evaluation.models import load_causal
-from relm.evaluation.multiple_choice import (
+from relm.evaluation.choices.choice_formats import ChoicePrompt, Question, read_question, read_questions, without_marks
+from relm.evaluation.choices.choice_tokens import ChoiceEncoder
+from relm.evaluation.choices.multiple_choice import (
     ChoiceScores,
     accuracy,
     choice_scores,
@@ -27,6 +25,8 @@ from relm.evaluation.multiple_choice import (
     evaluate_multiple_choice,
     figures,
 )
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import load_causal
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.protocol_options import MultipleChoice
 

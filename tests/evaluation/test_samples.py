@@ -8,8 +8,8 @@ import torch
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.samples import PROMPTS, write_samples
-from relm.evaluation.sampling import random_stream
+from relm.evaluation.generation.samples import PROMPTS, write_samples
+from relm.evaluation.generation.sampling import random_stream
 from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2
 from relm.recipes.evaluations import Samples

@@ -10,10 +10,10 @@ import transformers as hf
 from llama_form import llama_folder
 
 from harness_tasks import small_model, small_tokenizer
+from relm.evaluation.choices.shared_prefixes import _forks, score_groups
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import BranchingModel, CausalModel, load_causal
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.evaluation.shared_prefixes import _forks, score_groups
 
 ONE_THREAD = Execution(threads=1)
 # Three groups: four choices after a context, one of them scored within what all share; nothing in common; one sequence alone.

@@ -13,8 +13,8 @@ from uncached_texts import GREEDY, uncached
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Writer, Writing
-from relm.evaluation.samples import write_samples
+from relm.evaluation.generation.samples import write_samples
+from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.special_tokens import SpecialTokens, special_tokens
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.evaluations import Samples

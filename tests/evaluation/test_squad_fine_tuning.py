@@ -12,7 +12,7 @@ from transformers import BertForQuestionAnswering
 
 from question_files import SAMPLE, misplaced_file
 from relm.errors import RelmError
-from relm.evaluation.fine_tuning import TuningRun
+from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad
 from relm.training.interruption import Preempted, ends_when_asked, run_lock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relm.evaluation.squad_scoring import is_exact, normalised, score_answers, word_f1
+from relm.evaluation.fine_tuning.squad_scoring import is_exact, normalised, score_answers, word_f1
 from relm.examples.squad import MarkedAnswer, SpanQuestion
 
 

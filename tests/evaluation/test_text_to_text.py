@@ -18,13 +18,13 @@ from transformers import (
 from transformers import T5Config as TheirT5Config
 
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
-from relm.evaluation.text_to_text import (
+from relm.evaluation.diacritics.text_to_text import (
     TextToTextModel,
     load_text_to_text,
     require_lengths,
     write_texts,
 )
+from relm.evaluation.execution import Execution
 from relm.examples.columns import Ragged
 from relm.models.t5 import T5, T5Config
 

@@ -14,10 +14,10 @@ from test_masked_choices import save_tokenizer
 
 from harness_tasks import PROSE, passages, small_model, small_tokenizer
 from relm.artifact import read_json
+from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
+from relm.evaluation.choices.ties import ROUNDING, split_ties
 from relm.evaluation.execution import Execution
-from relm.evaluation.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.result import describe_ties, tied_share
-from relm.evaluation.ties import ROUNDING, split_ties
 from relm.recipes.expectations import Expectation
 from relm.recipes.protocol_options import MultipleChoice
 from relm.reporting.figures import measured_task

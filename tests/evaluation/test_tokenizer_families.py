@@ -19,12 +19,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from harness_tasks import PROSE, harness_python, passages
 from relm.artifact import read_json
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
-from relm.evaluation.choice_formats import ChoicePrompt, Question
-from relm.evaluation.choice_tokens import ChoiceEncoder
+from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
+from relm.evaluation.choices.choice_tokens import ChoiceEncoder
+from relm.evaluation.choices.multiple_choice import choice_scores
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import lambada_scores, tokenise_passages
 from relm.evaluation.models import load_causal
-from relm.evaluation.multiple_choice import choice_scores
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import prepare_text
 from relm.evaluation.windows import windows_of_documents

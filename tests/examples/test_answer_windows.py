@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models
 from question_files import FILES, PARAGRAPHS, made_file, sample_file
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.evaluation.answer_choice import SearchLimits, rank_answers
-from relm.evaluation.answer_text import answer_text
-from relm.evaluation.squad_scoring import score_answers
+from relm.evaluation.fine_tuning.answer_choice import SearchLimits, rank_answers
+from relm.evaluation.fine_tuning.answer_text import answer_text
+from relm.evaluation.fine_tuning.squad_scoring import score_answers
 from relm.examples.answer_windows import (
     AnswerWindows,
     Windowed,

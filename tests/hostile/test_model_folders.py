@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from relm.corpus.pickled_weights import convert_weights
 from relm.errors import RelmError
+from relm.evaluation.diacritics.text_to_text import load_text_to_text
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
-from relm.evaluation.text_to_text import load_text_to_text
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2

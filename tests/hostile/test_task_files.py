@@ -7,7 +7,7 @@ import pytest
 
 from harness_tasks import harness_python, small_model, small_tokenizer
 from relm.cli import main
-from relm.evaluation import harness_run
+from relm.evaluation.harness import harness_run
 from small_project import Commands
 
 SURFACE = "task files of the harness"

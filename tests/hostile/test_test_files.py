@@ -13,8 +13,8 @@ import pytest
 
 from relm.corpus import published_rows
 from relm.errors import RelmError
-from relm.evaluation import choice_formats
-from relm.evaluation.choice_formats import read_questions
+from relm.evaluation.choices import choice_formats
+from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
 from relm.evaluation.passages import read_passages
 from relm.examples.glue import parse_glue

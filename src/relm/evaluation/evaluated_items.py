@@ -6,7 +6,7 @@ from pathlib import Path
 from relm.corpus.parquet_content import parse_parquet
 from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
-from relm.evaluation.choice_formats import READERS, Question, read_questions
+from relm.evaluation.choices.choice_formats import READERS, Question, read_questions
 from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_text
 from relm.evaluation.passages import read_passages
 

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
-from relm.evaluation.branched_rows import BranchedRows
+from relm.evaluation.choices.branched_rows import BranchedRows
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from relm.devices.ipu.decoding import TokenRule
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
+from relm.evaluation.generation.sampling import NOT_FINITE
 from relm.evaluation.ipu_worker import open_worker, read_layers
-from relm.evaluation.sampling import NOT_FINITE
 from relm.models.gpt2 import Gpt2
 
 # A program takes prompts of up to a multiple of this, the default of Graphcore's --input-len: a longer prompt need not be

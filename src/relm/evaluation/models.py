@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.branched_rows import BranchedRows, hidden_of_branches
+from relm.evaluation.choices.branched_rows import BranchedRows, hidden_of_branches
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.last_layer import hidden_at

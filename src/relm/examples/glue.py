@@ -29,7 +29,7 @@ class GlueTask:
     classes: tuple[str, ...]
     """Names of the classes by number; empty: the label is a score from 0 to 5."""
     metrics: tuple[str, ...]
-    """Figures that the paper reports of the task, names of `relm.evaluation.glue_scoring.METRICS`."""
+    """Figures that the paper reports of the task, names of `relm.evaluation.fine_tuning.glue_scoring.METRICS`."""
     tsv: tuple[str, ...]
     """Columns of the texts and of the label in the original release."""
     tsv_header: tuple[str, ...] | None = None

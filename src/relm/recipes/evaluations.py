@@ -234,7 +234,7 @@ _declare(
     EvaluationDeclaration(
         name="samples",
         summary="let the model write a few texts",
-        run="relm.evaluation.samples:write_samples",
+        run="relm.evaluation.generation.samples:write_samples",
         inputs=("tokenizer",),
         options=Samples,
         of_trained_weights_alone=True,
@@ -268,7 +268,7 @@ _declare(
     EvaluationDeclaration(
         name="diacritics",
         summary="the accuracy of restored diacritics: by character, word and ambiguous word, beside two baselines",
-        run="relm.evaluation.diacritics:evaluate_diacritics",
+        run="relm.evaluation.diacritics.restored_texts:evaluate_diacritics",
         objectives=("seq2seq",),
         inputs=("manifest", "tokenizer"),
         facts=("phase", "language"),
@@ -313,7 +313,7 @@ _declare(
     EvaluationDeclaration(
         name="multiple_choice",
         summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval, llm.c and BabyLM score them",
-        run="relm.evaluation.multiple_choice:evaluate_multiple_choice",
+        run="relm.evaluation.choices.multiple_choice:evaluate_multiple_choice",
         objectives=("causal", "masked"),
         inputs=("file", "tokenizer"),
         options=MultipleChoice,
@@ -324,7 +324,7 @@ _declare(
     EvaluationDeclaration(
         name="squad",
         summary="fine-tune a BERT or RoBERTa on SQuAD 1.1 with several seeds, and score its answers: exact match and F1",
-        run="relm.evaluation.tuning:evaluate_tuning",
+        run="relm.evaluation.fine_tuning.tuning:evaluate_tuning",
         objectives=("masked",),
         inputs=("training_file", "file", "tokenizer"),
         options=Squad,
@@ -336,7 +336,7 @@ _declare(
     EvaluationDeclaration(
         name="glue",
         summary="fine-tune a BERT or RoBERTa on a task of GLUE with several seeds, and score its classes or scores",
-        run="relm.evaluation.tuning:evaluate_tuning",
+        run="relm.evaluation.fine_tuning.tuning:evaluate_tuning",
         objectives=("masked",),
         inputs=("training_file", "file", "tokenizer"),
         optional_inputs=("mismatched_file",),
@@ -349,7 +349,7 @@ _declare(
     EvaluationDeclaration(
         name="lm_eval",
         summary="any task of the language-model evaluation harness, in an environment of its own (make harness)",
-        run="relm.evaluation.harness:evaluate_harness",
+        run="relm.evaluation.harness.tasks:evaluate_harness",
         inputs=("task_folder", "tokenizer"),
         facts=("harness_task", "task_files"),
         takes_limit=True,

@@ -31,7 +31,7 @@ def tuning_job(a: Arguments, section: type[FineTuning]) -> Job:
     execution, mismatched = _execution(a, options), getattr(a, "mismatched", None)
 
     def run() -> str:
-        from relm.evaluation.tuning import evaluate_tuning
+        from relm.evaluation.fine_tuning.tuning import evaluate_tuning
 
         return evaluate_tuning(
             folder,
@@ -64,7 +64,7 @@ def _execution(a: Arguments, options: FineTuning) -> Any:
 
 def _tuning_run(a: Arguments) -> Any:
     """Return how a command has the training executed, a `TuningRun`."""
-    from relm.evaluation.fine_tuning import TuningRun
+    from relm.evaluation.fine_tuning.seeds import TuningRun
 
     return TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)
 

@@ -14,9 +14,9 @@ from relm.steps.evaluation import (
 
 
 def generate_job(a: Arguments) -> Job:
-    from relm.evaluation.generate import run_generate
-    from relm.evaluation.generation import Writing
-    from relm.evaluation.sampling import Sampling
+    from relm.evaluation.generation.generate import run_generate
+    from relm.evaluation.generation.sampling import Sampling
+    from relm.evaluation.generation.texts import Writing
 
     if a.prompt and a.file is not None:
         raise RelmError("generate: give either --prompt or --file")

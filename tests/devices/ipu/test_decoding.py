@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule, choose, repeat_on_host
-from relm.evaluation.ipu_continuation import rule_of
-from relm.evaluation.sampling import Sampling, logits_processors
+from relm.evaluation.generation.ipu_continuation import rule_of
+from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 VOCABULARY = 12

@@ -12,7 +12,7 @@ import pytest
 from as_tpu import behave_as_tpu
 
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TuningRun
+from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from small_pci import pci_bus
 from tiny_encoders import TINY, TINY_ROBERTA

@@ -21,7 +21,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 class TokenRule(NamedTuple):
-    """The choice of each next token, in the order of `relm.evaluation.sampling.Sampling`; JSON on the way to the worker."""
+    """The choice of each next token, as in `relm.evaluation.generation.sampling.Sampling`; JSON on the way to the worker."""
 
     top_k: int
     """Count of the likeliest tokens that may be drawn; 1: always the likeliest."""

@@ -1,8 +1,8 @@
 """Losses of groups of sequences that begin alike, such as a question's context before each of its choices.
 
 The tokens with which all sequences of a group begin go through the model once, in one row with what follows them in each
-(`relm.evaluation.branched_rows`); where a token is scored in several sequences after the same tokens, its logits are computed
-once too.
+(`relm.evaluation.choices.branched_rows`); where a token is scored in several sequences after the same tokens, its logits are
+computed once too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from relm.evaluation.branched_rows import PADDING, SHARED, BranchedRows
+from relm.evaluation.choices.branched_rows import PADDING, SHARED, BranchedRows
 from relm.evaluation.models import BranchingModel, CausalModel, require_context
 from relm.evaluation.scoring import (
     Flags,

@@ -10,8 +10,8 @@ import torch
 
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
+from relm.evaluation.fine_tuning.tuning_batches import ScoredBatches
 from relm.evaluation.ipu_worker import open_worker
-from relm.evaluation.tuning_batches import ScoredBatches
 from relm.examples.contract import Batch
 from relm.models.bert_model import EncoderModel
 from relm.recipes.devices import DEVICES

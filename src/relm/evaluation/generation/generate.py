@@ -11,7 +11,7 @@ from pathlib import Path
 from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import BatchTime, Prompt, Writer, Writing, Written, describe_times
+from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
 from relm.progress import ProgressBar
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import perf_counter
 
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation import Prompt, Writer, Writing
+from relm.evaluation.generation.texts import Prompt, Writer, Writing
 from relm.evaluation.result import Result, Sample
 from relm.progress import ProgressBar
 from relm.recipes.evaluations import Samples

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.corpus.workers import ordered_map
-from relm.evaluation.diacritics_scoring import WORD, letters_of, plain
-from relm.evaluation.table_texts import Texts
+from relm.evaluation.diacritics.diacritics_scoring import WORD, letters_of, plain
+from relm.evaluation.fine_tuning.table_texts import Texts
 from relm.examples.diacritics import without_diacritics
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import loaded_as

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relm.evaluation.text_to_text import TextToTextModel, write_texts
+from relm.evaluation.diacritics.text_to_text import TextToTextModel, write_texts
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Ragged
 from relm.examples.diacritics import with_standard_letters

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.choice_formats import ChoicePrompt, Question
+from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
 from relm.evaluation.evaluated_text import encode_texts
 from relm.examples.tokenizers import LoadedTokenizer
 

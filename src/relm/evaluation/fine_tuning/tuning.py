@@ -7,17 +7,17 @@ import numpy as np
 
 from relm.evaluation.evaluated_text import read_content
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import TunedTask, TuningRun, read_encoder, tune_and_score
+from relm.evaluation.fine_tuning.seeds import TunedTask, TuningRun, read_encoder, tune_and_score
+from relm.evaluation.fine_tuning.tuning_pipeline import require_pipeline
 from relm.evaluation.result import Result
-from relm.evaluation.tuning_pipeline import require_pipeline
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.declaration import load
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.training.interruption import ends_when_asked
 
 TASKS: dict[type[FineTuning], str] = {
-    Squad: "relm.evaluation.squad:SquadTask",
-    Glue: "relm.evaluation.glue:GlueTuning",
+    Squad: "relm.evaluation.fine_tuning.squad:SquadTask",
+    Glue: "relm.evaluation.fine_tuning.glue:GlueTuning",
 }
 """Options of a task -> the class of the task."""
 MISMATCHED = "_mismatched"

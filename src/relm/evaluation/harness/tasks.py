@@ -19,8 +19,8 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.execution import Execution
-from relm.evaluation.harness_run import run_harness
-from relm.evaluation.harness_tokenizer import choose_tokenizer
+from relm.evaluation.harness.harness_run import run_harness
+from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
 from relm.evaluation.model_checks import require_vocabulary
 from relm.evaluation.model_folder import readable, weights_sha256
 from relm.evaluation.result import Result

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.evaluation.answer_text import answer_text
+from relm.evaluation.fine_tuning.answer_text import answer_text
 from relm.examples.answer_windows import AnswerWindows, AskedQuestion
 from relm.examples.tokenizers import LoadedTokenizer
 

@@ -15,8 +15,8 @@ import torch
 
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import compute_logits
-from relm.evaluation.glue_scoring import score_predictions
+from relm.evaluation.fine_tuning.glue_scoring import score_predictions
+from relm.evaluation.fine_tuning.seeds import compute_logits
 from relm.examples.classification import write_labelled_table
 from relm.examples.glue import TASKS, LabelledTexts, parse_glue
 from relm.examples.text_pairs import encode_pairs

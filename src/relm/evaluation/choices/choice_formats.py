@@ -6,7 +6,7 @@ A line becomes one prompt for each published way of scoring it, under that way's
   too, where the context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
 - babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged; masked models score
-  the same sentences (`relm.evaluation.masked_choices`).
+  the same sentences (`relm.evaluation.choices.masked_choices`).
 """
 
 import io

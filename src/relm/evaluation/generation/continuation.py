@@ -10,9 +10,9 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel
+from relm.evaluation.generation.sampling import Sampling, logits_processors
+from relm.evaluation.generation.stop import Stop
 from relm.evaluation.models import CausalModel, OwnCausalModel
-from relm.evaluation.sampling import Sampling, logits_processors
-from relm.evaluation.stop import Stop
 from relm.evaluation.transformers_form import as_transformers
 
 Texts = Sequence[Sequence[int]]

@@ -24,18 +24,18 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
-from relm.evaluation.choice_formats import Question, read_questions
-from relm.evaluation.choice_tokens import ChoiceEncoder, EncodedChoices
+from relm.evaluation.choices.choice_formats import Question, read_questions
+from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
+from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, require_mask, sentence_scores
+from relm.evaluation.choices.shared_prefixes import score_groups
+from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
+from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import Execution
-from relm.evaluation.masked_choices import WAY, only_pseudo_log_likelihood, require_mask, sentence_scores
 from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result, describe_ties
 from relm.evaluation.scoring import ScoredSequences
-from relm.evaluation.shared_prefixes import score_groups
-from relm.evaluation.ties import DESCRIPTION as NEAR_TIES
-from relm.evaluation.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.examples.tokenizers import LoadedTokenizer
 from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import tokens_around
-from relm.evaluation.choice_formats import Question
+from relm.evaluation.choices.choice_formats import Question
 from relm.evaluation.evaluated_text import encode_texts
 from relm.evaluation.masked_models import MaskedModel
 from relm.evaluation.masked_scoring import Floats, Integers, score_masked

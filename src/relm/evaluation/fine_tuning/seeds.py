@@ -20,15 +20,15 @@ from safetensors import SafetensorError
 from relm.artifact import canonical_json, checked_sidecar, read_sealed, read_sidecar, seal, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.model_folder import readable, weights_sha256
-from relm.evaluation.tuning_batches import (
+from relm.evaluation.fine_tuning.tuning_batches import (
     ScoredBatches,
     count_devices,
     fitting_micro_batch,
     require_even_batches,
     tokens_at_once,
 )
-from relm.evaluation.tuning_pipeline import compute_ipu_logits, require_layers
+from relm.evaluation.fine_tuning.tuning_pipeline import compute_ipu_logits, require_layers
+from relm.evaluation.model_folder import readable, weights_sha256
 from relm.examples.contract import Batch
 from relm.examples.manifest import write_manifest
 from relm.models.bert_configuration import BertConfig

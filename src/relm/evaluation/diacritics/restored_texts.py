@@ -1,7 +1,7 @@
 """Evaluation of a model that restores the diacritics of held-out texts, beside two baselines that need no model.
 
 The texts are the targets of the held-out table, so training and evaluation have the same definition of a text, and the
-manifest's sha256 fixes all that is read. `relm.evaluation.diacritics_scoring` compares two texts.
+manifest's sha256 fixes all that is read. `relm.evaluation.diacritics.diacritics_scoring` compares two texts.
 """
 
 from collections import Counter
@@ -11,13 +11,13 @@ from time import perf_counter
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.diacritics_baselines import Forms, Training, count_training_forms
-from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
+from relm.evaluation.diacritics.diacritics_baselines import Forms, Training, count_training_forms
+from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
+from relm.evaluation.diacritics.restoration import Restored, Restorer
+from relm.evaluation.diacritics.text_to_text import load_text_to_text, require_lengths
 from relm.evaluation.execution import Execution
-from relm.evaluation.restoration import Restored, Restorer
+from relm.evaluation.fine_tuning.table_texts import UNKNOWN, Texts
 from relm.evaluation.result import Result, Sample
-from relm.evaluation.table_texts import UNKNOWN, Texts
-from relm.evaluation.text_to_text import load_text_to_text, require_lengths
 from relm.examples.builders import open_examples
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
-from relm.evaluation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.execution import Execution
-from relm.evaluation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.continuation import Continuer, TransformersContinuer
+from relm.evaluation.generation.ipu_continuation import IpuContinuer
+from relm.evaluation.generation.sampling import Sampling, random_stream
+from relm.evaluation.generation.stop import Ending, Stop
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnCausalModel, load_causal
-from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.special_tokens import special_tokens
-from relm.evaluation.stop import Ending, Stop
 from relm.examples.tokenizers import load_tokenizer
 
 

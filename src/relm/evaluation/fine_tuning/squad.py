@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 
 from relm.errors import RelmError
-from relm.evaluation.answer_choice import SearchLimits, rank_answers
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning import compute_logits
-from relm.evaluation.squad_scoring import score_answers
+from relm.evaluation.fine_tuning.answer_choice import SearchLimits, rank_answers
+from relm.evaluation.fine_tuning.seeds import compute_logits
+from relm.evaluation.fine_tuning.squad_scoring import score_answers
 from relm.examples.answer_windows import Windowed, WindowLengths, window_questions
 from relm.examples.spans import write_span_table
 from relm.examples.squad import first_questions, parse_squad

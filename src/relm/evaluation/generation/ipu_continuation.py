@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import TokenRule
-from relm.evaluation.continuation import Texts, continue_windows
+from relm.evaluation.generation.continuation import Texts, continue_windows
+from relm.evaluation.generation.sampling import Sampling, logits_processors
+from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
-from relm.evaluation.sampling import Sampling, logits_processors
-from relm.evaluation.stop import Stop
 
 log = logging.getLogger(__name__)
 
 
 class IpuContinuer:
-    """A model on IPUs; fulfils `relm.evaluation.continuation.Continuer`."""
+    """A model on IPUs; fulfils `relm.evaluation.generation.continuation.Continuer`."""
 
     pads = True
 
