@@ -78,7 +78,13 @@ class Operations(NamedTuple):
 
     @property
     def model(self) -> int:
-        """Return the operations that the model requires, by which utilisation is defined (PaLM, appendix B)."""
+        """Return the operations that the model requires, by which utilisation is defined: forward and backward pass.
+
+        For a GPT-2 of N parameters without positions, biases and normalisation, with n layers, width h and B sequences of L
+        tokens, these are ``B * L * (6 * N + 12 * n * h * L)``, as in PaLM, appendix B, with h for its heads times their size,
+        and ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, as in Narayanan et al., appendix A. The whole
+        matrix of attention scores counts, including the causally masked half, as in both.
+        """
         return self.forward + self.backward
 
     @property
@@ -94,16 +100,3 @@ def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
     again = phase.global_batch_size * sum(each.operations for each in computed if each.recomputed)
     recomputes = run.activation_checkpointing if run.pipeline is None else run.pipeline.recompute_layers
     return Operations(forward, BACKWARD * forward, again if recomputes else 0)
-
-
-def model_flops(config: Configuration, phase: Phase) -> float:
-    """Return the floating-point operations of one optimizer step, for utilisation: forward and backward over the global batch.
-
-    With B sequences a batch, it is ``3 * B * sum(2 * rows * numbers)`` over `tensors`: 1 for the forward pass and 2
-    for the backward pass, nothing for recomputation. For a GPT-2 of N parameters without positions, biases and normalisation,
-    with n layers, width h and sequences of L tokens, that is ``B * L * (6 * N + 12 * n * h * L)``, which is Chowdhery et al.
-    2022 (PaLM, arXiv 2204.02311), appendix B, with h for its heads times their size; and
-    ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, Narayanan et al. 2021 (arXiv 2104.04473), appendix A,
-    without its recomputation. The whole matrix of attention scores counts, including the causally masked half, as in both.
-    """
-    return float(operations(config, phase, Run()).model)

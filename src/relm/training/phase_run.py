@@ -20,7 +20,7 @@ from relm.recipes.machines import find_own_machine
 from relm.recipes.optimization import LossScaling
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER
-from relm.training.arithmetic import model_flops
+from relm.training.arithmetic import operations
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
 from relm.training.loss_scaling import initial_scale
@@ -82,7 +82,7 @@ class PhaseRun:
         return StepWork(
             samples=self.settings.global_batch_size,
             tokens=self.tokens_per_step,
-            flops=model_flops(config, self.settings),
+            flops=float(operations(config, self.settings, self.recipe.run).model),
             peak_flops=peak * self.made_on.get("chips", self.device.ranks) if peak is not None else None,
         )
 

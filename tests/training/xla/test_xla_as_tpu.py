@@ -19,7 +19,7 @@ from recipe_twins import TWINS, TwinRun, twin_examples, twin_of
 from xla_runs import XlaRun, assert_same_figures
 
 from relm.training.architecture import configuration
-from relm.training.arithmetic import model_flops
+from relm.training.arithmetic import operations
 from relm.training.loop import tokenizer_facts
 from small_pci import pci_bus
 
@@ -115,7 +115,9 @@ def test_the_utilisation_of_one_core_is_of_half_a_chips_peak(
     assert (last_made_on(run)["chips"], last_made_on(run)["devices"]) == (0.5, 1)
     tokens = tokenizer_facts(run.examples / "manifest.json", run.examples / "tokenizer.json")
     config, settings = configuration(run.recipe, tokens), run.recipe.pretrain["main"]
-    flops_per_token = model_flops(config, settings) / (settings.global_batch_size * settings.sequence_length)
+    flops_per_token = operations(config, settings, run.recipe.run).model / (
+        settings.global_batch_size * settings.sequence_length
+    )
     for line in raw_lines(run):
         assert line["mfu"] == pytest.approx(line["tokens_per_second"] * flops_per_token / 61.5e12, abs=1e-5)
 
