@@ -61,11 +61,7 @@ def tokenizer_of(plan: Plan) -> tuple[TokenizerFacts, str]:
 
 
 def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """Return the facts that follow from the recipe and its kind of tokenizer, and the key or kind that states its size.
-
-    Raises:
-        RelmError: nothing states it.
-    """
+    """Return the facts that follow from the recipe and its kind of tokenizer, and the key or kind that states its size."""
     choice, kind = plan.recipe.tokenizer, tokenizer_kind(plan)
     expected = KINDS[kind]
     sizes = {

@@ -59,9 +59,6 @@ def choose_micro_batch(
 
     Args:
         memory: bytes of one device, its reserve included; with a CPU, of the machine. None: unknown.
-
-    Raises:
-        RelmError: not even one sequence fits on each device, or the devices do not divide the batch.
     """
     sizes = possible_sizes(phase, run)
     if not sizes:

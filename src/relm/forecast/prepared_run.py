@@ -70,11 +70,7 @@ class PreparedRun:
 
 @contextmanager
 def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
-    """Open the recipe's device, and prepare examples and model on it.
-
-    Raises:
-        RelmError: as `rehearse`.
-    """
+    """Open the recipe's device, and prepare examples and model on it."""
     with (
         TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # an empty run folder
         closing(open_device(rehearsal.recipe.run)) as device,

@@ -95,9 +95,6 @@ def profile_steps(
     Args:
         take: takes one step with a forward pass.
         trace: the path of the trace in Chrome's format, written whole or not at all; None: it is not kept.
-
-    Raises:
-        RelmError: the trace cannot be written.
     """
 
     def named(batch: Mapping[str, Tensor]) -> Mapping[str, Term]:

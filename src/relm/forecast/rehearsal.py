@@ -52,11 +52,7 @@ def compile_updates(ready: PreparedRun, updates: DeviceUpdates) -> list[str]:
 
 
 def require_torch_updates(updates: Updates) -> TorchUpdates:
-    """Return updates that torch's profiler can trace.
-
-    Raises:
-        RelmError: the device takes whole updates, of which the profiler sees nothing.
-    """
+    """Return updates that torch's profiler can trace."""
     if not isinstance(updates, TorchUpdates):
         raise RelmError(
             "--profile: torch's profiler sees nothing of an IPU; leave it out, and set POPLAR_ENGINE_OPTIONS="
@@ -83,11 +79,7 @@ def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: 
 
 
 def require_options(steps: int | None, compile_only: bool, trace: Path | None) -> None:
-    """Raise if options exclude each other, or if a trace could not be written at the end.
-
-    Raises:
-        RelmError: options exclude each other, or the trace's path cannot be written.
-    """
+    """Raise if options exclude each other, or if a trace could not be written at the end."""
     if compile_only and (steps is not None or trace is not None):
         extra = "--steps" if steps is not None else "--profile"
         raise RelmError(f"--compile-only stops after one compiled step; leave {extra} or --compile-only out")

@@ -100,9 +100,6 @@ def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[Tra
 
     Args:
         folder: the folder into which the programs are written.
-
-    Raises:
-        RelmError: a recipe cannot be traced, or PyTorch/XLA fails.
     """
     groups: dict[tuple[int, bool], list[ProgramRequest]] = {}
     for request in requests:
@@ -168,9 +165,6 @@ def compile_program(traced: TracedProgram, stop: threading.Event | None = None) 
 
     Args:
         stop: as in `run_module`.
-
-    Raises:
-        RelmError: the compiler fails for another reason than a device's memory.
     """
     layout = TOPOLOGIES[traced.request.topology].layout
     key = compiled_key(traced.program.sha256, layout, installed_versions())

@@ -13,9 +13,6 @@ def consequences_lines(compilation: Compilation, recipe: Recipe, price: float | 
 
     Args:
         price: the price of an hour of one chip, in any currency.
-
-    Raises:
-        RelmError: the compilation belongs to an earlier version of the recipe.
     """
     phases = consequences(compilation, recipe)
     yield f"as compiled for {compilation.topology} by {versions(compilation)}"

@@ -127,11 +127,7 @@ class PhaseConsequences:
 
 
 def ceiling_of(compilation: Compilation) -> Ceiling:
-    """Return the published figures of the chip, divided over its devices.
-
-    Raises:
-        RelmError: no peak is published for such a slice.
-    """
+    """Return the published figures of the chip, divided over its devices."""
     chip = find_accelerator(compilation.topology)
     if chip is None or chip.bfloat16 is None or chip.bandwidth is None:
         raise RelmError(

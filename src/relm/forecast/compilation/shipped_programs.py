@@ -91,11 +91,7 @@ class Shipped(Facts):
 
 
 def read_shipped(path: Path = TABLE) -> Shipped:
-    """Return the content of the committed file, empty where there is none.
-
-    Raises:
-        RelmError: another version wrote it.
-    """
+    """Return the content of the committed file, empty where there is none."""
     return _read(path, path.stat().st_mtime_ns) if path.exists() else Shipped()
 
 
@@ -138,11 +134,7 @@ def key_of(program: TracedProgram) -> str:
 
 
 def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
-    """Return the table's programs of a run; None if the table lacks the run.
-
-    Raises:
-        RelmError: the recipe has another fingerprint now, or a program was not compiled.
-    """
+    """Return the table's programs of a run; None if the table lacks the run."""
     name = str(RunName.parse(plan.name)._replace(machine=plan.recipe.run.machine))
     facts = shipped.runs.get(name)
     if facts is None:
@@ -191,11 +183,7 @@ def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int |
 
 
 def check(shipped: Shipped, runs: Mapping[str, RunFacts]) -> None:
-    """Compare the table with the runs' programs of today, whose keys cover the compiler's versions and options.
-
-    Raises:
-        RelmError: a run was edited, a program is missing or has another key, or does not fit.
-    """
+    """Compare the table with the runs' programs of today, whose keys cover the compiler's versions and options."""
     missing = {row.run for row in shipped.rows if row.key not in shipped.programs}
     if stale := sorted(missing | {name for name in {**shipped.runs, **runs} if shipped.runs.get(name) != runs.get(name)}):
         raise RelmError(

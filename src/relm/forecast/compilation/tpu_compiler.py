@@ -103,11 +103,7 @@ def too_large() -> bytes:
 
 
 def compile_program(program: bytes, devices: list[Any]) -> Any:
-    """Return the executable of an SPMD program over all devices, which cannot be executed.
-
-    Raises:
-        XlaRuntimeError: the compiler refuses it.
-    """
+    """Return the executable of an SPMD program over all devices, which cannot be executed."""
     import numpy as np
     from jax._src.lib import xla_client
 
@@ -121,11 +117,7 @@ def compile_program(program: bytes, devices: list[Any]) -> Any:
 
 
 def capacity(devices: list[Any]) -> int:
-    """Return the bytes of a device's memory that the compiler can allocate, as it reports them.
-
-    Raises:
-        CompilerMoved: it does not report them.
-    """
+    """Return the bytes of a device's memory that the compiler can allocate, as it reports them."""
     try:
         compile_program(too_large(), devices)
     except Exception as refusal:

@@ -21,11 +21,7 @@ TAIL = 12
 
 
 def find_interpreter() -> Path:
-    """Return the interpreter of the TPU's environment: this one, or that in RELM_TPU_ENVIRONMENT, by default `.venv-tpu`.
-
-    Raises:
-        RelmError: there is none.
-    """
+    """Return the interpreter of the TPU's environment: this one, or that in RELM_TPU_ENVIRONMENT, by default `.venv-tpu`."""
     stated = os.environ.get(FOLDER)
     if stated is None and all(map(importlib.util.find_spec, ("torch_xla", "libtpu", "jax"))):
         return Path(sys.executable)
@@ -55,9 +51,6 @@ def run_module(
         variables: environment variables beside this process's own.
         doing: the activity shown meanwhile.
         stop: ends the process when set, for several at once in threads, which Ctrl-C does not reach.
-
-    Raises:
-        RelmError: it was stopped, or the system killed it.
     """
     interpreter = str(find_interpreter())
     folders = [str(Path(relm.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # the caller's: extensions

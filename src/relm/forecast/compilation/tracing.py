@@ -145,11 +145,7 @@ def _is_on_xla(found: object) -> bool:
 
 
 def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevice) -> dict[str, tuple[Traced, Program]]:
-    """Return the programs of a phase's steps and of its validation, by name.
-
-    Raises:
-        RelmError: the recipe describes no model, or its batch does not fit the devices.
-    """
+    """Return the programs of a phase's steps and of its validation, by name."""
     config = configuration(recipe, tokenizer)
     recipe, settings = shortened(recipe, phase, DIFFERENT, 1)
     reader = generated_reader(recipe, phase, settings, tokenizer, device)
