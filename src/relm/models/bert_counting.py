@@ -16,6 +16,7 @@ from relm.models.counting import (
     attention_scores,
     loss_bytes,
     projection,
+    sublayer_bytes,
 )
 
 
@@ -94,12 +95,11 @@ def _layer_activations(config: BertConfig, rows: int, length: int, how: Computin
     gathered = rows if rows != length else 0
     inputs = rows + 2 * length if how.copies else length + gathered
     attention, scores = attention_bytes(how, rows, length, width, config.heads, config.attention_dropout > 0)
-    masks = 2 * how.mask * rows * width if config.hidden_dropout else 0
-    normalisations = 2 * FLOAT * rows * (width + 2)
+    around = sublayer_bytes(rows, width, 1, 2, how.mask if config.hidden_dropout else 0)
     feed_forward = how.element * rows * (width + 2 * wide)
     stream = FLOAT * length * width
     return Activations(
-        kept=how.element * inputs * width + attention + masks + normalisations + feed_forward,
+        kept=how.element * inputs * width + attention + 2 * around + feed_forward,
         temporary=2 * stream + max(scores, 2 * how.element * rows * wide),
         inputs=stream,
     )

@@ -128,6 +128,11 @@ def attention_bytes(
     return bias + statistics + how.element * projected + output, 2 * FLOAT * scores if learnt_bias else FLOAT * projected
 
 
+def sublayer_bytes(rows: int, width: int, inputs: int, statistics: int, mask: int) -> int:
+    """Return the bytes around a sublayer: so many float32 copies of its normalisation's input, statistics, and a mask."""
+    return rows * ((FLOAT * inputs + mask) * width + FLOAT * statistics)
+
+
 def loss_bytes(how: Computing, scored: int, classes: int) -> tuple[int, int]:
     """Return the bytes that the loss keeps of logits, and its temporary bytes: their gradients.
 

@@ -14,6 +14,7 @@ from relm.models.counting import (
     attention_bytes,
     attention_scores,
     loss_bytes,
+    sublayer_bytes,
 )
 from relm.models.decoder_configuration import DecoderConfig
 
@@ -52,32 +53,23 @@ def decoder_activations(config: DecoderConfig, lengths: Lengths, how: Computing)
     length, width, dropout = lengths.source, config.hidden_size, config.dropout > 0
     stream, computed = FLOAT * length * width, how.element * length * width
     inner = how.element * length * config.intermediate_size
-    masks = how.mask * length * width if dropout else 0
+    # Torch's kernel for layer normalisation keeps its input alone. Normalisation by the root mean square is plain operations, which
+    # also keep the normalised values, unless a compiler computes these again.
+    kept = 1 if config.normalisation == "layer_norm" or how.compiled else 2
+    around = sublayer_bytes(length, width, kept, 2, how.mask if dropout else 0)
     attention, scores = attention_bytes(how, length, length, width, config.heads, dropout)
     # Of booleans, kept once; torch's fused attention makes of it one of numbers in each layer.
     document_mask = length * length if lengths.document_mask else 0
     mask_copies = how.element * document_mask if how.attention == "fused" else 0
-    norms = 2 * (_normalised(config, how, stream) + 2 * FLOAT * length)
     # What the feed-forward sublayer keeps between its projections, and the gradients there at one time.
     fed, gradients_fed = (4 * inner, 3 * inner) if config.feed_forward == "swiglu" else (2 * inner, 2 * inner)
     # Inputs of the projections before attention and into the feed-forward sublayer.
     inputs = (1 + (_projections_into(config) if how.copies else 1)) * computed
     yield Activations(
-        kept=norms + inputs + fed + attention + 2 * masks + mask_copies,
+        kept=2 * around + inputs + fed + attention + mask_copies,
         temporary=2 * stream + max(scores, gradients_fed),
         times=config.layers,
         inputs=stream,
     )
     logits, gradients = loss_bytes(how, lengths.scored, config.vocabulary_size)
-    yield Activations(
-        kept=ID * length + stream + _normalised(config, how, stream) + computed + document_mask + logits, temporary=gradients
-    )
-
-
-def _normalised(config: DecoderConfig, how: Computing, stream: int) -> int:
-    """Return the bytes that a normalisation keeps of its input.
-
-    Torch's own kernel keeps the input alone. That by the root mean square is plain operations, which also keep the normalised
-    values, unless a compiler computes these again.
-    """
-    return stream if config.normalisation == "layer_norm" or how.compiled else 2 * stream
+    yield Activations(kept=ID * length + (1 + kept) * stream + computed + document_mask + logits, temporary=gradients)

@@ -15,6 +15,7 @@ from relm.models.counting import (
     attention_scores,
     loss_bytes,
     projection,
+    sublayer_bytes,
 )
 from relm.models.t5_configuration import T5Config
 
@@ -88,7 +89,7 @@ def _attention(config: T5Config, queries: int, keys: int, how: Computing, learnt
     # One input for queries, keys and values; in cross-attention keys and values read the encoder's output, which is kept once.
     copies = 2 * keys if how.copies else 0
     kept += how.element * (queries + copies) * width
-    return kept + _normalisation_and_dropout(config, queries, how), temporary
+    return kept + _around(config, queries, how), temporary
 
 
 def _feed_forward(config: T5Config, rows: int, how: Computing) -> tuple[int, int]:
@@ -98,11 +99,9 @@ def _feed_forward(config: T5Config, rows: int, how: Computing) -> tuple[int, int
     results = (3 if how.compiled else 4) if config.feed_forward == "gated_gelu" else 2
     masks = how.mask * rows * config.intermediate_size if config.dropout else 0
     kept = results * wide + masks + how.element * rows * config.hidden_size
-    return kept + _normalisation_and_dropout(config, rows, how), 3 * wide
+    return kept + _around(config, rows, how), 3 * wide
 
 
-def _normalisation_and_dropout(config: T5Config, rows: int, how: Computing) -> int:
+def _around(config: T5Config, rows: int, how: Computing) -> int:
     """Return the bytes of a normalisation's input and its result before the weight, and of the mask of a sublayer's result."""
-    masks = how.mask if config.dropout else 0
-    normalisation = FLOAT if how.compiled else 2 * FLOAT
-    return rows * ((normalisation + masks) * config.hidden_size + FLOAT)
+    return sublayer_bytes(rows, config.hidden_size, 1 if how.compiled else 2, 1, how.mask if config.dropout else 0)
