@@ -53,8 +53,8 @@ def decoder_activations(config: DecoderConfig, lengths: Lengths, how: Computing)
     length, width, dropout = lengths.source, config.hidden_size, config.dropout > 0
     stream, computed = FLOAT * length * width, how.element * length * width
     inner = how.element * length * config.intermediate_size
-    # Torch's kernel for layer normalisation keeps its input alone. Normalisation by the root mean square is plain operations, which
-    # also keep the normalised values, unless a compiler computes these again.
+    # Torch's kernel for layer normalisation keeps its input alone; that by the root mean square is plain operations, which keep
+    # the normalised values as well, unless a compiler computes these again.
     kept = 1 if config.normalisation == "layer_norm" or how.compiled else 2
     around = sublayer_bytes(length, width, kept, 2, how.mask if dropout else 0)
     attention, scores = attention_bytes(how, length, length, width, config.heads, dropout)
