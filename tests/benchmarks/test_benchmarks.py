@@ -19,7 +19,6 @@ from small_project import CHECKOUT, Commands
 
 BENCHMARKS = CHECKOUT / "benchmarks"
 TINY_LOOP = "--length 16 --batch 2 --steps 10 --repeats 1 --tiny"
-SMALL_MODEL = json.dumps({"model": {"layers": 1, "hidden_size": 32, "heads": 2, "vocabulary_size": 600}})
 # Command lines of the benchmarks that need nothing but themselves.
 ALONE = {
     "extraction": "extraction.py tests/data/enwiki-sample.xml.bz2 --runs 1 --copies 2",

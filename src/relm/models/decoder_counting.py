@@ -24,7 +24,7 @@ def decoder_tensors(config: DecoderConfig, lengths: Lengths) -> Iterator[Tensors
     length, width, inner = lengths.source, config.hidden_size, config.intermediate_size
     # A normalisation's scale, and in some its shift.
     vectors = 2 if config.normalisation == "layer_norm" and config.biases else 1
-    keys_and_values = 2 * config.hidden_size // config.heads * config.key_value_heads
+    keys_and_values = 2 * (width // config.heads) * config.key_value_heads
     yield Tensors("token_embedding", (config.vocabulary_size, width), segment="token_embedding")
     if config.position_encoding == "learnt":
         yield Tensors("position_embeddings", (config.positions, width), segment="position_embedding")
