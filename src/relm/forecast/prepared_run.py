@@ -41,8 +41,8 @@ class Rehearsal:
     steps: int = STEPS
     """The count of steps, those of the warm-up included."""
     compile_only: bool = False
-    """Take one step of at most two micro-batches, which compiles every program and reaches the peak memory. A device that takes
-    whole updates only compiles, and need not be attached to this machine."""
+    """Take one step of at most two micro-batches, which compiles every program; later steps take somewhat more memory. A device
+    that takes whole updates only compiles, and need not be attached to this machine."""
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
 

@@ -192,7 +192,11 @@ STEPS: dict[str, Step] = {
             RECIPE,
             argument("--phase", metavar="PHASE", help="which phase; default: the first"),
             argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
-            argument("--compile-only", action="store_true", help="stop once everything is compiled and fits into memory"),
+            argument(
+                "--compile-only",
+                action="store_true",
+                help="stop after a step of at most two micro-batches, which compiles everything",
+            ),
             path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
         ],
         rehearse_job,
