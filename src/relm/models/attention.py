@@ -44,9 +44,6 @@ def attention(
 
     Returns:
         (batch, heads, sequence, head_size).
-
-    Raises:
-        ValueError: blocks are given with dropout, which FlexAttention does not compute.
     """
     if seen is not None and not isinstance(seen, Tensor):
         if dropout:

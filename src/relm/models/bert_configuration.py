@@ -131,11 +131,7 @@ class BertConfig:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> BertConfig:
-        """Read the architecture in a `config.json` of `BertForPreTraining` or another class of BERT's or RoBERTa's.
-
-        Raises:
-            ValueError: it describes a model that this class cannot express; names the key.
-        """
+        """Read the architecture in a `config.json` of `BertForPreTraining` or another class of BERT's or RoBERTa's."""
         published = Published(config)
         family = published.required("model_type", "bert", tuple(_DEFAULT_PADDING))
         published.required("position_embedding_type", "absolute", ("absolute",))
@@ -251,11 +247,7 @@ class BertConfig:
 
 
 def _published_labels(published: Published) -> int:
-    """Return the count of outputs of a classifier.
-
-    Raises:
-        ValueError: the names of the labels are no object, or the head computes another loss than this project's.
-    """
+    """Return the count of outputs of a classifier."""
     names = published.config.get("id2label")
     if names is not None and not (isinstance(names, dict) and names):
         raise ValueError(f"config.json: id2label is {names!r}, expected an object with a name for each label")

@@ -110,11 +110,7 @@ def own_switches(config: Any, names: Collection[str]) -> dict[str, dict[str, Any
 
 
 def require_consistent(config: Any, heads: int, hidden_size: int, activation: str) -> None:
-    """Check that an architecture can be built.
-
-    Raises:
-        ValueError: the heads do not divide the width, the activation is unknown, or a value is out of range; names the field.
-    """
+    """Check that an architecture can be built."""
     faults: list[str] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -73,11 +73,7 @@ class Gpt2Config:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:
-        """Read the architecture in a `config.json` of `GPT2LMHeadModel`.
-
-        Raises:
-            ValueError: it describes a model that this class cannot express; names the key.
-        """
+        """Read the architecture in a `config.json` of `GPT2LMHeadModel`."""
         published = Published(config)
         hidden_size = published.whole("n_embd", 768)
         dropout = published.number("resid_pdrop", 0.1)

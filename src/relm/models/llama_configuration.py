@@ -74,11 +74,7 @@ class LlamaConfig:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> LlamaConfig:
-        """Read the architecture in a `config.json` of `LlamaForCausalLM`.
-
-        Raises:
-            ValueError: it describes a model that this class cannot express; names the key.
-        """
+        """Read the architecture in a `config.json` of `LlamaForCausalLM`."""
         published = Published(config)
         hidden_size = published.whole("hidden_size", 4096)
         own = published.own(_OWN_FIELDS)
@@ -132,11 +128,7 @@ class LlamaConfig:
 
 
 def _rotary_base(config: Mapping[str, Any]) -> float:
-    """Return the base of rotary positions, which newer files have in a mapping with the kind of rotation.
-
-    Raises:
-        ValueError: the angles are scaled, as this class cannot.
-    """
+    """Return the base of rotary positions, which newer files have in a mapping with the kind of rotation."""
     options = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
     options.update(config.get("rope_parameters") or {})
     options = {"rope_type": options.pop("type", "default"), **options}

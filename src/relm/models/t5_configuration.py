@@ -104,9 +104,6 @@ class T5Config:
         """Read the architecture in a `config.json` of `T5ForConditionalGeneration` or `MT5ForConditionalGeneration`.
 
         `transformers` 5 always writes that the head is tied; the weights then decide (`T5.from_folder`).
-
-        Raises:
-            ValueError: it describes a model that this class cannot express; names the key.
         """
         published = Published(config)
         family = published.required("model_type", "t5", tuple(_ARCHITECTURES))

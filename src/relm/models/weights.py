@@ -34,10 +34,6 @@ def read_weights(
         own_name: returns the module's name for a name in the file; None for a tensor that the module ignores.
         copies: name of a tensor that the file may hold -> the parameter that it is tied to.
         zeros: tensors that the file may hold and the module lacks; they must be zero.
-
-    Raises:
-        ValueError: parameters are missing, unknown, of another shape, or not tied as they should be.
-        OSError: the file is absent.
     """
     from safetensors.torch import load_file
 
@@ -62,11 +58,7 @@ def read_weights(
 
 
 def list_tensors(folder: Path) -> list[str]:
-    """Return the names of the tensors in a folder's `model.safetensors`.
-
-    Raises:
-        OSError: the file is absent.
-    """
+    """Return the names of the tensors in a folder's `model.safetensors`."""
     from safetensors import safe_open
 
     with safe_open(str(folder / WEIGHTS), framework="pt") as file:

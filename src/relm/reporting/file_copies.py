@@ -21,9 +21,6 @@ def copy_file(source: Path, target: Path) -> str:
 
     Blocks are shared where the file system can. Otherwise the file is copied, since neither mode nor owner keeps root from
     writing through a hard link. Only a large file that the disk has no room for is linked, read-only.
-
-    Raises:
-        OSError: it cannot be written.
     """
     source = source.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,6 @@ def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str,
 
     Args:
         size: the bytes from the beginning that are read; None: all.
-
-    Raises:
-        RelmError: a line is broken.
     """
     lines: list[dict[str, Any]] = []
     if not log.stat().st_size:

@@ -69,9 +69,6 @@ def open_list(checkpoints: Path, step: int, attested: Mapping[str, Any] | None =
 
     Args:
         attested: its `bytes` and `sha256` up to there, as the checkpoint has them; None: it attests none.
-
-    Raises:
-        RelmError: it is not the list that the checkpoint attests, or it cannot be written.
     """
     return RunLog(checkpoints.with_name(CHECKPOINTS), step, attested)
 
@@ -97,9 +94,6 @@ def save_checkpoint(
         listed: add a line to `checkpoints.jsonl`; False for a checkpoint that an interruption caused.
         log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: there is no log.
         checkpoint_list: `checkpoints.jsonl`, open after the checkpoint before; None: it is opened for this line.
-
-    Raises:
-        RelmError: it cannot be written; the checkpoints before it are unchanged.
     """
     step = int(state["step"])
     final = checkpoint_folder(checkpoints, step)
@@ -177,11 +171,7 @@ def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None
 
 
 def _listed(checkpoints: Path) -> set[int]:
-    """Return the steps that `checkpoints.jsonl` lists.
-
-    Raises:
-        RelmError: a line is broken.
-    """
+    """Return the steps that `checkpoints.jsonl` lists."""
     path = checkpoints.with_name(CHECKPOINTS)
     return {line["step"] for line in lines_after(path, 0)} if path.exists() else set()
 
@@ -196,9 +186,6 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
 
     Args:
         identity: this run's values of the keys of `IDENTITY`.
-
-    Raises:
-        RelmError: the newest intact one belongs to another run, or a file cannot be read at all.
     """
     folders = _step_folders(checkpoints).values()
     for folder in folders:

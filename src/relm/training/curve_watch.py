@@ -159,11 +159,7 @@ class Unwatched:
 
 
 def open_watch(run: "PhaseRun", step: int) -> CurveWatch | Unwatched:
-    """Return the watch of a phase that begins, or resumes after a step, with the lines of its log up to there.
-
-    Raises:
-        RelmError: it has left its band before, and the recipe wants it to stop then.
-    """
+    """Return the watch of a phase that begins, or resumes after a step, with the lines of its log up to there."""
     expected, every = run.recipe.expect_curve, run.recipe.run
     if run.curve is None or expected is None or (expected.phase or next(iter(run.recipe.pretrain))) != run.phase:
         return Unwatched()
@@ -216,9 +212,6 @@ def require_wanted(watch: CurveWatch | Unwatched, where: str) -> None:
 
     Args:
         where: what was saved, or the folder of the phase.
-
-    Raises:
-        RelmError: names the step and the key to change.
     """
     if isinstance(watch, CurveWatch) and watch.must_stop:
         raise RelmError(

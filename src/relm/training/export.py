@@ -28,9 +28,6 @@ def write_model(
         tokenizer: a `tokenizer.json`, copied.
         special: name of a special token, as in `TokenizerFacts` -> its id, or None.
         facts: further keys of the sidecar.
-
-    Raises:
-        RelmError: the folder cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     try:

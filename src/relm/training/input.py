@@ -139,9 +139,6 @@ def require_same_step(steps: list[int]) -> None:
 
     Args:
         steps: the step of each rank.
-
-    Raises:
-        RelmError: the steps differ; names them.
     """
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank} at {step:,}" for rank, step in enumerate(steps))
@@ -156,9 +153,6 @@ def require_same_batch(step: int, counts: Integers) -> None:
 
     Args:
         counts: a row for each rank, the counts of labels that its micro-batches score.
-
-    Raises:
-        RelmError: the rows differ; names the ranks.
     """
     others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
     if others:

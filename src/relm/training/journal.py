@@ -68,9 +68,6 @@ def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal
 
     Args:
         last: the last step of this process.
-
-    Raises:
-        RelmError: the log is not the one that the checkpoint attests.
     """
     if not run.writes:
         yield SilentJournal()

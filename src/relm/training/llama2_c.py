@@ -74,11 +74,7 @@ def import_llama2_c(path: Path, output: Path) -> str:
 
 
 def read_header(content: bytes, path: Path) -> LlamaConfig:
-    """Return the architecture of a model.
-
-    Raises:
-        RelmError: the first seven integers describe none.
-    """
+    """Return the architecture of a model."""
     if len(content) < 4 * len(HEADER):
         raise RelmError(f"{path}: has {len(content)} bytes, expected at least the {4 * len(HEADER)} of a header")
     found = dict(zip(HEADER, np.frombuffer(content, "<i4", len(HEADER)).tolist(), strict=True))
@@ -105,11 +101,7 @@ def read_header(content: bytes, path: Path) -> LlamaConfig:
 
 
 def _require_length(content: bytes, config: LlamaConfig, path: Path) -> None:
-    """Raise an error for a file that is not as long as its header says, before a model of that size is made.
-
-    Raises:
-        RelmError: the file is shorter or longer.
-    """
+    """Raise an error for a file that is not as long as its header says, before a model of that size is made."""
     width, shared = config.hidden_size, config.key_value_heads * (config.hidden_size // config.heads)
     layer = 2 * width + 2 * width * width + 2 * width * shared + 3 * width * config.intermediate_size
     embeddings = config.vocabulary_size * width * (1 if config.tied_head else 2)
@@ -127,11 +119,7 @@ def _count_angles(config: LlamaConfig) -> int:
 
 
 def _read_weights(content: bytes, path: Path, model: Llama) -> dict[str, Tensor]:
-    """Return the weights under the names of `LlamaForCausalLM`.
-
-    Raises:
-        RelmError: a weight is not a finite number.
-    """
+    """Return the weights under the names of `LlamaForCausalLM`."""
     config = model.config
     shapes = {name: value.shape for name, value in model.huggingface_weights().items()}
     numbers = torch.from_numpy(np.frombuffer(content, "<f4", offset=4 * len(HEADER)).astype(np.float32))

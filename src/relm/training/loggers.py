@@ -46,9 +46,6 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
         name: the run's title in Weights & Biases, such as "roberta_base_v3-8/main".
         step: the run resumes after it; 0 at the beginning.
         settings: the resolved recipe, for the configuration in Weights & Biases.
-
-    Raises:
-        RelmError: a package is not installed, or Weights & Biases lacks its key.
     """
     if fault := find_missing_logger(names):
         raise RelmError(fault)
@@ -140,11 +137,7 @@ def _end_wandb(process: subprocess.Popen[str], failed: bool) -> None:
 
 
 def _wandb_mode() -> str:
-    """Return WANDB_MODE, offline where it is not set.
-
-    Raises:
-        RelmError: WANDB_MODE is something else, or online without a key.
-    """
+    """Return WANDB_MODE, offline where it is not set."""
     mode = os.environ.get("WANDB_MODE") or "offline"
     if mode not in ("offline", "online", "disabled"):
         raise RelmError(f"WANDB_MODE: is {mode}, expected offline (the default), online or disabled")

@@ -134,11 +134,7 @@ def checkpoint_identity(phase: str, manifest: Path, init_from: Path | None, run_
 
 
 def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device) -> tuple[Reader, HeldOut | None]:
-    """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before.
-
-    Raises:
-        RelmError: a shard is absent or differs from the manifest, or there are too few examples.
-    """
+    """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before."""
     resumes = newest_checkpoint(folder / "checkpoints") is not None
     splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
     with known_shards(folder, manifest, splits, resumes, writes=device.rank == 0) as check_content:
@@ -216,11 +212,7 @@ def wait_for_other_ranks(device: Device) -> None:
 
 
 def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
-    """Raise if a device that takes several updates in a call cannot take the steps after `step` up to `last`.
-
-    Raises:
-        RelmError: their count is not a multiple of the device's `updates_per_call`.
-    """
+    """Raise if a device that takes several updates in a call cannot take the steps after `step` up to `last`."""
     length = run.device.updates_per_call
     if (last - step) % length:
         raise RelmError(
@@ -245,9 +237,6 @@ def require_same_programs(device: Device, rounds: int, programs: int | None) -> 
     Args:
         rounds: the count of rounds that this process has taken.
         programs: the count after the warm-up.
-
-    Raises:
-        RelmError: a new shape caused another program to be compiled.
     """
     if rounds < WARM_UP:
         return None
@@ -271,11 +260,7 @@ def format_summary(run: PhaseRun, meter: Meter) -> str:
 
 
 def tokenizer_facts(manifest: Path, tokenizer: Path) -> TokenizerFacts:
-    """Return the facts on the tokenizer in the examples' manifest, after comparing the tokenizer's sha256 with them.
-
-    Raises:
-        RelmError: the tokenizer is absent or another one.
-    """
+    """Return the facts on the tokenizer in the examples' manifest, after comparing the tokenizer's sha256 with them."""
     facts = read_manifest(manifest).tokenizer
     if not tokenizer.exists():
         raise RelmError(f"{tokenizer}: no such file; give the tokenizer of {manifest}, whose sha256 is {facts.sha256}")

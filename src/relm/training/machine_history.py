@@ -24,9 +24,6 @@ def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list
         state: the checkpoint's `state.json`; None: the phase begins. One of an earlier version lists no machines; its steps
             count as this machine's, because `relm continue` adds the list to such a checkpoint.
         machine: the name of the machine; None: it has none.
-
-    Raises:
-        RelmError: the checkpoint's list has faults.
     """
     history = _checked(state.get(MACHINES, [])) if state else []
     if history and history[-1]["machine"] == machine:
@@ -36,11 +33,7 @@ def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list
 
 
 def _checked(machines: Any) -> list[Stretch]:
-    """Return the list of a checkpoint.
-
-    Raises:
-        RelmError: it is not what relm writes.
-    """
+    """Return the list of a checkpoint."""
     for stretch in machines if isinstance(machines, list) else [machines]:
         steps, name = (stretch.get("after_step"), stretch.get("machine", 0)) if isinstance(stretch, dict) else (None, None)
         if type(steps) is not int or not isinstance(name, str | None):

@@ -124,9 +124,6 @@ class Meter:
 
         Returns:
             The values of `also`.
-
-        Raises:
-            RelmError: a loss or a norm is not a finite number; names the step.
         """
         values = iter(readings.values())
         self._read_time = readings.ended()

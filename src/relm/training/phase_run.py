@@ -137,9 +137,6 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
 
     Args:
         check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-    Raises:
-        RelmError: the examples are absent, damaged, too few, or built for another objective.
     """
     settings = recipe.pretrain[phase]
     # Held-out examples have their own masks, the same in every validation.
@@ -155,9 +152,6 @@ def attest_order(run: PhaseRun) -> None:
     """Write `order.json`, the attestation of the examples and their order, or compare a resumed run with it.
 
     A lost one is written again: it follows from the examples and the seed, which the checkpoint's identity fixes.
-
-    Raises:
-        RelmError: this run would read other examples or another order.
     """
     path, reader = run.folder / ORDER, run.reader
     facts = reader.examples, reader.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps

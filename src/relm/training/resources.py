@@ -82,11 +82,7 @@ def disk_bytes(config: Configuration, phase: Phase, run: Run) -> Disk:
 
 
 def require_resources(config: Configuration, phase: Phase, run: Run, run_folder: Path) -> None:
-    """Raise if a phase cannot fit into memory, or does not fit onto the disk of its run folder.
-
-    Raises:
-        RelmError: it does not fit; says how much is missing.
-    """
+    """Raise if a phase cannot fit into memory, or does not fit onto the disk of its run folder."""
     require_state_memory(config, phase, run)
     checkpoints, model = missing_disk(config, phase, run, run_folder)
     count = checkpoints // disk_bytes(config, phase, run).checkpoint

@@ -96,11 +96,7 @@ def _text_of(line: Mapping[str, Any]) -> bytes:
 
 
 def _is_attested(path: Path, step: int, attested: Mapping[str, Any]) -> bool:
-    """Return True if a log begins as a checkpoint attests, and False if it does not but was accepted.
-
-    Raises:
-        RelmError: it does not, and nobody has accepted it.
-    """
+    """Return True if a log begins as a checkpoint attests, and False if it does not but was accepted."""
     fault, accepted = find_log_fault(path, attested), acceptance_of(path)
     if fault is None:
         return True

@@ -135,11 +135,7 @@ class Saves:
 
 @contextmanager
 def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Saves]:
-    """Open the list of checkpoints after the learner's step, and the thread that writes them; wait for it in the end.
-
-    Raises:
-        RelmError: the list is not the one that the checkpoint attests, or the last checkpoint cannot be written.
-    """
+    """Open the list of checkpoints after the learner's step, and the thread that writes them; wait for it in the end."""
     with ThreadPoolExecutor(1, "checkpoint") as thread:
         if not run.writes:
             yield Saves(run, learner, journal, None, thread)

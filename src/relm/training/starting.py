@@ -26,9 +26,6 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     Args:
         folder: RUN/PHASE/checkpoints/step-XXXXXXXX of the last step of the phase before.
         fingerprint: the fingerprint of this run.
-
-    Raises:
-        RelmError: the checkpoint is absent or damaged (names the command that makes it again), or belongs to another run.
     """
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
@@ -56,9 +53,6 @@ def restore_kept_optimizer(
 
     Args:
         made_elsewhere: True if it was made on another kind of device, whose AdamW may count its updates in another way.
-
-    Raises:
-        RelmError: it is the state of another kind of optimizer.
     """
     try:
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept) if made_elsewhere else kept)

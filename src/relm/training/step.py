@@ -43,9 +43,6 @@ def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> l
         counts: for each micro-batch, term -> scored labels; the micro-batches of a share follow one another.
         shares: the count of shares, among which the micro-batches are divided evenly.
 
-    Raises:
-        ValueError: the shares do not divide the micro-batches.
-
     >>> loss_denominators([{"next_token": 3}, {"next_token": 1}])
     [{'next_token': 4.0}, {'next_token': 4.0}]
     >>> loss_denominators([{"next_token": 3}, {"next_token": 1}], shares=2)
@@ -81,9 +78,6 @@ def accumulate_terms(
         autocast: returns the context of a forward pass.
         loss_scale: a scalar on the device by which the loss, and so the gradients, are multiplied before the backward pass.
         before_last: called before the backward pass of the last micro-batch, after which the gradients are complete.
-
-    Raises:
-        ValueError: there are not as many micro-batches as denominators, or a term has none.
     """
     loss: Tensor | None = None
     sums: dict[str, Term] = {}

@@ -127,11 +127,7 @@ def checkpoint_prefix(path: Path) -> Path:
 
 
 def _read_index(path: Path) -> bytes:
-    """Return the content of an index whose end is that of one.
-
-    Raises:
-        RelmError: the file is absent, truncated or another one.
-    """
+    """Return the content of an index whose end is that of one."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -156,11 +152,7 @@ def _read_table(content: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_block(content: bytes, start: int, size: int, path: Path) -> bytes:
-    """Return a block after comparing its checksum.
-
-    Raises:
-        RelmError: the block is not within the file, damaged, or compressed.
-    """
+    """Return a block after comparing its checksum."""
     whole = content[start : start + size + TRAILER]
     if len(whole) < size + TRAILER or _mask(whole[:-4]) != int.from_bytes(whole[-4:], "little"):
         raise RelmError(f"{path}: the block at byte {start:,} of {size:,} bytes has a wrong checksum: damaged; {AGAIN}")

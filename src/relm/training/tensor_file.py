@@ -47,9 +47,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a file, sync it to the disk, and return its sha256.
 
     At most one tensor is copied to main memory at a time.
-
-    Raises:
-        OSError: it cannot be written.
     """
     digest = hashlib.sha256()
     names = sorted(tensors, key=lambda name: (_ORDER[tensors[name].dtype], name))
@@ -64,12 +61,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
-    """Return the tensors of a file that `write_tensors` wrote, views of one buffer; the sha256 is checked before parsing.
-
-    Raises:
-        Damaged: the file is absent, or its sha256 is another.
-        OSError: it cannot be read, or there is not enough memory for it.
-    """
+    """Return the tensors of a file that `write_tensors` wrote, views of one buffer; the sha256 is checked before parsing."""
     try:
         with open(path, "rb") as file:
             content = np.empty(os.fstat(file.fileno()).st_size, np.uint8)

@@ -234,11 +234,7 @@ def _read_configuration(variables: TensorflowVariables, given: Mapping[str, Any]
 
 
 def _read_shares(given: Mapping[str, Any]) -> dict[str, float]:
-    """Return dropout and the spread of initial weights.
-
-    Raises:
-        ValueError: one is no number.
-    """
+    """Return dropout and the spread of initial weights."""
     shares = {}
     for key, (field, default) in SHARES.items():
         value = given.get(key, default)

@@ -135,11 +135,7 @@ class DeviceUpdates:
         return call.learning_rate
 
     def fetch(self) -> None:
-        """Copy the device's weights and optimizer state.
-
-        Raises:
-            RelmError: they are of another model or optimizer.
-        """
+        """Copy the device's weights and optimizer state."""
         weights, state = self._device.fetch_updates()
         try:
             self._learner.model.load_state_dict(weights)

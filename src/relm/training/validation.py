@@ -81,9 +81,6 @@ def open_held_out(recipe: Recipe, phase: str, manifest: Path, device: Device, ch
 
     Args:
         check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-    Raises:
-        RelmError: the examples are absent, damaged or too few.
     """
     if recipe.run.validation_interval is None:
         return None

@@ -23,9 +23,6 @@ def build_optimizer(
     Args:
         traced: `traces` of the model's device; see `relm.devices.contract.Device`.
         elements_per_operation: `elements_per_operation` of that device.
-
-    Raises:
-        ValueError: a parameter's dtype is not `weight_type`.
     """
     expected = weight_type(settings)
     for name, parameter in model.named_parameters():

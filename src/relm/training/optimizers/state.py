@@ -31,9 +31,6 @@ def restore_optimizer(
 
     Args:
         copy: False: the tensors may become the optimizer's own, which saves memory if they have no other use.
-
-    Raises:
-        ValueError: they are of another optimizer or model; nothing has been restored then.
     """
     parameters = dict(model.named_parameters())
     if isinstance(optimizer, TensorOptimizer):
