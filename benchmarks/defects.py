@@ -25,13 +25,13 @@ from relm.examples.as_published.instances import pack_instances, split_columns
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.as_published.tables import read_documents
 from relm.examples.builders import pregenerate
-from relm.examples.encoder import TextEncoder
 from relm.examples.masking import capacity, masked_rows
 from relm.examples.order import row_keys
 from relm.examples.packing import Text
 from relm.examples.table import ExampleTable
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer
 from relm.examples.tokenized import tokenized_documents
-from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer
 from relm.recipes.as_published import AsPublished
 from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import Objective

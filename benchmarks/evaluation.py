@@ -73,7 +73,7 @@ def relm_strided(ask: dict[str, Any]) -> Callable[[], float]:
 def _loaded(ask: dict[str, Any]) -> tuple[Any, Any, Any]:
     from relm.evaluation.execution import Execution
     from relm.evaluation.models import load_causal
-    from relm.examples.tokenizers import load_tokenizer
+    from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
     execution = Execution(threads=ask["threads"], precision=ask.get("precision", "float32"))
     tokenizer = load_tokenizer(Path(ask["model"]) / "tokenizer.json")
@@ -197,7 +197,7 @@ def prepare(folder: Path, a: argparse.Namespace) -> dict[str, Any]:
 
     import torch
 
-    from relm.examples.tokenizers import load_tokenizer
+    from relm.examples.tokenization.tokenizer_files import load_tokenizer
     from relm.models.gpt2 import Gpt2, Gpt2Config
     from relm.training.export import write_model
 

@@ -30,7 +30,7 @@ from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnCausalModel
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 CONFIGS = {

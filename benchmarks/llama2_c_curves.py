@@ -40,13 +40,13 @@ from relm.evaluation.perplexity import stream_nats
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.storage import TokenStream
-from relm.examples.tokenizers import import_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer
 from relm.recipes.jobs import SPLITS
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
 from relm.training.curve_band import student_quantile
-from relm.training.llama2_c import import_llama2_c
+from relm.training.imports.llama2_c import import_llama2_c
 from relm.training.loop import pretrain
 
 CHECKOUT = Path(__file__).resolve().parents[1]

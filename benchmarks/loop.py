@@ -38,7 +38,7 @@ from relm.devices.contract import open_device
 from relm.devices.torch import TorchDevice
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config

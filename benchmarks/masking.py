@@ -34,8 +34,8 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from relm.examples.masked import blocks_of, made_columns
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, SpecialIds
 from relm.examples.tokenized import TokenizedDocuments
-from relm.examples.tokenizers import LoadedTokenizer, SpecialIds
 from relm.recipes.objectives import Objective
 
 VOCABULARY = 30_522

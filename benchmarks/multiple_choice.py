@@ -37,7 +37,7 @@ def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
     from relm.evaluation.choices.multiple_choice import choice_scores
     from relm.evaluation.execution import Execution
     from relm.evaluation.models import load_causal
-    from relm.examples.tokenizers import load_tokenizer
+    from relm.examples.tokenization.tokenizer_files import load_tokenizer
     from relm.recipes.devices import DEVICES
 
     batch_tokens = ask["batch_tokens"] or DEVICES[ask["device"]].evaluation_batch_tokens
@@ -131,7 +131,7 @@ def prepare(folder: Path, a: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from relm.evaluation.choices.choice_formats import read_questions
-    from relm.examples.tokenizers import load_tokenizer
+    from relm.examples.tokenization.tokenizer_files import load_tokenizer
     from relm.models.gpt2 import Gpt2, Gpt2Config
     from relm.training.export import write_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relm.examples.glue import TASKS
+from relm.examples.fine_tuning.glue import TASKS
 
 Row = tuple[Any, ...]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from relm.evaluation.harness.harness_run import default_python, run_harness
-from relm.examples.tokenizers import load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.training.export import write_model
 

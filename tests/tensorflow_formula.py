@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from relm.training.tensorflow_bert import published_name
+from relm.training.imports.tensorflow_bert import published_name
 
 # Added to the scores of positions that are not attended to, in place of minus infinity.
 NOT_ATTENDED = -1000.0

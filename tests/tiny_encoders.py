@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from relm.artifact import write_sidecar
-from relm.examples.tokenizers import import_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer, train_tokenizer
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 

@@ -18,7 +18,7 @@ from relm.artifact import sha256_of, write_json, write_sidecar
 from relm.errors import RelmError
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
 from relm.training.kill_points import KILL_AT

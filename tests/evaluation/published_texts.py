@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.examples.tokenizers import import_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer
 
 
 def gpt2_tokenizer(shared_data: Path, folder: Path) -> Path:

@@ -29,7 +29,7 @@ from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.evaluations import Samples
 from relm.recipes.protocol_options import Begin, Lambada, TextPerplexity
 from relm.recipes.published_tests import load_test

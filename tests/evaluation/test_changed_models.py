@@ -20,7 +20,7 @@ from relm.evaluation.generation.texts import Writer
 from relm.evaluation.harness.tasks import evaluate_harness
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluations import Samples
 from relm.training.export import write_model

@@ -23,7 +23,7 @@ from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.manifest import write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.tokenizers import SpecialIds, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluations import Diacritics
 from relm.recipes.objectives import Objective, Seq2Seq

@@ -27,7 +27,7 @@ from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import EndedText, Stop
 from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
 from relm.evaluation.models import CausalModel, load_causal
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 ONE_THREAD = Execution(threads=1)
 TEXTS = [[3, 50, 51], [7], [9, 2, 6, 5, 3, 20], [4, 4]]

@@ -21,7 +21,7 @@ from relm.evaluation.fine_tuning.glue import OBJECTIVES
 from relm.evaluation.fine_tuning.glue_scoring import METRICS
 from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.examples.builders import open_examples
-from relm.examples.glue import TASKS
+from relm.examples.fine_tuning.glue import TASKS
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
 from relm.recipes.fine_tuning import Glue

@@ -18,7 +18,7 @@ from relm.evaluation.evaluated_text import encode_texts, lacking_characters
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.text_perplexity import evaluate_text
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
 
 ONE_THREAD = Execution(threads=1)

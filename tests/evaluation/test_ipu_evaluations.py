@@ -22,7 +22,7 @@ from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.devices import find_evaluation_device, list_inference_devices
 
 CPU = Execution(threads=1)

@@ -22,7 +22,7 @@ from relm.evaluation.generation.stop import Stop
 from relm.evaluation.generation.texts import Prompt, Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
 from relm.evaluation.models import load_causal
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 STAND_IN = Path(__file__).parents[1] / "devices" / "ipu"

@@ -18,7 +18,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import score
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, train_tokenizer
 from relm.recipes.protocol_options import Lambada
 
 POSITIONS = 48

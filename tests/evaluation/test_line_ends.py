@@ -18,7 +18,7 @@ from relm.evaluation.evaluated_items import read_items
 from relm.evaluation.execution import Execution
 from relm.evaluation.passages import read_passages
 from relm.evaluation.text_perplexity import evaluate_text
-from relm.examples.squad import parse_squad
+from relm.examples.fine_tuning.squad import parse_squad
 from relm.recipes.protocol_options import TextPerplexity
 
 MARK = b"\xef\xbb\xbf"

@@ -21,8 +21,8 @@ from relm.evaluation.choices.masked_choices import only_pseudo_log_likelihood, s
 from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import OwnMaskedModel, is_masked, load_masked
-from relm.examples.tokenizer_models import wordpiece
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.examples.tokenization.tokenizer_models import wordpiece
 from relm.recipes.protocol_options import MultipleChoice
 
 # The third pair has equal sentences; "é" has no token, so that an unknown one is scored, and "." is one token.

@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.text_perplexity import evaluate_text
-from relm.examples.glue import TASKS
+from relm.examples.fine_tuning.glue import TASKS
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import evaluation_identity

@@ -10,7 +10,7 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import PROMPTS, write_samples
 from relm.evaluation.generation.sampling import random_stream
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.gpt2 import Gpt2
 from relm.recipes.evaluations import Samples
 

@@ -3,7 +3,7 @@
 import pytest
 
 from relm.evaluation.fine_tuning.squad_scoring import is_exact, normalised, score_answers, word_f1
-from relm.examples.squad import MarkedAnswer, SpanQuestion
+from relm.examples.fine_tuning.squad import MarkedAnswer, SpanQuestion
 
 
 @pytest.mark.parametrize(

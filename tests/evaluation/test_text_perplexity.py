@@ -24,7 +24,7 @@ from relm.evaluation.text_perplexity import (
     split_pages,
 )
 from relm.evaluation.windows import strided, windows_of_documents
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.protocol_options import TextPerplexity
 
 ONE_THREAD = Execution(threads=1)

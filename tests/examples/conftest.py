@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relm.examples import table
-from relm.examples.tokenizers import import_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer, train_tokenizer
 from small_documents import write_texts
 
 WriteDocuments = Callable[[str, list[str]], Path]

@@ -15,15 +15,15 @@ from relm.errors import RelmError
 from relm.evaluation.fine_tuning.answer_choice import SearchLimits, rank_answers
 from relm.evaluation.fine_tuning.answer_text import answer_text
 from relm.evaluation.fine_tuning.squad_scoring import score_answers
-from relm.examples.answer_windows import (
+from relm.examples.fine_tuning.answer_windows import (
     AnswerWindows,
     Windowed,
     WindowLengths,
     window_questions,
     window_with_most_context,
 )
-from relm.examples.squad import MarkedAnswer, Paragraph, SpanQuestion, parse_squad
-from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
+from relm.examples.fine_tuning.squad import MarkedAnswer, Paragraph, SpanQuestion, parse_squad
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 GOLDEN: dict[str, Any] = json.loads((DATA.parent / "oracles" / "goldens" / "squad.json").read_text(encoding="utf-8"))

@@ -10,10 +10,10 @@ from relm import artifact
 from relm.artifact import sha256_of
 from relm.cli import main
 from relm.errors import RelmError
-from relm.examples import encoder as module
 from relm.examples.builders import open_examples, pregenerate
 from relm.examples.manifest import write_manifest
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization import encoder as module
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.objectives import Objective
 
 

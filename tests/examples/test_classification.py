@@ -10,11 +10,11 @@ from glue_files import EXAMPLES, write_parquet, write_tsv
 from question_files import SAMPLE
 from relm.errors import RelmError
 from relm.examples.builders import open_examples, pregenerate
-from relm.examples.classification import LabelledExamples, write_labelled_table
-from relm.examples.glue import parse_glue
+from relm.examples.fine_tuning.classification import LabelledExamples, write_labelled_table
+from relm.examples.fine_tuning.glue import parse_glue
 from relm.examples.manifest import write_manifest
 from relm.examples.text_pairs import encode_pairs
-from relm.examples.tokenizers import import_tokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer, load_tokenizer
 from relm.recipes.objectives import Objective
 
 # Task -> its objective, and the name and the type of its labels in a batch.

@@ -18,7 +18,7 @@ from relm.examples.documents import Lines
 from relm.examples.inspection import inspect
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
 
 LENGTH = 31

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from relm.corpus.utf8_texts import Utf8Texts
-from relm.examples import encoder as module
-from relm.examples.byte_level import ByteLevel, characters_of, without_added_tokens
-from relm.examples.encoder import Disagreement, TextEncoder, ids_by_library
-from relm.examples.spaced_words import Characters, SpacedWords
-from relm.examples.tokenizer_models import characters, wordpiece
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization import encoder as module
+from relm.examples.tokenization.byte_level import ByteLevel, characters_of, without_added_tokens
+from relm.examples.tokenization.encoder import Disagreement, TextEncoder, ids_by_library
+from relm.examples.tokenization.spaced_words import Characters, SpacedWords
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.examples.tokenization.tokenizer_models import characters, wordpiece
 
 # Every sort of character that the pattern tells apart, those that other libraries have other opinions on, and ends of text.
 ALPHABET = [
@@ -259,7 +259,7 @@ def test_long_texts_are_encoded_in_parts_with_the_same_ids(monkeypatch: pytest.M
 
 
 def test_memory_for_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relm.examples.spaced_words.REMEMBERED_WORDS", 3)
+    monkeypatch.setattr("relm.examples.tokenization.spaced_words.REMEMBERED_WORDS", 3)
     encoder = TextEncoder(word_tokenizer(True))
     assert_alike(encoder, SLOW[1], [" ".join("ab" * number for number in range(80))])
     assert isinstance(encoder.fast, SpacedWords)
@@ -269,9 +269,9 @@ def test_memory_for_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 MANY_WORDS = """
 import random, sys
 from pathlib import Path
-from relm.examples import byte_level
-from relm.examples.encoder import TextEncoder
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization import byte_level
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 encoder = TextEncoder(load_tokenizer(Path(sys.argv[1])).tokenizer)
 first = encoder.fast._gigatoken
 generator = random.Random(1)

@@ -14,7 +14,7 @@ from relm.examples.masking import prediction_capacity
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.span_corruption import SpanCorruptionExamples
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Objective
 from small_tokenizers import save_words
 

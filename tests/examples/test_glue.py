@@ -9,7 +9,7 @@ import pytest
 from glue_files import EXAMPLES, write_parquet, write_tsv
 from relm.errors import RelmError
 from relm.evaluation.fine_tuning.glue_scoring import METRICS
-from relm.examples.glue import TASKS, LabelledTexts, parse_glue
+from relm.examples.fine_tuning.glue import TASKS, LabelledTexts, parse_glue
 
 
 def examples_of(task: str) -> LabelledTexts:

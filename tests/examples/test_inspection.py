@@ -15,7 +15,7 @@ from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import Column, table_writer
 from relm.examples.token_text import TokenTexts
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,7 +7,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from relm.errors import RelmError
-from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer
 from trained_llama import pieces
 
 TEXTS = [

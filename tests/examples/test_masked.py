@@ -16,7 +16,7 @@ from relm.examples.manifest import write_manifest
 from relm.examples.masked import MaskedExamples, pregenerate_masked
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Objective
 
 LETTERS = "abcdefghijklm"

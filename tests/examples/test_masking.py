@@ -6,7 +6,7 @@ from relm.errors import RelmError
 from relm.examples import masking as module
 from relm.examples.masking import MaskedRows, candidates, capacity, first_fits, masked_rows, selected
 from relm.examples.order import row_keys
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Masked
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4

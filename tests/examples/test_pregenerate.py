@@ -13,12 +13,12 @@ from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
-from relm.examples.byte_level import ByteLevel
 from relm.examples.chunks import Chunk, ChunkEncoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
-from relm.examples.encoder import FAST_ENCODERS, Disagreement, TextEncoder
 from relm.examples.pregenerate import pregenerate_stream
-from relm.examples.tokenizers import load_tokenizer, train_tokenizer
+from relm.examples.tokenization.byte_level import ByteLevel
+from relm.examples.tokenization.encoder import FAST_ENCODERS, Disagreement, TextEncoder
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
 
 CAUSAL = Objective(objective="causal", sequence_length=64)

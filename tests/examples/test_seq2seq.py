@@ -16,7 +16,7 @@ from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, padded, pregenerate_seq2seq, target_texts
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import SpecialIds, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer
 from relm.recipes.objectives import Objective, Seq2Seq
 from small_tokenizers import save_words
 

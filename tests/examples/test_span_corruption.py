@@ -21,7 +21,7 @@ from relm.examples.span_corruption import (
     segment_starts,
     with_sentinels,
 )
-from relm.examples.tokenizers import import_tokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer, load_tokenizer
 from relm.recipes.objectives import Objective, SpanCorruption
 
 END, FIRST_SENTINEL = 1, 999

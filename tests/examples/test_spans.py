@@ -8,12 +8,12 @@ import pytest
 
 from question_files import SAMPLE, made_file, misplaced_file
 from relm.errors import RelmError
-from relm.examples.answer_windows import WindowLengths, window_questions
 from relm.examples.builders import open_examples, pregenerate
+from relm.examples.fine_tuning.answer_windows import WindowLengths, window_questions
+from relm.examples.fine_tuning.squad import parse_squad
 from relm.examples.manifest import write_manifest
 from relm.examples.spans import write_span_table
-from relm.examples.squad import parse_squad
-from relm.examples.tokenizers import import_tokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer, load_tokenizer
 from relm.recipes.objectives import Objective
 
 OBJECTIVE = Objective(objective="spans", sequence_length=40)

@@ -8,7 +8,7 @@ import pytest
 
 from question_files import SAMPLE, made_file
 from relm.errors import RelmError
-from relm.examples.squad import MarkedAnswer, first_questions, parse_squad
+from relm.examples.fine_tuning.squad import MarkedAnswer, first_questions, parse_squad
 
 QUESTION = ("data", 0, "paragraphs", 0, "qas", 0)
 

@@ -15,7 +15,7 @@ from question_files import SAMPLE
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
 from relm.examples.text_pairs import PairSequences, encode_pairs, kept_lengths
-from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 from small_tokenizers import save_words
 
 VOCABULARY = SAMPLE.with_name("prose-vocabulary.txt")

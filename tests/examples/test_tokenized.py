@@ -14,9 +14,9 @@ from relm.artifact import sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import tokenized as module
-from relm.examples.encoder import TextEncoder
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.examples.tokenized import TokenizedDocuments, encoded_part, tokenized_documents
-from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 
 
 def lists_of(found: TokenizedDocuments) -> list[list[list[int]]]:

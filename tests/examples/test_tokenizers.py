@@ -16,13 +16,19 @@ from transformers import BertTokenizer
 from relm.artifact import read_sidecar, sha256_of
 from relm.errors import RelmError
 from relm.examples.documents import first_texts
-from relm.examples.encoder import TextEncoder, ids_by_library
-from relm.examples.tokenizers import LoadedTokenizer, SpecialIds, import_tokenizer, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.encoder import TextEncoder, ids_by_library
+from relm.examples.tokenization.tokenizer_files import (
+    LoadedTokenizer,
+    SpecialIds,
+    import_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 
 TRAIN = """
 import sys
 from pathlib import Path
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 size = None if sys.argv[3] == "characters" else 600
 train_tokenizer(sys.argv[3], [Path(sys.argv[1])], size, 10**9, Path(sys.argv[2]), lower_case=sys.argv[3] == "wordpiece")
 """

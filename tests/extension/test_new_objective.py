@@ -14,7 +14,7 @@ from extended_process import extended_environment, run_extended
 from relm.errors import RelmError
 from relm.examples.builders import open_examples
 from relm.examples.generated import GeneratedExamples
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import validate
 from relm.reporting.json_schema import schema_of

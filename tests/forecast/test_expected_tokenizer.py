@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 from relm.forecast.expected_tokenizer import KINDS, tokenizer_of
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project

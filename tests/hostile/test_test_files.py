@@ -17,8 +17,8 @@ from relm.evaluation.choices import choice_formats
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
 from relm.evaluation.passages import read_passages
-from relm.examples.glue import parse_glue
-from relm.examples.squad import parse_squad
+from relm.examples.fine_tuning.glue import parse_glue
+from relm.examples.fine_tuning.squad import parse_squad
 
 SURFACE = "published test files"
 HELLASWAG = {"activity_label": "A", "ctx_a": "B c.", "ctx_b": "d", "ctx": "B c. d", "endings": list("wxyz"), "label": 1}

@@ -13,7 +13,7 @@ from make_nanochat import BOS, MADE, VOCABULARY, WIKITEXT_LENGTHS
 from relm.examples.best_fit import BestFitPacker
 from relm.examples.document_rows import pregenerate_document_rows
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import import_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer
 from relm.recipes.objectives import Objective
 from small_documents import write_texts
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from relm.errors import RelmError
-from relm.examples.glue import TASKS
+from relm.examples.fine_tuning.glue import TASKS
 from relm.recipes.fine_tuning import Glue
 from relm.recipes.protocol_options import TextPerplexity
 from relm.recipes.published_tests import PublishedTest, load_test

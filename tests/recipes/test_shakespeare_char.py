@@ -23,7 +23,7 @@ from relm.corpus.extract import extract
 from relm.examples.causal import CausalExamples
 from relm.examples.manifest import TokenizerFacts, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.identity import given
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan

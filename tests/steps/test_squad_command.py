@@ -8,7 +8,7 @@ import torch
 
 from question_files import SAMPLE
 from relm.cli import main
-from relm.examples.tokenizers import import_tokenizer
+from relm.examples.tokenization.tokenizer_files import import_tokenizer
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from relm.examples.generated import GeneratedExamples
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel

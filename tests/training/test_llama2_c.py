@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.models.llama import Llama
 from relm.steps import list_steps
 from relm.steps.parser import parser
-from relm.training.llama2_c import import_llama2_c
+from relm.training.imports.llama2_c import import_llama2_c
 from trained_llama import BEGIN, pieces, stories
 
 # Of the text at temperature 0 in doc/stories260K.md of karpathy/llama2.c at 350e04fe, without its last line end.

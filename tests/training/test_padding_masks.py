@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from relm.devices.contract import open_device
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.section import merge
 from relm.training.phase_run import open_reader
 from tiny_runs import TinyRun, recipe_of, write_documents

@@ -10,8 +10,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from relm.examples import tokenizer_models as build
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization import tokenizer_models as build
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.contract import LanguageModel

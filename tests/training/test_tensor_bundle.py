@@ -9,7 +9,7 @@ import pytest
 from small_bundles import entry, field, header, table, write_bundle
 
 from relm.errors import RelmError
-from relm.training.tensor_bundle import TensorBundle, checkpoint_prefix
+from relm.training.imports.tensor_bundle import TensorBundle, checkpoint_prefix
 from tensorflow_variables import Array, draw, variables
 
 DATA = Path(__file__).parents[1] / "data" / "tensorflow_bert"

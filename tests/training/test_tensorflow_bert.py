@@ -18,7 +18,7 @@ from relm.errors import RelmError
 from relm.models.bert import Bert
 from relm.steps import list_steps
 from relm.steps.parser import parser
-from relm.training.tensorflow_bert import import_tensorflow_bert
+from relm.training.imports.tensorflow_bert import import_tensorflow_bert
 from tensorflow_formula import TensorflowBert
 from tensorflow_variables import HIDDEN, LAYERS, POSITIONS, WORDS, Array, draw, variables
 

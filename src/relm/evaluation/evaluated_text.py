@@ -10,8 +10,8 @@ from tokenizers.models import BPE
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.examples.encoder import Disagreement, EncodedTexts, TextEncoder
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.encoder import Disagreement, EncodedTexts, TextEncoder
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
-from relm.examples.encoder import EncodedTexts
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.encoder import EncodedTexts
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.protocol_options import Lambada
 
 Integers = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from relm.evaluation.masked_models import MaskedModel
 from relm.evaluation.scoring import LARGEST_LOGITS, batches
 from relm.examples.contract import IGNORED
 from relm.examples.manifest import Manifest, read_manifest
-from relm.examples.tokenizers import SPECIAL_TOKENS
+from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

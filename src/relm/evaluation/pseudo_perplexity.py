@@ -30,7 +30,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.progress import ProgressBar
 from relm.recipes.evaluations import PseudoPerplexity
 

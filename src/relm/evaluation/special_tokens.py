@@ -11,7 +11,7 @@ from typing import Any
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
-from relm.examples.tokenizers import ENDS_OF_TEXT, LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import ENDS_OF_TEXT, LoadedTokenizer
 from relm.recipes.protocol_options import TextPerplexity
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.examples.contract import Examples
-from relm.examples.encoder import Disagreement, library_only
+from relm.examples.tokenization.encoder import Disagreement, library_only
 from relm.recipes.declaration import load
 from relm.recipes.objectives import Objective
 

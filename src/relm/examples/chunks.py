@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.examples.documents import Lines
-from relm.examples.encoder import TextEncoder
-from relm.examples.tokenizers import loaded_as
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import loaded_as
 
 # A sample is compared with the library in the chunks that begin in every so many MiB of a file, the first included.
 COMPARED = 4

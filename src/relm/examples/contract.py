@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from relm.examples.draws import below
 from relm.examples.order import epochs_of, example_indices, row_keys
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 
 Integers = npt.NDArray[np.int64]
 # Name -> (examples, ...) array; integers as int64, flags as bool and scores as float32, ready for `torch.from_numpy`.

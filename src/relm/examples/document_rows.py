@@ -27,7 +27,7 @@ from relm.examples.pregenerate import ShardCounts, encoded_documents
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.objectives import TABLE, Objective
 
 COLUMN = "tokens"

@@ -8,7 +8,7 @@ import numpy as np
 
 from relm.examples.contract import Batch, Integers, Vocabulary, require_indices
 from relm.examples.order import row_keys
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.declaration import load
 from relm.recipes.objectives import Objective
 

@@ -24,7 +24,7 @@ from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts, paragraph
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.formatting import escape_controls
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE

@@ -31,8 +31,8 @@ from relm.examples.sequences import Specials, rows_of
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import Column, table_writer
+from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
-from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.draws import Draws, drawn
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Masked, Objective
 
 Flags = npt.NDArray[np.bool_]

@@ -15,10 +15,10 @@ from relm.errors import RelmError
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
 from relm.examples.concurrent_check import checked_meanwhile
 from relm.examples.documents import BEFORE_SPACE, CHUNK, chunks_of
-from relm.examples.encoder import Disagreement
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import ShardWriter, dtype_of, index_of, shard_writer
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.encoder import Disagreement
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 from relm.recipes.objectives import Objective

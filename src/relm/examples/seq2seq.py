@@ -25,12 +25,12 @@ from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of
 from relm.examples.draws import Draws, drawn, drawn_tokens
-from relm.examples.encoder import TextEncoder
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
-from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq

@@ -11,16 +11,16 @@ import numpy as np
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.examples.answer_windows import AnswerWindows, WindowLengths, window_questions
 from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
+from relm.examples.fine_tuning.answer_windows import AnswerWindows, WindowLengths, window_questions
+from relm.examples.fine_tuning.squad import Paragraph, first_questions, parse_squad
 from relm.examples.sharded_tables import ExampleTables, open_tables
-from relm.examples.squad import Paragraph, first_questions, parse_squad
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
 from relm.examples.text_pairs import model_inputs
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE, Objective
 
 # Paragraphs whose windows are in memory at once.
@@ -43,7 +43,7 @@ def write_span_table(
     """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar.
 
     Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
-    `relm.examples.answer_windows.AnswerWindows`.
+    `relm.examples.fine_tuning.answer_windows.AnswerWindows`.
 
     Args:
         documents: the file of questions.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 # What the templates of BERT and of RoBERTa add to two texts: [CLS] a [SEP] b [SEP], or <s> a </s></s> b </s>.
 BERT_TEMPLATE, ROBERTA_TEMPLATE = 3, 4

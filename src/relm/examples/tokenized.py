@@ -18,9 +18,9 @@ from relm.corpus.sentences import split_sentences
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of, counts_of
-from relm.examples.encoder import Disagreement, TextEncoder
 from relm.examples.storage import DTYPES, dtype_of
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
+from relm.examples.tokenization.encoder import Disagreement, TextEncoder
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 

@@ -99,7 +99,7 @@ def made_tokenizer(plan: Plan) -> Path | None:
 
 
 def _facts_of(tokenizer: Path) -> TokenizerFacts:
-    from relm.examples.tokenizers import load_tokenizer
+    from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
     loaded = load_tokenizer(tokenizer)
     special = dataclasses.asdict(loaded.special)

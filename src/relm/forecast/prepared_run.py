@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from relm.devices.contract import Device, UpdatingDevice, open_device
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.models.configuration import Configuration
 from relm.recipes.recipe import Phase, Recipe
 from relm.training.architecture import configuration

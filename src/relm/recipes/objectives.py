@@ -402,9 +402,9 @@ for _name, _term, _label, _classes in (
             labels={_term: _label},
             classes={_term: _classes},
             pregenerate=None,
-            read="relm.examples.classification:open_labelled",
-            generate="relm.examples.classification:generate_labelled",
-            lengths="relm.examples.classification:labelled_lengths",
+            read="relm.examples.fine_tuning.classification:open_labelled",
+            generate="relm.examples.fine_tuning.classification:generate_labelled",
+            lengths="relm.examples.fine_tuning.classification:labelled_lengths",
             stores_length=True,
             is_of_task=True,
         )

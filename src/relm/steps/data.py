@@ -148,7 +148,7 @@ def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
 
 
 def train_tokenizer_job(a: Arguments) -> Job:
-    from relm.examples.tokenizers import train_tokenizer
+    from relm.examples.tokenization.tokenizer_files import train_tokenizer
 
     flags = ("kind", "vocabulary_size", "lower_case", "no_special_tokens", "training_bytes")
     document = document_of(a, flags, lambda: document_of_training(a))
@@ -187,7 +187,7 @@ def document_of_training(a: Arguments) -> dict[str, Any]:
 
 
 def import_tokenizer_job(a: Arguments) -> Job:
-    from relm.examples.tokenizers import import_tokenizer
+    from relm.examples.tokenization.tokenizer_files import import_tokenizer
 
     if a.job is None and a.kind is None:
         raise RelmError("import-tokenizer: expected --kind, or --job as the graph passes it, found neither")

@@ -133,7 +133,7 @@ def import_model_job(a: Arguments) -> Job:
 
 
 def import_llama2_c_job(a: Arguments) -> Job:
-    from relm.training.llama2_c import import_llama2_c
+    from relm.training.imports.llama2_c import import_llama2_c
 
     if len(a.files) != 1 or a.configuration is not None or a.tokenizer is not None:
         raise RelmError(
@@ -144,8 +144,8 @@ def import_llama2_c_job(a: Arguments) -> Job:
 
 
 def import_tensorflow_job(a: Arguments) -> Job:
-    from relm.training.tensor_bundle import checkpoint_prefix
-    from relm.training.tensorflow_bert import import_tensorflow_bert
+    from relm.training.imports.tensor_bundle import checkpoint_prefix
+    from relm.training.imports.tensorflow_bert import import_tensorflow_bert
 
     if a.configuration is None or a.tokenizer is not None:
         raise RelmError(

@@ -25,7 +25,7 @@ from relm.examples.as_published.graphcore_bert import (
 from relm.examples.as_published.instances import pack_instances, split_columns
 from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 # Settings, seed -> records, and the sha256 of them as lines of JSON, plain and remasked. Facts, computed by running the
 # original's own create_training_instances and write_instance_to_example_files (graphcore/examples v3.0.0, instead of TensorFlow

@@ -21,7 +21,7 @@ from relm.examples.as_published.tpu_pretrain import (
 )
 from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.table import ExampleTable
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from tiny_runs import byte_tokenizer
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.

@@ -14,7 +14,7 @@ from relm.examples.as_published.instances import table_columns
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import table_writer
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relm.examples.manifest import length_histogram
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 # [CLS] the cat [MASK] [SEP] a dog ran [SEP], with `on` for `mat`; and [CLS] cat [SEP], all in one segment.
 PAIR: dict[str, Any] = {

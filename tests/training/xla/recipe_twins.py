@@ -9,7 +9,7 @@ from xla_runs import XlaRun
 
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenization.tokenizer_files import train_tokenizer
 from relm.recipes.project import Project
 from relm.recipes.recipe import Phase, Recipe
 from small_project import CHECKOUT

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
 from relm.evaluation.evaluated_text import encode_texts
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Integers = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]

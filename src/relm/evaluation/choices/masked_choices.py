@@ -15,7 +15,7 @@ from relm.evaluation.evaluated_text import encode_texts
 from relm.evaluation.masked_models import MaskedModel
 from relm.evaluation.masked_scoring import Floats, Integers, score_masked
 from relm.evaluation.pseudo_perplexity import Originals, mask_one_by_one
-from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer
 from relm.progress import ProgressBar
 
 WAY = "pseudo_log_likelihood"

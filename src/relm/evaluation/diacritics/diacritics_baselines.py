@@ -14,7 +14,7 @@ from relm.evaluation.diacritics.diacritics_scoring import WORD, letters_of, plai
 from relm.evaluation.fine_tuning.table_texts import Texts
 from relm.examples.diacritics import without_diacritics
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.tokenizers import loaded_as
+from relm.examples.tokenization.tokenizer_files import loaded_as
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 

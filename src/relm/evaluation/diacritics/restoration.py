@@ -10,9 +10,9 @@ from relm.evaluation.diacritics.text_to_text import TextToTextModel, write_texts
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Ragged
 from relm.examples.diacritics import with_standard_letters
-from relm.examples.encoder import TextEncoder
 from relm.examples.seq2seq import SOURCES, Seq2SeqExamples
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.progress import ProgressBar
 
 

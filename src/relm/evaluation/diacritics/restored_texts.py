@@ -21,7 +21,7 @@ from relm.evaluation.result import Result, Sample
 from relm.examples.builders import open_examples
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
 from relm.recipes.evaluations import Diacritics
 from relm.recipes.objectives import Objective

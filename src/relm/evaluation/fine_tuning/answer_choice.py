@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.evaluation.fine_tuning.answer_text import answer_text
-from relm.examples.answer_windows import AnswerWindows, AskedQuestion
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.fine_tuning.answer_windows import AnswerWindows, AskedQuestion
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Floats = npt.NDArray[np.floating]
 # The text that the original gives a question for which no span is possible.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from relm.examples.answer_windows import TokenizedParagraph
-from relm.examples.tokenizer_models import CONTINUING
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.fine_tuning.answer_windows import TokenizedParagraph
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_models import CONTINUING
 
 
 def answer_text(tokenizer: LoadedTokenizer, paragraph: TokenizedParagraph, first: int, last: int) -> str:

@@ -17,10 +17,10 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.glue_scoring import score_predictions
 from relm.evaluation.fine_tuning.seeds import compute_logits
-from relm.examples.classification import write_labelled_table
-from relm.examples.glue import TASKS, LabelledTexts, parse_glue
+from relm.examples.fine_tuning.classification import write_labelled_table
+from relm.examples.fine_tuning.glue import TASKS, LabelledTexts, parse_glue
 from relm.examples.text_pairs import encode_pairs
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_model import EncoderModel
 from relm.recipes.fine_tuning import Glue

@@ -17,10 +17,10 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.answer_choice import SearchLimits, rank_answers
 from relm.evaluation.fine_tuning.seeds import compute_logits
 from relm.evaluation.fine_tuning.squad_scoring import score_answers
-from relm.examples.answer_windows import Windowed, WindowLengths, window_questions
+from relm.examples.fine_tuning.answer_windows import Windowed, WindowLengths, window_questions
+from relm.examples.fine_tuning.squad import first_questions, parse_squad
 from relm.examples.spans import write_span_table
-from relm.examples.squad import first_questions, parse_squad
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.models.bert_model import EncoderModel
 from relm.models.bert_span import BertForSpans
 from relm.recipes.fine_tuning import Squad

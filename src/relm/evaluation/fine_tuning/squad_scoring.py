@@ -5,7 +5,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from relm.examples.squad import SpanQuestion
+from relm.examples.fine_tuning.squad import SpanQuestion
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -6,7 +6,7 @@ import numpy as np
 
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 # Rows of a table that are decoded at once.
 BLOCK = 1024

@@ -10,7 +10,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.seeds import TunedTask, TuningRun, read_encoder, tune_and_score
 from relm.evaluation.fine_tuning.tuning_pipeline import require_pipeline
 from relm.evaluation.result import Result
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.declaration import load
 from relm.recipes.fine_tuning import FineTuning, Glue, Squad
 from relm.training.interruption import ends_when_asked

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Ending = Literal["length", "end_of_text", "stop"]
 """length: the text has the requested length; end_of_text: the model ended it; stop: it reached the text or token to stop at."""

@@ -16,7 +16,7 @@ from relm.evaluation.generation.stop import Ending, Stop
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnCausalModel, load_causal
 from relm.evaluation.special_tokens import special_tokens
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from relm.evaluation.model_checks import require_vocabulary
 from relm.evaluation.model_folder import readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config

@@ -41,7 +41,7 @@ from relm.examples.as_published.pairs import SPECIAL_TOKENS, Corpus, Pair, Rule,
 from relm.examples.as_published.tables import format_summary, open_table, read_documents
 from relm.examples.columns import Column
 from relm.examples.storage import dtype_of
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.objectives import Objective
 
 Array = npt.NDArray[Any]

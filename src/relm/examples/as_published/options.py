@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.as_published.pairs import SHORTEST
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.as_published import AsPublished
 from relm.recipes.objectives import Masked, Objective
 

@@ -27,9 +27,9 @@ from relm.examples.as_published.options import Original, require_options
 from relm.examples.as_published.tables import TableSource, format_summary, open_table, require_documents
 from relm.examples.columns import Column
 from relm.examples.documents import checked_documents
-from relm.examples.encoder import TextEncoder
 from relm.examples.storage import dtype_of
-from relm.examples.tokenizers import load_tokenizer, loaded_as
+from relm.examples.tokenization.encoder import TextEncoder
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.recipes.objectives import Objective
 

@@ -17,7 +17,7 @@ from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED, Batch, Integers
 from relm.examples.seq2seq import Seq2SeqExamples, padded
 from relm.examples.sharded_tables import open_tables
-from relm.examples.tokenizers import SpecialIds
+from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Objective
 
 

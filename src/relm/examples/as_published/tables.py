@@ -18,8 +18,8 @@ from relm.examples.as_published.pairs import Corpus
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of
 from relm.examples.table import Column, TableWriter, table_writer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.examples.tokenized import Sentences, tokenized_documents
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective
 

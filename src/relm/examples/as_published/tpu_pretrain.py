@@ -35,7 +35,7 @@ from relm.examples.as_published.options import (
 )
 from relm.examples.as_published.pairs import Corpus, Pair, Rule, make_pairs, mask_tokens
 from relm.examples.as_published.tables import format_summary, open_table, read_documents
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.objectives import Objective
 
 ORIGINAL = Original(

@@ -18,7 +18,7 @@ from relm.examples.formats.tfrecord import encode_example, record_writer
 from relm.examples.manifest import Manifest, read_manifest, require_shard
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import TokenStream, flush_all, index_of, shard_writer
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, TOKEN_STREAM
 

@@ -21,7 +21,7 @@ from relm.examples.formats.tfrecord import Features, decode_example, read_record
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of, index_of, shard_writer
 from relm.examples.table import table_writer
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, TOKEN_STREAM, Masked, Objective
 

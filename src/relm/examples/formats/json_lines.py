@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.formats.imports import Documents, import_stream
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 Integers = npt.NDArray[np.int64]
 

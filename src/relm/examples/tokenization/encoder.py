@@ -1,8 +1,8 @@
 """Encode text to the token ids of the `tokenizers` library, many times faster where a tokenizer's rules allow it.
 
-gigatoken encodes byte-level BPE (`relm.examples.byte_level`), the words of WordPiece and of T5's Unigram are encoded once and
-cached (`relm.examples.spaced_words`), characters are looked up in a table. Each fast encoder is compared with the library
-throughout, on samples of the very text that it encodes.
+gigatoken encodes byte-level BPE (`byte_level`), the words of WordPiece and of T5's Unigram are encoded once and cached
+(`spaced_words`), characters are looked up in a table. Each fast encoder is compared with the library throughout, on samples of
+the very text that it encodes.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 
 from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
-from relm.examples.byte_level import ByteLevel
-from relm.examples.spaced_words import Characters, SpacedWords
-from relm.examples.tokenizer_models import kind_of
+from relm.examples.tokenization.byte_level import ByteLevel
+from relm.examples.tokenization.spaced_words import Characters, SpacedWords
+from relm.examples.tokenization.tokenizer_models import kind_of
 
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]

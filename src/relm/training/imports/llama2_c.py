@@ -14,7 +14,7 @@ from torch import Tensor
 from relm.errors import RelmError
 from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig
-from relm.training.imported_folder import write_imported
+from relm.training.imports.imported_folder import write_imported
 
 HEADER = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 LARGEST = 1 << 24

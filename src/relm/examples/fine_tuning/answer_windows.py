@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
-from relm.examples.squad import MarkedAnswer, Paragraph, SpanQuestion
+from relm.examples.fine_tuning.squad import MarkedAnswer, Paragraph, SpanQuestion
 from relm.examples.text_pairs import PairTemplate, model_inputs, pair_template
-from relm.examples.tokenizers import LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 # White space between words in the original, whose words decide a label; no-break spaces are not among it.
 WORD_BREAKS = " \t\r\n\u202f"

@@ -13,12 +13,12 @@ from relm.artifact import write_sidecar
 from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.glue import HIGHEST_SCORE, LabelledTexts, parse_glue
+from relm.examples.fine_tuning.glue import HIGHEST_SCORE, LabelledTexts, parse_glue
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
 from relm.examples.text_pairs import encode_pairs, model_inputs
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE, Objective
 
 # Texts whose sequences are in memory at once.
@@ -39,7 +39,7 @@ def write_labelled_table(
         tokenizer: `tokenizer.json`.
         output: the table; the manifest is built from its sidecar.
         objective: the one that reads it.
-        task: a key of `relm.examples.glue.TASKS`.
+        task: a key of `relm.examples.fine_tuning.glue.TASKS`.
         limit: the count of examples, from the first on; None: all.
 
     Raises:

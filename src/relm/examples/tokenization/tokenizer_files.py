@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, trainers
 
 from relm.artifact import atomic_file, checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.examples import tokenizer_models as build
 from relm.examples.documents import first_texts
-from relm.examples.llama2_c_tokenizer import llama2_c
+from relm.examples.tokenization import tokenizer_models as build
+from relm.examples.tokenization.llama2_c_tokenizer import llama2_c
 
 # The original trainers of byte-level BPE have the same bound.
 MINIMUM_FREQUENCY = 2

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from relm.errors import RelmError
-from relm.examples.tokenizer_models import CONTINUING, SPACE, UNKNOWN
+from relm.examples.tokenization.tokenizer_models import CONTINUING, SPACE, UNKNOWN
 
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]

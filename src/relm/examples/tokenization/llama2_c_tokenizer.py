@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from relm.errors import RelmError
-from relm.examples.tokenizer_models import SPACE, UNKNOWN
+from relm.examples.tokenization.tokenizer_models import SPACE, UNKNOWN
 
 BEGIN, END = "<s>", "</s>"
 # As tokenizer.py writes the three that are no text, the first of all.

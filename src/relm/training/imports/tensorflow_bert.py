@@ -18,8 +18,8 @@ import torch
 from relm.errors import RelmError
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.training.imported_folder import write_imported
-from relm.training.tensor_bundle import TensorBundle, checkpoint_prefix
+from relm.training.imports.imported_folder import write_imported
+from relm.training.imports.tensor_bundle import TensorBundle, checkpoint_prefix
 
 Array = npt.NDArray[Any]
 
