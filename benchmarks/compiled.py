@@ -23,8 +23,8 @@ from relm.forecast.compilation.program_table import GIB
 from relm.forecast.compilation.shipped_programs import key_of, read_shipped
 from relm.forecast.compilation.tpu_environment import CHECKOUT, find_interpreter
 from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
-from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 
 

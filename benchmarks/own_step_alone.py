@@ -9,9 +9,9 @@ from pathlib import Path
 
 from relm.forecast.compilation.tracing import TracingDevice, trace_phase
 from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.topologies import TOPOLOGIES
 
 
 def devices_of(recipe: Recipe) -> int:

@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from relm.recipes.datasets import Dataset
-from relm.recipes.machines import Machine
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.machine.machines import Machine
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 
 FILES = {

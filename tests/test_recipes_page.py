@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from relm.recipes.datasets import load_dataset
-from relm.recipes.evaluations import EVALUATIONS, HARNESS
-from relm.recipes.machines import load_machine
+from relm.recipes.evaluation.evaluations import EVALUATIONS, HARNESS
+from relm.recipes.evaluation.published_tests import load_test
+from relm.recipes.machine.machines import load_machine
 from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
-from relm.recipes.published_tests import load_test
 from relm.recipes.recipe import load_recipe
 from relm.recipes.section import Section, read_extended, read_yaml
 from small_project import CHECKOUT

@@ -21,7 +21,7 @@ from relm.errors import RelmError
 from relm.graph.environments import TrainingPlace, find_fault
 from relm.limits import find_folder_fault
 from relm.recipes.curves import load_curve
-from relm.recipes.expectations import Expectation
+from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.project import Project
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 from relm.reporting.verify import judge_row

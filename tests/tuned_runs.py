@@ -23,7 +23,7 @@ from relm.examples.builders import open_examples
 from relm.examples.contract import numbers_at
 from relm.models.bert_configuration import BertConfig
 from relm.models.bert_model import EncoderModel
-from relm.recipes.fine_tuning import FineTuning, Glue
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue
 from relm.recipes.objectives import Objective
 from relm.training.kill_points import KILL_AT
 from relm.training.phase_run import derived_seed

@@ -6,7 +6,7 @@ import pytest
 
 from relm.containers.apptainer import BIND, describe_surroundings
 from relm.errors import RelmError
-from relm.recipes.own_folders import CONSENT
+from relm.recipes.files.own_folders import CONSENT
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_tilde_in_a_dataset_is_the_callers_home_folder(project: ImageProject, 
     texts.mkdir()
     (texts / "a.txt").write_text("a text")
     tmp_path.chmod(0o755)
-    ask = "from relm.recipes.own_folders import resolve_own_folder as own; print(*own('~/texts', 'folder').iterdir())"
+    ask = "from relm.recipes.files.own_folders import resolve_own_folder as own; print(*own('~/texts', 'folder').iterdir())"
     done = project.command(*in_image(project, "-c", ask, entry_point="python", read=[texts], home=tmp_path))
     assert done.stdout.strip().splitlines()[-1] == str(texts / "a.txt")
 

@@ -16,7 +16,7 @@ import pytest
 from relm.artifact import sidecar_of
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 from small_servers import QuietHandler, running
 
 BODY = random.Random(0).randbytes(300_000)  # incompressible, so that half of a packed file is never the whole

@@ -16,7 +16,7 @@ from relm.corpus.archive import read_content
 from relm.corpus.download import index_pages, npm_registry, package_index
 from relm.corpus.download.index_pages import IndexPage
 from relm.corpus.download.source_faults import SourceFault
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 
 SEED = random.SystemRandom().randrange(1 << 32)
 PLACES = 120  # that are damaged in each kind of archive or page

@@ -28,7 +28,7 @@ import relm.corpus.download.fetch as module
 from relm.artifact import read_sidecar
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 
@@ -233,7 +233,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.files.remote_files import RemoteFile
 remote, disk = RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)], check=True)
 outcome = {}
@@ -290,7 +290,7 @@ import resource, sys
 from pathlib import Path
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.files.remote_files import RemoteFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
     download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))

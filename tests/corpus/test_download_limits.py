@@ -9,7 +9,7 @@ from small_archives import COMPRESS, zip_of
 
 from relm.corpus.download import expected_size, http_requests, http_session, response_body, transfer
 from relm.corpus.download.fetch import download
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 from small_servers import QuietHandler
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")

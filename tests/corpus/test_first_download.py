@@ -12,8 +12,8 @@ from relm.artifact import write_json
 from relm.corpus.download.fetch import download
 from relm.corpus.download.first_download import pin, record_of
 from relm.errors import RelmError
+from relm.recipes.files.remote_files import RemoteFile, Source
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 OTHER = BODY[:-1] + bytes([BODY[-1] ^ 1])

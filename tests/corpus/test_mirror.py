@@ -11,7 +11,7 @@ from small_archives import COMPRESS, SUFFIX, zip_of
 
 from relm.corpus.download.fetch import download
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

@@ -8,7 +8,7 @@ from local_server import BODY, Answer, LocalServer, Served, fault, redirect, rem
 
 from relm.corpus.download import index_pages
 from relm.corpus.download.fetch import download
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 from small_servers import QuietHandler
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")

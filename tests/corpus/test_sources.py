@@ -15,7 +15,7 @@ from small_archives import tar_of, zip_of
 
 from relm.corpus.download import index_pages, npm_registry, package_index, sources
 from relm.corpus.download.fetch import download
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

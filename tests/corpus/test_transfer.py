@@ -178,7 +178,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from relm.corpus.download.fetch import download
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.files.remote_files import RemoteFile
 download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from relm.devices.peaks import find_accelerator, find_peak_flops
-from relm.recipes.accelerators import GPUS, IPUS, TPUS
+from relm.recipes.machine.accelerators import GPUS, IPUS, TPUS
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.evaluations import Samples
-from relm.recipes.protocol_options import Begin, Lambada, TextPerplexity
-from relm.recipes.published_tests import load_test
+from relm.recipes.evaluation.evaluations import Samples
+from relm.recipes.evaluation.protocol_options import Begin, Lambada, TextPerplexity
+from relm.recipes.evaluation.published_tests import load_test
 
 ONE_THREAD = Execution(threads=1)
 SAME = 1e-4

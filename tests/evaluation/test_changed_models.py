@@ -22,7 +22,7 @@ from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.t5 import T5, T5Config
-from relm.recipes.evaluations import Samples
+from relm.recipes.evaluation.evaluations import Samples
 from relm.training.export import write_model
 
 ONE_THREAD = Execution(threads=1)

@@ -17,7 +17,7 @@ from relm.evaluation.choices.multiple_choice import choice_scores, evaluate_mult
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.protocol_options import MultipleChoice
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 ONE_THREAD = Execution(threads=1, batch_tokens=300)
 SAME = 1e-4

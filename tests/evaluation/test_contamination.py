@@ -15,9 +15,9 @@ from relm.evaluation.contamination import count_contamination, find_passage
 from relm.evaluation.evaluated_items import Item, read_items
 from relm.examples import overlap
 from relm.recipes.datasets import load_dataset
+from relm.recipes.evaluation.protocol_options import MultipleChoice
+from relm.recipes.evaluation.published_tests import ITEM_FORMATS, load_test
 from relm.recipes.parts_of_recipe import require_countable_tests
-from relm.recipes.protocol_options import MultipleChoice
-from relm.recipes.published_tests import ITEM_FORMATS, load_test
 from relm.recipes.recipe import load_recipe
 from relm.reporting.figures import describe_contamination
 from small_documents import write_texts

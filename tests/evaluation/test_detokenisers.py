@@ -7,7 +7,7 @@ from published_texts import gpt2_tokenizer, unpacked
 from relm.evaluation.detokenisers import DETOKENISERS, WIKITEXT, wikitext
 from relm.evaluation.text_perplexity import prepare_text
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
-from relm.recipes.evaluations import Diacritics
+from relm.recipes.evaluation.evaluations import Diacritics
 from relm.recipes.objectives import Objective, Seq2Seq
 from small_documents import write_texts
 from small_tokenizers import save_words

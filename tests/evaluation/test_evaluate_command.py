@@ -10,7 +10,7 @@ import pytest
 from relm.artifact import sha256_of
 from relm.cli import main
 from relm.recipes.declaration import load
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.project import Project
 from small_project import Commands
 

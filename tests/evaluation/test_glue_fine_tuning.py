@@ -24,7 +24,7 @@ from relm.examples.builders import open_examples
 from relm.examples.fine_tuning.glue import TASKS
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_configuration import BertConfig
-from relm.recipes.fine_tuning import Glue
+from relm.recipes.evaluation.fine_tuning import Glue
 from relm.recipes.objectives import OBJECTIVES as DECLARED
 from relm.recipes.objectives import Objective
 from relm.training.phase_run import derived_seed

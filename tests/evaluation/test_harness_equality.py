@@ -19,7 +19,7 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.protocol_options import Lambada, TextPerplexity
+from relm.recipes.evaluation.protocol_options import Lambada, TextPerplexity
 
 WIKITEXT = TextPerplexity(
     detokeniser="gpt2_wikitext", documents="level_1_headings", windows="rolling", first_token="scored", words="whitespace"

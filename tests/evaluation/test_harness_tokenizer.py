@@ -19,7 +19,7 @@ from relm.evaluation.harness.harness_tokenizer import TEXTS, choose_tokenizer
 from relm.evaluation.harness.tasks import evaluate_harness
 from relm.evaluation.lambada import evaluate_lambada
 from relm.examples.tokenization.tokenizer_models import characters
-from relm.recipes.protocol_options import Lambada
+from relm.recipes.evaluation.protocol_options import Lambada
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 DIGITS = GPT2.replace(r" ?\p{N}+", r"\p{N}{1,3}")

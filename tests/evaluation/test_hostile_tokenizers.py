@@ -19,7 +19,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.evaluation.protocol_options import Lambada, MultipleChoice, TextPerplexity
 
 ONE_THREAD = Execution(threads=1)
 

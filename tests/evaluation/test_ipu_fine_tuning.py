@@ -13,8 +13,8 @@ from forked_workers import start_forked
 from relm.devices.ipu import worker_process
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.seeds import TuningRun
-from relm.recipes.fine_tuning import FineTuning, Glue, Squad
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
+from relm.recipes.machine.pipeline import Pipeline
 from tiny_encoders import TINY, TINY_ROBERTA
 from tuned_runs import Tuned, learner
 

@@ -19,7 +19,7 @@ from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passa
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, train_tokenizer
-from relm.recipes.protocol_options import Lambada
+from relm.recipes.evaluation.protocol_options import Lambada
 
 POSITIONS = 48
 LETTERS = "ab"

@@ -19,7 +19,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.passages import read_passages
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.examples.fine_tuning.squad import parse_squad
-from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 MARK = b"\xef\xbb\xbf"
 TEXT = b"The cat sat on the mat.\nIt was late.\nA dog looked at it.\n"

@@ -23,7 +23,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import OwnMaskedModel, is_masked, load_masked
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.examples.tokenization.tokenizer_models import wordpiece
-from relm.recipes.protocol_options import MultipleChoice
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 # The third pair has equal sentences; "é" has no token, so that an unknown one is scored, and "." is one token.
 PAIRS = [("abc de.", "abc ed."), ("fgh", "f gh ijk."), ("kk k.", "kk k."), ("a é b", "a b é"), ("abc de.", "m")]

@@ -24,7 +24,7 @@ from relm.evaluation.result import Result
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.models.bert import Bert
-from relm.recipes.evaluations import MaskedLm
+from relm.recipes.evaluation.evaluations import MaskedLm
 
 # Enough that every batch has a masked token.
 BERNOULLI = {"selection": "bernoulli", "probability": 0.4}

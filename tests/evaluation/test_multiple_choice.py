@@ -28,7 +28,7 @@ from relm.evaluation.choices.multiple_choice import (
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.protocol_options import MultipleChoice
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 ONE_THREAD = Execution(threads=1, batch_tokens=300)
 

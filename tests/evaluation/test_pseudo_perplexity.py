@@ -18,7 +18,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, mask_one_by_one, originals
 from relm.evaluation.result import Result
 from relm.examples.sharded_tables import ExampleTables
-from relm.recipes.evaluations import PseudoPerplexity
+from relm.recipes.evaluation.evaluations import PseudoPerplexity
 
 
 @pytest.fixture

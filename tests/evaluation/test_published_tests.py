@@ -16,10 +16,10 @@ from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.examples.fine_tuning.glue import TASKS
 from relm.models.gpt2 import Gpt2, Gpt2Config
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluation.evaluations import EVALUATIONS
+from relm.recipes.evaluation.published_tests import load_test
 from relm.recipes.identity import evaluation_identity
 from relm.recipes.project import Project
-from relm.recipes.published_tests import load_test
 from small_project import CHECKOUT
 
 TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))

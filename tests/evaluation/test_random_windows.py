@@ -13,7 +13,7 @@ from relm.evaluation.random_windows import estimate, evaluate_random_windows
 from relm.examples.contract import drawn_indices
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
-from relm.recipes.evaluations import RandomWindows
+from relm.recipes.evaluation.evaluations import RandomWindows
 
 ONE_THREAD = Execution(threads=1)
 

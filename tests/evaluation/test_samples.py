@@ -12,7 +12,7 @@ from relm.evaluation.generation.samples import PROMPTS, write_samples
 from relm.evaluation.generation.sampling import random_stream
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.gpt2 import Gpt2
-from relm.recipes.evaluations import Samples
+from relm.recipes.evaluation.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 

@@ -17,7 +17,7 @@ from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.special_tokens import SpecialTokens, special_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.evaluations import Samples
+from relm.recipes.evaluation.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 BEGIN, END, TURN = 11, 12, 13

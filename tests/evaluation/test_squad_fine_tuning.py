@@ -14,7 +14,7 @@ from question_files import SAMPLE, misplaced_file
 from relm.errors import RelmError
 from relm.evaluation.fine_tuning.seeds import TuningRun
 from relm.models.bert_span import BertForSpans
-from relm.recipes.fine_tuning import Squad
+from relm.recipes.evaluation.fine_tuning import Squad
 from relm.training.interruption import Preempted, ends_when_asked, run_lock
 from relm.training.phase_run import derived_seed
 from tiny_encoders import TINY, write_model

@@ -25,7 +25,7 @@ from relm.evaluation.text_perplexity import (
 )
 from relm.evaluation.windows import strided, windows_of_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 ONE_THREAD = Execution(threads=1)
 CONTEXT = 16

@@ -18,8 +18,8 @@ from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.choices.ties import ROUNDING, split_ties
 from relm.evaluation.execution import Execution
 from relm.evaluation.result import describe_ties, tied_share
-from relm.recipes.expectations import Expectation
-from relm.recipes.protocol_options import MultipleChoice
+from relm.recipes.evaluation.expectations import Expectation
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 from relm.reporting.figures import measured_task
 from relm.reporting.verify import judge_row
 

@@ -29,7 +29,7 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import prepare_text
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 SAME, POSITIONS = 1e-4, 24
 LINES = passages()

@@ -9,7 +9,7 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.tuning_batches import ScoredBatches, count_devices, require_even_batches, tokens_at_once
 from relm.recipes.devices import DEVICES
-from relm.recipes.fine_tuning import Glue
+from relm.recipes.evaluation.fine_tuning import Glue
 
 
 class Cores:

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from relm.devices.torch import TorchDevice
-from relm.recipes.accelerators import Accelerator
 from relm.recipes.devices import DeviceDeclaration, register_device
+from relm.recipes.machine.accelerators import Accelerator
+from relm.recipes.machine.topologies import Topology
 from relm.recipes.run import Run
-from relm.recipes.topologies import Topology
 
 
 class StagedDevice(TorchDevice):

@@ -149,10 +149,12 @@ def test_a_dataset_touches_the_listed_file_and_is_extracted(copy: Checkout, tmp_
 
 def test_an_evaluation_touches_the_listed_files_and_runs(copy: Checkout, project: Commands) -> None:
     copy.write("src/relm/evaluation/size.py", EVALUATION)
-    declarations, sections = "src/relm/recipes/evaluations.py", "src/relm/recipes/recipe.py"
+    declarations, sections = "src/relm/recipes/evaluation/evaluations.py", "src/relm/recipes/recipe.py"
     copy.insert(declarations, "class Diacritics(", OPTIONS_OF_EVALUATION)
     copy.insert(declarations, '_declare(\n    EvaluationDeclaration(\n        name="held_out"', DECLARED_EVALUATION)
-    copy.insert(sections, "from relm.recipes.evaluations import", "from relm.recipes.evaluations import Size\n")
+    copy.insert(
+        sections, "from relm.recipes.evaluation.evaluations import", "from relm.recipes.evaluation.evaluations import Size\n"
+    )
     copy.insert(sections, "    random_windows: RandomWindows", '    size: Size = Size()\n    """The size of the model."""\n')
     assert copy.touched == listed_files("An evaluation", NAME="size")
 

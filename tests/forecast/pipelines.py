@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.recipe import Phase
 
 

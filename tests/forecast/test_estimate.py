@@ -8,7 +8,7 @@ import pytest
 from relm.errors import RelmError
 from relm.forecast.estimate import describe_estimate
 from relm.forecast.expected_tokenizer import SENTENCEPIECES, vocabulary
-from relm.recipes.machines import Price
+from relm.recipes.machine.machines import Price
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.section import read_yaml

@@ -7,7 +7,7 @@ import pytest
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
-from relm.recipes.machines import Machine, Peak, Price
+from relm.recipes.machine.machines import Machine, Peak, Price
 from relm.recipes.project import Project
 from relm.training.machine_peak import fill_in_peak, find_peak
 from small_project import CHECKOUT

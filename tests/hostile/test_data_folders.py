@@ -11,9 +11,9 @@ from relm.cli import main
 from relm.containers.placement import place_step
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.files.own_folders import resolve_own_folder
 from relm.recipes.identity import content_of, folder_content, folder_files, model_content
 from relm.recipes.new_recipe import new_dataset
-from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe

@@ -9,11 +9,11 @@ from test_texts import content
 
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
-from relm.recipes.machines import load_machine
+from relm.recipes.evaluation.published_tests import load_test
+from relm.recipes.files.web_address import require_web_address
+from relm.recipes.machine.machines import load_machine
 from relm.recipes.published_models import load_model
-from relm.recipes.published_tests import load_test
 from relm.recipes.recipe import load_recipe
-from relm.recipes.web_address import require_web_address
 
 SURFACE = "links"
 ADDRESSES = {

@@ -14,10 +14,10 @@ from relm.errors import RelmError
 from relm.evaluation.result import Result
 from relm.formatting import escape_for_terminal
 from relm.recipes.datasets import load_dataset
-from relm.recipes.evaluations import Samples
+from relm.recipes.evaluation.evaluations import Samples
+from relm.recipes.evaluation.published_tests import load_test
 from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
-from relm.recipes.published_tests import load_test
 from relm.recipes.recipe import load_recipe
 from relm.reporting.markdown import escape_prose
 from relm.reporting.report import write_report

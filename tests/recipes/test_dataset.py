@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.identity import dataset_identity, digest, folder_files
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.section import validate
 
 FILE = {"sha256": "0" * 64, "size": 3, "sources": [{"url": "https://example.org/a"}]}

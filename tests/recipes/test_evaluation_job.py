@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from relm.recipes.evaluation_job import EvaluationJob
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluation.evaluation_job import EvaluationJob
+from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.project import Project
 from relm.recipes.section import validate
 

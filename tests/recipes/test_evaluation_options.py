@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.evaluations import objectives_of, task_of
+from relm.recipes.evaluation.evaluations import objectives_of, task_of
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe

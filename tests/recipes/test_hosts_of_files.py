@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.evaluation.published_tests import load_test
+from relm.recipes.files.remote_files import RemoteFile, Source
 from relm.recipes.published_models import load_model
-from relm.recipes.published_tests import load_test
-from relm.recipes.remote_files import RemoteFile, Source
 from small_project import CHECKOUT
 
 LOADERS = {"data": load_dataset, "models": load_model, "evaluations": load_test}

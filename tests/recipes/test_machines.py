@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.accelerators import GPUS, IPUS, TPUS
 from relm.recipes.devices import list_environments
-from relm.recipes.machines import Machine, load_machine
+from relm.recipes.machine.accelerators import GPUS, IPUS, TPUS
+from relm.recipes.machine.machines import Machine, load_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName

@@ -9,7 +9,7 @@ import pytest
 from relm.cli import main
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
-from relm.recipes.folder_contents import describe_left_out
+from relm.recipes.files.folder_contents import describe_left_out
 from relm.recipes.identity import folder_files
 from relm.recipes.new_recipe import write_new
 from relm.recipes.project import Project
@@ -149,7 +149,7 @@ def test_folders_that_cannot_be_read_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "texts" / "closed").mkdir()
-    monkeypatch.setattr("relm.recipes.folder_contents.os.access", lambda path, mode: path.name != "closed")
+    monkeypatch.setattr("relm.recipes.files.folder_contents.os.access", lambda path, mode: path.name != "closed")
     assert main(["new", "mine", "--data", "texts"]) == 0
     assert "not read: unreadable folders 1 (closed)\n" in capsys.readouterr().out
 

@@ -16,8 +16,8 @@ from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.machine_use import can_place
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.machine_use import can_place
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.project import Project
 from relm.recipes.section import merge
 from relm.recipes.smoke import changed_keys, may_change, small_pipeline

@@ -7,9 +7,9 @@ import pytest
 
 from relm.errors import RelmError
 from relm.examples.fine_tuning.glue import TASKS
-from relm.recipes.fine_tuning import Glue
-from relm.recipes.protocol_options import TextPerplexity
-from relm.recipes.published_tests import PublishedTest, load_test
+from relm.recipes.evaluation.fine_tuning import Glue
+from relm.recipes.evaluation.protocol_options import TextPerplexity
+from relm.recipes.evaluation.published_tests import PublishedTest, load_test
 
 FILE = {"a.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/a.txt"}]}}
 TWO = FILE | {"b.txt": FILE["a.txt"]}

@@ -9,8 +9,8 @@ import pytest
 
 from relm.artifact import read_json
 from relm.containers.placement import evaluation_role
-from relm.recipes.evaluation_place import evaluation_device
-from relm.recipes.machines import Machine
+from relm.recipes.evaluation.evaluation_place import evaluation_device
+from relm.recipes.machine.machines import Machine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import changed_keys

@@ -10,9 +10,9 @@ import pytest
 
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
+from relm.recipes.files.yaml_file import LARGEST
 from relm.recipes.recipe import load_recipe
 from relm.recipes.section import read_yaml
-from relm.recipes.yaml_file import LARGEST
 
 FAULTS = {
     "a mapping as a key": (b"a: 1\n{name}: y\n", "line 2: a key is a mapping; quote it"),

@@ -10,7 +10,7 @@ import pytest
 from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.recipes.expectations import Expectation
+from relm.recipes.evaluation.expectations import Expectation
 from relm.reporting.verify import find_machines, judge_row, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.

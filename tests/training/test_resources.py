@@ -8,8 +8,8 @@ from small_phases import cases, phase
 
 from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
 from relm.training import resources

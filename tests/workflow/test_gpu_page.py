@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.recipes.on_machine import OnMachine
+from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.project import Project
 from relm.recipes.run import Run
 from relm.steps import list_steps

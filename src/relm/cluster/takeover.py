@@ -16,7 +16,7 @@ from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, sidecar
 from relm.cluster.supervision import is_locked
 from relm.errors import RelmError
 from relm.limits import require_disk
-from relm.recipes.machines import find_own_machine
+from relm.recipes.machine.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_folder import CHECKPOINT_FILES, MACHINES, OF_ONE_MACHINE, WEIGHTS

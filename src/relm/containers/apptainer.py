@@ -10,9 +10,9 @@ from pathlib import Path
 
 from relm.containers.extensions import find_extensions
 from relm.errors import RelmError
-from relm.recipes.home_folder import HOME, home_folder
+from relm.recipes.files.home_folder import HOME, home_folder
+from relm.recipes.files.own_folders import CONSENT, list_consented, resolve_own_folder
 from relm.recipes.identity import work_folder
-from relm.recipes.own_folders import CONSENT, list_consented, resolve_own_folder
 
 BIND = "APPTAINER_BIND"
 """Variable with the folders and files that Apptainer mounts, separated by commas."""

@@ -17,12 +17,12 @@ from relm.containers.lock import Role
 from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.evaluation_place import evaluation_device
-from relm.recipes.evaluations import EVALUATIONS
-from relm.recipes.home_folder import expand_home
+from relm.recipes.evaluation.evaluation_place import evaluation_device
+from relm.recipes.evaluation.evaluations import EVALUATIONS
+from relm.recipes.files.home_folder import expand_home
+from relm.recipes.files.own_folders import require_consent, resolve_own_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGING_STEP
-from relm.recipes.own_folders import require_consent, resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model

@@ -11,8 +11,8 @@ from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, Lock, Pinned, read_lock
 from relm.containers.registry import Answer, OutOfReach, compare_tag, find_host, format_commands
 from relm.errors import RelmError
+from relm.recipes.files.yaml_file import parse_yaml, read_text
 from relm.recipes.section import validate
-from relm.recipes.yaml_file import parse_yaml, read_text
 
 
 def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:

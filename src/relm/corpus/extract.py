@@ -28,7 +28,7 @@ from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.declaration import load
-from relm.recipes.folder_contents import describe_left_out
+from relm.recipes.files.folder_contents import describe_left_out
 from relm.recipes.identity import folder_files
 
 # Bytes of the source for each further worker: with fewer, starting one takes longer than it saves.

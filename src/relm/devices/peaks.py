@@ -2,8 +2,8 @@
 
 import re
 
-from relm.recipes.accelerators import Accelerator
 from relm.recipes.devices import DEVICES
+from relm.recipes.machine.accelerators import Accelerator
 
 
 def find_accelerator(device_name: str) -> Accelerator | None:

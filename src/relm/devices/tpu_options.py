@@ -32,7 +32,7 @@ def training_options(layout: str) -> dict[str, bool | int]:
     """Return all options of training on a slice, torch_xla's and ours, for a process without torch_xla or without a TPU.
 
     Args:
-        layout: the slice's layout, such as v3:2x2; see `relm.recipes.topologies.Topology`.
+        layout: the slice's layout, such as v3:2x2; see `relm.recipes.machine.topologies.Topology`.
     """
     return {**_OF_TORCH_XLA, **(_OF_TORCH_XLA_V5 if layout.startswith("v5") else {}), **OPTIONS}
 

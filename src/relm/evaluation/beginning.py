@@ -18,7 +18,7 @@ from relm.errors import RelmError
 from relm.evaluation.special_tokens import has_only_named_tokens, named_tokens
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.examples.tokenization.tokenizer_models import END_OF_TEXT
-from relm.recipes.protocol_options import Begin
+from relm.recipes.evaluation.protocol_options import Begin
 
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int32]

@@ -41,7 +41,7 @@ def count_contamination(
 
     Args:
         file: the test's file.
-        form: its format, one of `relm.recipes.published_tests.ITEM_FORMATS`.
+        form: its format, one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`.
         documents: files of documents, JSON lines.
         output: the JSON file; the test is named after it.
         text_key: for lambada, the key of a passage.

@@ -26,7 +26,7 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
 
     Args:
         sha256: the expected sha256; None: any.
-        form: one of `relm.recipes.published_tests.ITEM_FORMATS`.
+        form: one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`.
         text_key: for lambada, the key of a passage.
     """
     if form in READERS:

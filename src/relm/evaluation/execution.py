@@ -7,7 +7,7 @@ from typing import Literal
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.run import Run
 
 

@@ -32,7 +32,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.examples.tokenization.encoder import EncodedTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-from relm.recipes.protocol_options import Lambada
+from relm.recipes.evaluation.protocol_options import Lambada
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -33,7 +33,7 @@ from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
 from relm.examples.masked import MaskedExamples
 from relm.progress import ProgressBar
-from relm.recipes.evaluations import MaskedLm
+from relm.recipes.evaluation.evaluations import MaskedLm
 from relm.recipes.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 
 # Masks are drawn as training draws those of an epoch: the fixed ones as of epoch 0, redrawn ones as of epochs 1, 2, 3 ...

@@ -32,7 +32,7 @@ from relm.examples.masking import candidates
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.progress import ProgressBar
-from relm.recipes.evaluations import PseudoPerplexity
+from relm.recipes.evaluation.evaluations import PseudoPerplexity
 
 # Sequences whose tokens are enumerated together; their copies are made a chunk at a time.
 ROWS = 64

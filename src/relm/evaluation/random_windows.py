@@ -17,7 +17,7 @@ from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.progress import ProgressBar
-from relm.recipes.evaluations import RandomWindows
+from relm.recipes.evaluation.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
 Floats = npt.NDArray[np.float64]

@@ -37,7 +37,7 @@ class ComparedTest(NamedTuple):
     name: str
     """The name under which removals are counted."""
     form: str
-    """One of `relm.recipes.published_tests.ITEM_FORMATS`."""
+    """One of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`."""
     file: Path
     text_key: str = "text"
     """For lambada, the key of a passage."""

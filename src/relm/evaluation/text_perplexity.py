@@ -1,7 +1,6 @@
 """Perplexity of a text by token, word and byte, by the protocols of published figures.
 
-`relm.recipes.protocol_options.TextPerplexity` has their options. `relm.evaluation.windows` cuts windows, and `scoring` scores
-them.
+`relm.recipes.evaluation.protocol_options.TextPerplexity` has their options. `windows` cuts windows, and `scoring` scores them.
 """
 
 import math
@@ -31,7 +30,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenization.tokenizer_files import ENDS_OF_TEXT, LoadedTokenizer
-from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 
 def evaluate_text(

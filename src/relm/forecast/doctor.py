@@ -11,8 +11,8 @@ from relm.formatting import GIB
 from relm.limits import available_memory, free_disk, nearest_existing, total_memory, usable_cores
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES
+from relm.recipes.files.own_folders import CONSENT, list_consented
 from relm.recipes.identity import work_folder
-from relm.recipes.own_folders import CONSENT, list_consented
 
 LONGEST_ANSWER = 10
 """Seconds that an engine's service has to answer."""

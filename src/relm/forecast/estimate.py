@@ -22,7 +22,7 @@ from relm.formatting import format_bytes, format_row
 from relm.limits import available_memory, free_disk
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
-from relm.recipes.machines import Machine
+from relm.recipes.machine.machines import Machine
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relm.recipes.machines import Machine
+from relm.recipes.machine.machines import Machine
 from relm.recipes.recipe import Phase
 from relm.training.machine_peak import find_peak
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak, price_of_hour
 from relm.formatting import format_hours, format_table
 from relm.recipes.devices import DEVICES
-from relm.recipes.machines import Machine, Peak
+from relm.recipes.machine.machines import Machine, Peak
 from relm.recipes.run import Run
 from relm.training.machine_peak import find_peak
 

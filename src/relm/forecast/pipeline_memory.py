@@ -13,8 +13,8 @@ from relm.models.configuration import Configuration
 from relm.models.counting import FLOAT, Activations, Computing, Tensors
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
-from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
 from relm.training.arithmetic import lengths, model_weights

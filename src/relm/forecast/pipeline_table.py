@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from relm.forecast.pipeline_memory import IpuMemory, bubble_share
 from relm.formatting import format_bytes, format_row, format_table
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 
 COLUMNS = ("parameters", "weights", "gradients", "optimizer", "activations", "logits", "total", "off chip")
 NOT_COUNTED = "not counted: the program's code, buffers of exchanges and temporary values of products"

@@ -15,8 +15,8 @@ from relm.graph.default_requests import (
     TEXT_OF_COMPRESSED,
     count_megabytes,
 )
+from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.jobs import ExamplesJob
-from relm.recipes.remote_files import RemoteFile
 
 COMPRESSED = (".bz2", ".gz", ".xz", ".zst", ".zip", ".tgz", ".parquet")
 

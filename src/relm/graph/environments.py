@@ -5,7 +5,7 @@ from typing import NamedTuple
 from relm.limits import OVERRIDE, limits_ignored, usable_cores
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_environments
-from relm.recipes.machines import Machine
+from relm.recipes.machine.machines import Machine
 from relm.recipes.plan import Plan
 from relm.recipes.run import Run
 

@@ -17,10 +17,10 @@ from relm.graph.variations import require_name
 from relm.plan import data_jobs, run_jobs
 from relm.plan.jobs import RecipeJob
 from relm.recipes import identity
+from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, TokenizerJob
 from relm.recipes.plan import REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS, WEIGHTS_FILES
-from relm.recipes.remote_files import RemoteFile
 
 EDITED = "was it edited during the run? Give the same command again"
 

@@ -20,11 +20,11 @@ from relm.graph.room import find_room_fault
 from relm.graph.variations import pass_to_jobs, require_name
 from relm.limits import find_folder_fault, find_path_fault, nearest_existing
 from relm.provenance.container import container
-from relm.recipes.evaluations import HARNESS_TASKS
+from relm.recipes.evaluation.evaluations import HARNESS_TASKS
+from relm.recipes.evaluation.task_trust import TRUST, find_trust_fault
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINT_FILES, WEIGHTS
-from relm.recipes.task_trust import TRUST, find_trust_fault
 from relm.reporting.shorter_runs import describe_shorter_run
 
 RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/+]+(\+.+?)?)/?")

@@ -26,7 +26,7 @@ from relm.graph.default_requests import (
     count_megabytes,
 )
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.evaluation_place import evaluation_device
+from relm.recipes.evaluation.evaluation_place import evaluation_device
 from relm.recipes.plan import Plan
 
 

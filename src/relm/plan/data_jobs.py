@@ -8,8 +8,8 @@ from relm.artifact import sidecar_of
 from relm.plan.jobs import RecipeJob, Words, flags
 from relm.recipes import identity
 from relm.recipes.datasets import FORMATS
+from relm.recipes.files.own_folders import resolve_own_folder
 from relm.recipes.jobs import SPLITS, DocumentsJob, ExamplesJob, KeptDocumentsJob, TokenizerJob
-from relm.recipes.own_folders import resolve_own_folder
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS, PretrainedModel
 from relm.recipes.run_folder import WEIGHTS

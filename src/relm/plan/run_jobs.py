@@ -9,8 +9,8 @@ from relm.plan.data_jobs import list_data_jobs
 from relm.plan.jobs import RecipeJob, Words, flags, sha256_flag
 from relm.plan.products import find_maker, published_files
 from relm.recipes.devices import HOST
-from relm.recipes.evaluation_place import evaluation_device, tuning_pipeline
-from relm.recipes.evaluations import HARNESS_TASKS
+from relm.recipes.evaluation.evaluation_place import evaluation_device, tuning_pipeline
+from relm.recipes.evaluation.evaluations import HARNESS_TASKS
 from relm.recipes.jobs import with_indexes
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.run_folder import WEIGHTS

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relm.recipes.datasets import Dataset
-from relm.recipes.home_folder import expand_home
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.files.home_folder import expand_home
+from relm.recipes.files.remote_files import RemoteFile, Source
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.redaction import shorten_path
-from relm.recipes.remote_files import RemoteFile, Source
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from relm.errors import RelmError
+from relm.recipes.files.yaml_file import read_text
 from relm.recipes.section import Section, Slug, suggest_file
-from relm.recipes.yaml_file import read_text
 
 # What the comments at the head of a curve state, a line each: `# KEY: TEXT`.
 FACTS = ("source", "commit", "path", "licence", "smoothing")

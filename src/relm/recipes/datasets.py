@@ -7,9 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn, Registry, register_with_options
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.files.remote_files import RemoteFile
+from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
-from relm.recipes.web_address import WebAddress
 
 
 @dataclass(frozen=True)

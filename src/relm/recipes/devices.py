@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from relm.recipes.accelerators import GPUS, IPUS, TPUS, Accelerator
 from relm.recipes.declaration import Registry
-from relm.recipes.topologies import TOPOLOGIES, Topology
+from relm.recipes.machine.accelerators import GPUS, IPUS, TPUS, Accelerator
+from relm.recipes.machine.topologies import TOPOLOGIES, Topology
 
 HOST = "cpu"
 """The device that every machine has; steps that need no accelerator run on it."""

@@ -17,13 +17,13 @@ from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import FORMATS, Dataset
-from relm.recipes.evaluations import EVALUATIONS, HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
-from relm.recipes.folder_contents import match_files
-from relm.recipes.home_folder import expand_home
+from relm.recipes.evaluation.evaluations import EVALUATIONS, HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.files.folder_contents import match_files
+from relm.recipes.files.home_folder import expand_home
+from relm.recipes.files.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.objectives import Causal, Objective
-from relm.recipes.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
 from relm.recipes.section import Section
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.identity import KEY, REVISIONS, digest, folder_content, revision_of_documents, work_folder
 from relm.recipes.jobs import LISTED_FILES
 from relm.recipes.objectives import Objective
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
-from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import validate
 
 # Errors about a document name the option that passes it.

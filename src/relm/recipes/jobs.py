@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, Dataset
+from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.identity import digest
-from relm.recipes.published_tests import PublishedTest
 
 # With more files than this, a command lists only the file that it reads, so that a person can read the command.
 LISTED_FILES = 20

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from relm.artifact import sha256_of
+from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.identity import REVISIONS, digest
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 
 # Keys of a recipe that a report shows and that no figure depends on.

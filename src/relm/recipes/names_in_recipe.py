@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from relm.recipes.evaluations import HARNESS, names_in_recipes
+from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes
 from relm.recipes.section import NAME
 
 Kind = Literal["dataset", "model", "machine", "test"]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.machine.tuning_pipeline import split_tuning_batch
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
-from relm.recipes.tuning_pipeline import split_tuning_batch
 
 
 def require_parts(

@@ -15,12 +15,12 @@ from relm.errors import RelmError
 from relm.recipes import identity, judged_identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
+from relm.recipes.evaluation.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
+from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluation
+from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
-from relm.recipes.machines import Machine
-from relm.recipes.own_folders import require_consent
+from relm.recipes.machine.machines import Machine
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
-from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName

@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 from relm.errors import RelmError
 from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
-from relm.recipes.file_names import describe_misnamed, is_recipe_name
+from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes, task_of
+from relm.recipes.evaluation.published_tests import PublishedTest, load_test
+from relm.recipes.files.file_names import describe_misnamed, is_recipe_name
 from relm.recipes.jobs import DataJob
-from relm.recipes.machine_use import describe_deviation, require_division
-from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
+from relm.recipes.machine.machine_use import describe_deviation, require_division
+from relm.recipes.machine.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
 from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
 from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_fitting_tests, require_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
-from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
 from relm.recipes.run_name import SMOKE, RunName

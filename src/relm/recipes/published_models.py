@@ -6,9 +6,9 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from relm.recipes.remote_files import PinnedFile
+from relm.recipes.files.remote_files import PinnedFile
+from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, read_yaml, validate
-from relm.recipes.web_address import WebAddress
 
 ModelFile = Literal[
     "config.json",

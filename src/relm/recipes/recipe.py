@@ -15,16 +15,16 @@ from relm.recipes.as_published import require_whole_batches
 from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
 from relm.recipes.devices import DEVICES
-from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
-from relm.recipes.expectations import Expectation
+from relm.recipes.evaluation.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
+from relm.recipes.evaluation.expectations import Expectation
+from relm.recipes.files.web_address import WebAddress
+from relm.recipes.machine.on_machine import OnMachine
+from relm.recipes.machine.pipeline_rules import find_broken_rule
 from relm.recipes.names_in_recipe import names_test
 from relm.recipes.objectives import OBJECTIVES, Objective
-from relm.recipes.on_machine import OnMachine
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
-from relm.recipes.pipeline_rules import find_broken_rule
 from relm.recipes.run import Run
 from relm.recipes.section import Section, Slug, raise_together, read_extended, validate
-from relm.recipes.web_address import WebAddress
 
 
 class Paper(Section):

@@ -6,9 +6,9 @@ from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
+from relm.recipes.machine.topologies import find_one_device
 from relm.recipes.section import Section, Slug
-from relm.recipes.topologies import find_one_device
 
 MOST_THREADS = 1024
 """Threads or processes that a user can ask for; with many thousands, C libraries crash."""

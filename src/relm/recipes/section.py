@@ -26,7 +26,7 @@ from pydantic_core import core_schema
 
 from relm.errors import RelmError
 from relm.formatting import find_control_character
-from relm.recipes.yaml_file import parse_yaml, read_text
+from relm.recipes.files.yaml_file import parse_yaml, read_text
 
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 Slug = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.recipe import Recipe
 
 

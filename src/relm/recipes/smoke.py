@@ -13,11 +13,11 @@ from typing import Any
 from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, TWIN_WIDTH, Architecture
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.machine.pipeline import Pipeline, PipelineOfFineTuning, PipelineOfPhase
+from relm.recipes.machine.tuning_pipeline import least_micro_batches
 from relm.recipes.objectives import OBJECTIVES
-from relm.recipes.pipeline import Pipeline, PipelineOfFineTuning, PipelineOfPhase
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
-from relm.recipes.tuning_pipeline import least_micro_batches
 
 # Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
 MAY_CHANGE = (

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from relm.recipes.remote_files import Sha256
+from relm.recipes.files.remote_files import Sha256
 from relm.recipes.section import Section, read_yaml, validate
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
+from relm.recipes.files.yaml_file import parse_yaml
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_name import RunName
 from relm.recipes.section import merge, read_extended, validate
-from relm.recipes.yaml_file import parse_yaml
 
 KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 LONGEST_NAME = 180

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.plan.published_files import find_changed
-from relm.recipes.expectations import Noise
+from relm.recipes.evaluation.expectations import Noise
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve

@@ -5,9 +5,9 @@ from pathlib import Path
 from relm.artifact import write_json
 from relm.evaluation.result import Result
 from relm.recipes.datasets import Dataset
-from relm.recipes.machines import Machine
+from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.machine.machines import Machine
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section
 

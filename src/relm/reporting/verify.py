@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.evaluation.result import MOST_TIED, tied_share
-from relm.recipes.expectations import Expectation
+from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import MACHINES
 from relm.reporting.equivalence import MeanDifference, Spread, measure_spread, pool_spreads

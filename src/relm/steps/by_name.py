@@ -11,7 +11,7 @@ from relm.devices.ipu.instances import launch
 from relm.errors import RelmError
 from relm.plan.jobs import RecipeJob
 from relm.plan.run_jobs import list_jobs
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.run_folder import WEIGHTS

@@ -1,6 +1,6 @@
 """The step that compares a published test with training documents."""
 
-from relm.recipes.published_tests import ITEM_FORMATS
+from relm.recipes.evaluation.published_tests import ITEM_FORMATS
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, expected_sha256, path, paths
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
+from relm.recipes.files.yaml_file import parse_yaml
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run import MOST_THREADS
 from relm.recipes.run_name import RunName
-from relm.recipes.yaml_file import parse_yaml
 
 Arguments = argparse.Namespace
 # The groups of `relm --help`, in its order, with their headings.

@@ -6,6 +6,8 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.evaluation.published_tests import PublishedTest, load_test
+from relm.recipes.files.own_folders import require_consent, require_own_files, resolve_own_folder
 from relm.recipes.identity import (
     REVISIONS,
     digest,
@@ -24,10 +26,8 @@ from relm.recipes.job_documents import (
     require_revision,
 )
 from relm.recipes.jobs import document_without_folder
-from relm.recipes.own_folders import require_consent, require_own_files, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
-from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive, unite_values
 from relm.steps.job_spec import JOB, document_of, validate_options

@@ -8,9 +8,9 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_fine_tuning_devices, list_inference_devices
-from relm.recipes.evaluation_job import EvaluationJob, job_of_document
-from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
-from relm.recipes.task_trust import FLAG, TRUST, require_trusted_tasks
+from relm.recipes.evaluation.evaluation_job import EvaluationJob, job_of_document
+from relm.recipes.evaluation.evaluations import EVALUATIONS, EvaluationDeclaration
+from relm.recipes.evaluation.task_trust import FLAG, TRUST, require_trusted_tasks
 from relm.steps.contract import (
     EXPECTED,
     Arguments,

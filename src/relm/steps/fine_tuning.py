@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from relm.recipes.devices import list_fine_tuning_devices
-from relm.recipes.fine_tuning import FineTuning, Glue, Squad
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
 from relm.steps.contract import EXPECTED, Arguments, Job, Step, argument, expected_sha256, path, positive
 from relm.steps.evaluation import (
     BATCH_TOKENS,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.fine_tuning import FineTuning
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.evaluation.fine_tuning import FineTuning
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.section import read_yaml, validate
 from relm.steps.contract import Arguments, argument
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.published_tests import ITEM_FORMATS
+from relm.recipes.evaluation.published_tests import ITEM_FORMATS
 from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths, unite_values
 
 

@@ -12,9 +12,9 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from relm.errors import RelmError
-from relm.recipes.evaluation_job import EvaluationJob
-from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
-from relm.recipes.published_tests import PublishedTest, load_test
+from relm.recipes.evaluation.evaluation_job import EvaluationJob
+from relm.recipes.evaluation.evaluations import EVALUATIONS, EvaluationDeclaration
+from relm.recipes.evaluation.published_tests import PublishedTest, load_test
 from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.yaml_file import parse_yaml, read_text
+from relm.recipes.files.yaml_file import parse_yaml, read_text
 
 _NOTICE = re.compile(r"^Using workflow specific profile (.+) for setting default command line arguments\.$")
 ALL_IS_SHOWN = frozenset({"--verbose", "--logger-relm-frames"})

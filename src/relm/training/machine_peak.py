@@ -3,7 +3,7 @@
 import dataclasses
 
 from relm.recipes.devices import DEVICES
-from relm.recipes.machines import Machine
+from relm.recipes.machine.machines import Machine
 from relm.recipes.plan import Plan
 
 PASSES = {None: 1, "default": 1, "high": 3, "highest": 6}

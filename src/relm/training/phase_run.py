@@ -16,7 +16,7 @@ from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
 from relm.recipes.curves import Curve
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.machines import find_own_machine
+from relm.recipes.machine.machines import find_own_machine
 from relm.recipes.optimization import LossScaling
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER

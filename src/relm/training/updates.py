@@ -13,7 +13,7 @@ from torch import Tensor
 from relm.devices.contract import UpdateCall, UpdatingDevice
 from relm.errors import RelmError
 from relm.models.losses import Term
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 from relm.training.input import Round, StepInput
 from relm.training.kill_points import kill_point
 from relm.training.learner import Learner

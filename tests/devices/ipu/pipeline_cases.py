@@ -13,8 +13,8 @@ from relm.models.bert import BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
 from relm.models.llama_configuration import LlamaConfig
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.pipeline import Pipeline
 from relm.training.optimizers import build_optimizer, optimizer_tensors
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.0)

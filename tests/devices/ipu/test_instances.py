@@ -6,7 +6,7 @@ import pytest
 
 from relm.devices.ipu.instances import instance_of_this_process, launcher
 from relm.errors import RelmError
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 
 
 def pipeline(instances: int = 2) -> Pipeline:

@@ -7,8 +7,8 @@ import pytest
 
 from relm.devices.ipu.options import Surroundings, optimizer_table, options_table
 from relm.devices.ipu.partition import build_model
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 

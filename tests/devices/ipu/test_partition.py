@@ -8,7 +8,7 @@ from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages
 from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, foreign_parameter, model_on_ipu
 from relm.models.contract import LanguageModel
 from relm.models.segments import ModelSegment, State
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 
 PLACEMENT = [("token_embedding", 0), ("position_embedding", 1), ("layers.0", 1), ("layers.1", 2), ("layers.2", 2), ("head", 0)]
 BATCH = {"input_ids": torch.tensor([[1, 2, 3]]), "labels": torch.tensor([[2, 3, 4]])}

@@ -22,8 +22,8 @@ from relm.devices.ipu.worker_process import INTERPRETER, WorkerProcess
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.devices import DEVICES
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.pipeline import Pipeline
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=16, positions=8, vocabulary_size=64, dropout=0.0)
 BERT = BertConfig(

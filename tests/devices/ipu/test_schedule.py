@@ -6,7 +6,7 @@ import pytest
 
 from relm.devices.ipu.schedule import Work, pipeline_schedule
 from relm.forecast.pipeline_memory import list_stages
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 
 # Three forward stages, five micro-batches. F0: forward pass of micro-batch 0, B0: its backward pass; the last stage makes both
 # at one clock.

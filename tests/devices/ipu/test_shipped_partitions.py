@@ -14,8 +14,8 @@ from relm.forecast.pipeline_memory import pipeline_memory
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.pipeline import Pipeline
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.training.architecture import configuration

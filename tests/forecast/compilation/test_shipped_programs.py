@@ -25,8 +25,8 @@ from relm.forecast.compilation.shipped_programs import (
     shipped_requests,
 )
 from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
-from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
 from relm.training.micro_batches import micro_batch_size, shortened

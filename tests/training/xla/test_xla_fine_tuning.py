@@ -13,7 +13,7 @@ from as_tpu import behave_as_tpu
 
 from relm.evaluation.execution import Execution
 from relm.evaluation.fine_tuning.seeds import TuningRun
-from relm.recipes.fine_tuning import FineTuning, Glue, Squad
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
 from small_pci import pci_bus
 from tiny_encoders import TINY, TINY_ROBERTA
 from tuned_runs import ONE_THREAD, Tuned, learner

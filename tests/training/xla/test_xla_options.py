@@ -9,7 +9,7 @@ import pytest
 
 from relm.devices.tpu_options import set_options
 from relm.forecast.compilation.tpu_compiler import prepare_libtpu
-from relm.recipes.topologies import TOPOLOGIES
+from relm.recipes.machine.topologies import TOPOLOGIES
 from small_pci import NUMBERS, pci_bus
 
 # Slice -> Google Cloud's accelerator type.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from relm.corpus.download.locations import Location
 from relm.corpus.download.source_faults import SourceFault
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 # An archive may hold much beside the wanted file, a compressed file nothing: the worst compression adds a hundredth.
 ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE = 8, 2 << 30

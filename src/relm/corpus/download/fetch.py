@@ -27,7 +27,7 @@ from relm.corpus.download.sources import describe_source, list_kept_names
 from relm.corpus.download.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 # Seconds before sources that have had too many requests (HTTP 429) are tried again, doubled each time; they may ask for more.
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, write_json
 from relm.errors import RelmError
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.files.remote_files import RemoteFile
 
 
 def record_of(destination: Path) -> Path:

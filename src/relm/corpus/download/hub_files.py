@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from relm.corpus.download.locations import BearerToken, Location
 from relm.errors import RelmError
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 
 HUGGING_FACE = "https://huggingface.co"
 

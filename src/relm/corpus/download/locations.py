@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 
 from relm.corpus.download.source_faults import FILE_HASH, SourceFault, clip
-from relm.recipes.web_address import is_web_address
+from relm.recipes.files.web_address import is_web_address
 
 
 class Check(NamedTuple):

@@ -13,7 +13,7 @@ import requests
 from relm.corpus.download.index_pages import PAGE_FAULTS, choose_login, fetch_index_page
 from relm.corpus.download.locations import Check, Location, redact_url
 from relm.corpus.download.source_faults import SourceFault, clip, clip_list
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 
 NPM = "https://registry.npmjs.org"
 NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"

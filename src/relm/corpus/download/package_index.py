@@ -18,7 +18,7 @@ import requests
 from relm.corpus.download.index_pages import PAGE_FAULTS, IndexPage, choose_login, fetch_index_page
 from relm.corpus.download.locations import Check, Location, redact_url
 from relm.corpus.download.source_faults import SourceFault, clip, clip_list
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 
 PYPI = "https://pypi.org/simple"
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"

@@ -11,7 +11,7 @@ from relm.corpus.download.locations import Check, Location, has_same_origin, red
 from relm.corpus.download.npm_registry import locate_on_npm_registry
 from relm.corpus.download.package_index import locate_on_package_index
 from relm.corpus.download.source_faults import SOURCE_HASH, WrongHash
-from relm.recipes.remote_files import Source
+from relm.recipes.files.remote_files import Source
 
 
 def describe_source(source: Source) -> str:

@@ -24,7 +24,7 @@ from relm.corpus.download.sources import locate_source
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.progress import ProgressBar
-from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.files.remote_files import RemoteFile, Source
 
 ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS restarts the count
 ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is the better hope

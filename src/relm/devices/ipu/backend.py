@@ -29,7 +29,7 @@ class WorkerSpec(NamedTuple):
     configuration: dict[str, Any]
     """The fields of the model's configuration, such as `relm.models.gpt2_configuration.Gpt2Config`."""
     pipeline: dict[str, Any]
-    """The fields of `relm.recipes.pipeline.Pipeline`, of one phase, and its `placement` as [segment, IPU] pairs."""
+    """The fields of `relm.recipes.machine.pipeline.Pipeline`, of one phase, and its `placement` as [segment, IPU] pairs."""
     optimizer: dict[str, Any]
     """The fields of `relm.recipes.optimization.Optimizer`."""
     precision: str

@@ -9,7 +9,7 @@ from relm.devices import ranks
 from relm.devices.ranks import IPUS, LOCAL, OFFSET, TOTAL
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.run import Run
 
 OPTIONS = "RELM_POPRUN_OPTIONS"

@@ -43,7 +43,7 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
 
     Args:
         architecture: gpt2, llama, bert or roberta.
-        pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
+        pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`.
     """
     # Options of popdist refuse the number of replicas, which PopRun knows.
     table: Table = {} if around.popdist else {"replicationFactor": pipeline["replicas"]}
@@ -171,7 +171,7 @@ def optimizer_table(
 
     Args:
         optimizer: the fields of `relm.recipes.optimization.Optimizer`.
-        pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
+        pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`.
         shapes: name and shape of each parameter, in the model's order.
         loss_scale: factor of the loss in the first update.
     """

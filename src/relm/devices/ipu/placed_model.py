@@ -27,7 +27,7 @@ class PlacedModel(nn.Module):
 
         Args:
             poptorch: the module.
-            pipeline: the fields of `relm.recipes.pipeline.Pipeline`, and its `placement`.
+            pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`, and its `placement`.
             inputs: names of the tensors of a micro-batch, in the order of `forward`'s arguments.
             terms: names of the loss's terms.
         """

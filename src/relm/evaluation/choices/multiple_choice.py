@@ -37,7 +37,7 @@ from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result, describe_ties
 from relm.evaluation.scoring import ScoredSequences
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
+from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
 
 log = logging.getLogger(__name__)
 

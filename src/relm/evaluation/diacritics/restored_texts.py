@@ -23,7 +23,7 @@ from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
-from relm.recipes.evaluations import Diacritics
+from relm.recipes.evaluation.evaluations import Diacritics
 from relm.recipes.objectives import Objective
 
 # The expected output of the example on the card of iliemihai/mt5-base-romanian-diacritics.

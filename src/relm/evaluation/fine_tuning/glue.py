@@ -23,7 +23,7 @@ from relm.examples.text_pairs import encode_pairs
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_model import EncoderModel
-from relm.recipes.fine_tuning import Glue
+from relm.recipes.evaluation.fine_tuning import Glue
 from relm.recipes.recipe import Phase
 
 # Count of a model's outputs -> the objective that trains it.

@@ -35,7 +35,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.bert_model import EncoderModel
 from relm.models.configuration import folder_config
 from relm.recipes.architectures import BertArchitecture
-from relm.recipes.fine_tuning import FineTuning
+from relm.recipes.evaluation.fine_tuning import FineTuning
 from relm.recipes.identity import KEY
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import COMPILED

@@ -12,7 +12,7 @@ from relm.evaluation.fine_tuning.tuning_pipeline import require_pipeline
 from relm.evaluation.result import Result
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.declaration import load
-from relm.recipes.fine_tuning import FineTuning, Glue, Squad
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
 from relm.training.interruption import ends_when_asked
 
 TASKS: dict[type[FineTuning], str] = {

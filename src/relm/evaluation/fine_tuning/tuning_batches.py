@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.examples.contract import Batch
 from relm.recipes.devices import DEVICES
-from relm.recipes.fine_tuning import FineTuning
+from relm.recipes.evaluation.fine_tuning import FineTuning
 from relm.recipes.run import Run
 
 
@@ -55,7 +55,7 @@ def fitting_micro_batch(options: FineTuning, tokens: int, devices: int = 1) -> i
         tokens: the tokens of a forward pass.
         devices: the count of devices, of which the divisor is a multiple.
 
-    >>> from relm.recipes.fine_tuning import Squad
+    >>> from relm.recipes.evaluation.fine_tuning import Squad
     >>> fitting_micro_batch(Squad(batch_size=32, sequence_length=384), 16_384)
     32
     >>> fitting_micro_batch(Squad(batch_size=30, sequence_length=384), 2_000)

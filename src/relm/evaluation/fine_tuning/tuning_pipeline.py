@@ -15,8 +15,8 @@ from relm.evaluation.ipu_worker import open_worker
 from relm.examples.contract import Batch
 from relm.models.bert_model import EncoderModel
 from relm.recipes.devices import DEVICES
-from relm.recipes.fine_tuning import FineTuning
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.evaluation.fine_tuning import FineTuning
+from relm.recipes.machine.pipeline import Pipeline
 
 OPTION = "--pipeline"
 

@@ -8,7 +8,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.generation.texts import Prompt, Writer, Writing
 from relm.evaluation.result import Result, Sample
 from relm.progress import ProgressBar
-from relm.recipes.evaluations import Samples
+from relm.recipes.evaluation.evaluations import Samples
 
 # Openings of an encyclopedia's articles; the empty one lets the model choose its subject.
 PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The city of")

@@ -37,9 +37,9 @@ from relm.forecast.compilation.program_facts import (
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
 from relm.recipes.identity import work_folder
+from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.run_name import RunName
-from relm.recipes.topologies import TOPOLOGIES
 from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.

@@ -131,7 +131,7 @@ def ceiling_of(compilation: Compilation) -> Ceiling:
     chip = find_accelerator(compilation.topology)
     if chip is None or chip.bfloat16 is None or chip.bandwidth is None:
         raise RelmError(
-            f"no peak and bandwidth are known for slice {compilation.topology!r}; see src/relm/recipes/accelerators.py"
+            f"no peak and bandwidth are known for slice {compilation.topology!r}; see src/relm/recipes/machine/accelerators.py"
         )
     part = compilation.chips / compilation.devices
     return Ceiling(chip.name, chip.bfloat16 * 1e12 * part, chip.bandwidth * part)

@@ -43,11 +43,11 @@ from relm.forecast.compilation.compiling import (
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
-from relm.recipes.machine_use import divides
+from relm.recipes.machine.machine_use import divides
+from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
-from relm.recipes.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
 # Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.

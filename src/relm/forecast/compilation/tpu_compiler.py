@@ -45,7 +45,7 @@ def devices_of(layout: str) -> list[Any]:
     """Return the devices of a slice, which need not exist here.
 
     Args:
-        layout: the slice's layout, such as v3:2x2; see `relm.recipes.topologies.Topology`.
+        layout: the slice's layout, such as v3:2x2; see `relm.recipes.machine.topologies.Topology`.
     """
     from jax.experimental import topologies
 

@@ -13,7 +13,7 @@ from relm.devices.tpu_options import VARIABLE
 from relm.forecast.compilation.compiling import compile_program, installed_versions
 from relm.forecast.compilation.program_facts import refusal_of
 from relm.forecast.compilation.shipped_programs import key_of
-from relm.recipes.topologies import TOPOLOGIES
+from relm.recipes.machine.topologies import TOPOLOGIES
 
 CHECKOUT = Path(__file__).resolve().parents[4]
 _SLICES = """

@@ -1,9 +1,9 @@
 """Choose the device of an evaluation, and the pipeline on which it fine-tunes."""
 
 from relm.recipes.devices import DEVICES, find_evaluation_device
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
+from relm.recipes.machine.tuning_pipeline import split_tuning_batch
 from relm.recipes.plan import Plan
-from relm.recipes.tuning_pipeline import split_tuning_batch
 
 
 def evaluation_device(plan: Plan, task: str) -> str:

@@ -13,11 +13,11 @@ from pydantic import Field, field_validator, model_validator
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST, PRECISION, list_environments
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.files.web_address import WebAddress
+from relm.recipes.machine.pipeline import Pipeline
+from relm.recipes.machine.topologies import Topology
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
-from relm.recipes.topologies import Topology
-from relm.recipes.web_address import WebAddress
 
 HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""

@@ -1,6 +1,6 @@
 """The pipeline on which an evaluation fine-tunes a model that was trained on IPUs."""
 
-from relm.recipes.pipeline import Pipeline
+from relm.recipes.machine.pipeline import Pipeline
 
 
 def split_tuning_batch(pipeline: Pipeline, batch_size: int) -> Pipeline:

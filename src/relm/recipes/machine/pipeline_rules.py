@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from relm.recipes.architectures import Sizes
+from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import LossScaling
-from relm.recipes.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from relm.recipes.on_machine import OnMachine
+    from relm.recipes.machine.on_machine import OnMachine
     from relm.recipes.recipe import Phase
     from relm.recipes.run import Run
 

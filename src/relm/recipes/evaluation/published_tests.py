@@ -10,12 +10,19 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn
-from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
-from relm.recipes.fine_tuning import FineTuning, Glue, Squad
-from relm.recipes.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.evaluation.evaluations import (
+    EVALUATIONS,
+    HARNESS,
+    PROTOCOLS,
+    EvaluationDeclaration,
+    names_in_recipes,
+    task_of,
+)
+from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
+from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.files.remote_files import RemoteFile
+from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
-from relm.recipes.web_address import WebAddress
 
 ITEM_FORMATS = ("lambada", "text", "hellaswag", "blimp", "arc", "piqa", "squad", "glue")
 """Formats of tests' files whose items `relm contamination` compares with documents."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.home_folder import expand_home, home_folder
+from relm.recipes.files.home_folder import expand_home, home_folder
 
 SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 CONSENT = "RELM_DATA_FOLDERS"

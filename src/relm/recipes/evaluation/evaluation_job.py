@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from relm.recipes.declaration import NameIn
-from relm.recipes.evaluations import EVALUATIONS, Fact
+from relm.recipes.evaluation.evaluations import EVALUATIONS, Fact
 from relm.recipes.job_documents import IN_JOB, require_revision
 from relm.recipes.objectives import Objective
 from relm.recipes.section import Section, Slug, validate

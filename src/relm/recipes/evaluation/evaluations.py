@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from relm.recipes.declaration import Registry, register_with_options
-from relm.recipes.fine_tuning import Glue, Squad
-from relm.recipes.protocol_options import Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.evaluation.fine_tuning import Glue, Squad
+from relm.recipes.evaluation.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.section import Section
 
 Input = Literal["manifest", "tokenizer", "file", "training_file", "mismatched_file", "task_folder", "log"]
@@ -191,7 +191,7 @@ class Diacritics(Section):
 
 def register_evaluation(declaration: EvaluationDeclaration) -> None:
     """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files."""
-    from relm.recipes.published_tests import PublishedTest  # imported here because these modules import this one
+    from relm.recipes.evaluation.published_tests import PublishedTest  # imported here because these modules import this one
     from relm.recipes.recipe import Recipe
 
     owner = PublishedTest if declaration.is_protocol else Recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES
-from relm.recipes.machines import Machine
+from relm.recipes.machine.machines import Machine
 from relm.recipes.recipe import Phase, Recipe
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section
-from relm.recipes.web_address import WebAddress
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FIRST_DOWNLOAD = "first_download"
