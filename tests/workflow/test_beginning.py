@@ -353,7 +353,7 @@ def test_several_processes_are_started_together_and_tell_one_story(finished: Com
         "extends: tiny\nrun: {processes: 2}\npretrain: {main: {steps: 6}}\nevaluate: []\n"
     )
     said = train(finished, "twice", "-p", FRAMES)
-    assert re.search(r"python -m relm --processes 2 pretrain twice --phase main", said)
+    assert re.search(r"python -m relm --processes 2 pretrain twice --fingerprint \w+ --phase main", said)
     (log,) = finished.folder.glob("work/logs/runs/twice/*/main.log")
     assert len(log.read_text().splitlines()) == 1
     assert lines(finished, "twice")[-1]["step"] == 6

@@ -110,8 +110,7 @@ def list_removed(
     pieces that stay; a document without a piece is removed, and the sidecar also counts the others, under `cut`.
 
     Args:
-        documents: files of documents, JSON lines, of different names; of duplicates the first stays, so held-out files that are
-            given first keep theirs.
+        documents: files of documents, JSON lines, of different names; of duplicates the first stays.
         output: the list.
         duplicates: remove all documents but the first of those that are equal but for case and white space.
         tests: remove documents that share 13 words in a row with an item of a test, as `relm contamination` counts them.

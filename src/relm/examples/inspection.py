@@ -1,8 +1,7 @@
 """Format the content of a file of examples for a terminal: a few decoded examples with visible masks, and statistics."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +17,13 @@ from relm.examples.formats.json_lines import KEYS, read_lines
 from relm.examples.formats.megatron import IndexedFile, open_indexed
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
 from relm.examples.formats.tfrecord import decode_example, read_records
+from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
 from relm.examples.kept_documents import read_removals
 from relm.examples.manifest import AGAIN_SHARD, length_histogram, read_manifest, require_shard, summed
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
-from relm.examples.token_text import TokenTexts, paragraph
+from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.formatting import escape_controls
 from relm.progress import ProgressBar
@@ -33,32 +33,7 @@ from relm.recipes.objectives import TABLE
 SHOWN = 160
 # Bytes of a first line that is looked at, to tell the kind of a file.
 LONGEST_LINE = 1 << 24
-BAR = 36
-NO_BREAK = "\N{NO-BREAK SPACE}"
 ROWS_AT_ONCE = 2**16
-
-
-@dataclass
-class SplitStatistics:
-    """The counts of one split or file."""
-
-    name: str
-    counts: Mapping[str, Any]
-    """Name -> count or share; None is left out."""
-    histogram: Sequence[Sequence[int]] = ()
-
-
-@dataclass
-class Contents:
-    """The description of a file."""
-
-    path: Path
-    kind: str
-    """The kind of file in a few words."""
-    notes: dict[str, str] = field(default_factory=dict)
-    statistics: list[SplitStatistics] = field(default_factory=list)
-    examples: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Heading and lines of text of each example."""
 
 
 class RowTable(Protocol):
@@ -90,7 +65,7 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    return _format_contents(_reader(path)(path, loaded, max(examples, 0)))
+    return format_contents(_reader(path)(path, loaded, max(examples, 0)))
 
 
 def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
@@ -393,38 +368,3 @@ def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer |
             f"{loaded.path}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; "
             "give the tokenizer that belongs to it"
         )
-
-
-def _format_contents(contents: Contents) -> str:
-    lines = [str(contents.path), f"  {contents.kind}"]
-    lines += [_labelled(name, note) for name, note in contents.notes.items()]
-    for statistics in contents.statistics:
-        counts = [_count(name, count) for name, count in statistics.counts.items() if count is not None]
-        lines += ["", _labelled(statistics.name, ", ".join(counts)), *_chart(statistics.histogram)]
-    for heading, paragraphs in contents.examples:
-        lines += ["", heading, *(paragraph(text) for text in paragraphs)]
-    return "\n".join(lines)
-
-
-def _labelled(name: str, text: str) -> str:
-    margin = f"  {name:10} "
-    return paragraph(text, " " * len(margin)).replace(" " * len(margin), margin, 1).replace(NO_BREAK, " ")
-
-
-def _count(name: str, count: float) -> str:
-    words = f"{count:.1%} {name}" if isinstance(count, float) else f"{count:,} {name.removesuffix('s') if count == 1 else name}"
-    return words.replace(" ", NO_BREAK)
-
-
-def _chart(histogram: Sequence[Sequence[int]]) -> list[str]:
-    """Return a bar for each range of lengths, the longest of `BAR` characters."""
-    if not histogram:
-        return []
-    most = max(count for _, count in histogram)
-    labels = [f"{bound // 2 + 1:,} to {bound:,}" if bound > 2 else str(bound) for bound, _ in histogram]
-    margin, digits = max(map(len, labels)), len(f"{most:,}")
-    lines = [f"  {'tokens':>{margin}}"]
-    for label, (_, count) in zip(labels, histogram, strict=True):
-        bar = "█" * max(1, round(BAR * count / most)) if count else ""
-        lines.append(f"  {label:>{margin}}  {count:>{digits},} {bar}".rstrip())
-    return lines
