@@ -180,3 +180,16 @@ def test_the_pages_of_a_run_never_start_another_program_in_an_image(tmp_path: Pa
     shutil.copyfile(CHECKOUT / "containers/lock.yaml", "containers/lock.yaml")
     assert docker_line(["sh", "-c", CANARY, "relm", "samples"], Project()).line is None
     assert docker_line(SAMPLES, Project(), ran_in="--volume=/:/host").line is None
+
+
+@pytest.mark.full
+def test_a_run_made_step_by_step_by_hand_is_the_one_that_snakemake_makes(project: Commands, finished_copy: Commands) -> None:
+    steps = ["download", "extract", "train-tokenizer", "pregenerate", "manifest", "pretrain", "held-out", "samples", "verify"]
+    for step in [*steps, "report"]:
+        done = project.relm(step, "tiny")
+        assert done.returncode == 0, done.stderr
+    planned = project.snakemake("results/tiny", "-n").stdout
+    assert re.findall(r"^  ([a-z]+)", planned, re.MULTILINE) == ["publish"], planned
+    weights = "work/runs/tiny/*/main/model/model.safetensors"
+    (made,), (published,) = project.folder.glob(weights), finished_copy.folder.glob(weights)
+    assert made.read_bytes() == published.read_bytes()
