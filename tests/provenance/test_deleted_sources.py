@@ -11,7 +11,9 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from finished_runs import FinishedRun
 from relm.artifact import read_json, record_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
+from relm.graph import shards
 from relm.graph.shards import Sources, are_made_from, list_all_sources
+from relm.plan.jobs import RecipeJob
 from relm.plan.products import published_files
 from relm.provenance.deleted_sources import SHOWN, describe_deleted, find_deleted, recorded_sha256
 from relm.provenance.step_record import collect, record
@@ -116,7 +118,9 @@ def test_all_sources_are_found_by_their_records_which_lead_nowhere_else(run: Fin
         assert not is_source(path)
 
 
-def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_them(run: FinishedRun) -> None:
+def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_them(
+    run: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     download, train, held_out = [path for path in sources_of(run) if SHARD in path.name]
     settings = SimpleNamespace(targets=[str(held_out)], forceall=False, forcerun=(), forcetargets=False)
     workflow = SimpleNamespace(
@@ -131,13 +135,15 @@ def test_sources_that_an_earlier_command_kept_are_deleted_unless_a_job_reads_the
     sources = Sources(workflow, {"shards_on_disk": 1})
     examples = run.plan.examples("main", SHARD, "train")
     examples.with_suffix(".idx").touch()
-    inputs = sources.unless_used_up(lambda _: {"documents": [str(train), str(held_out)]}, lambda _: [examples])(None)
+    job = RecipeJob(["pregenerate"], {"train": examples}, hashed={"documents": [train, held_out]})
+    monkeypatch.setattr(shards, "find_job", lambda rule, wildcards: job)
+    inputs = sources.inputs("pregenerate")(None)
     assert not Path(inputs["used_up"]).exists(), "the examples are made from them"
     sources.delete_used_up()
     assert [path.exists() for path in (download, train, held_out)] == [True, False, True]
     assert sidecar_of(train).exists()
     settings.targets = [str(sidecar_of(examples))]
-    assert "documents" in sources.unless_used_up(lambda _: {"documents": [str(train)]}, lambda _: [examples])(None)
+    assert "documents" in sources.inputs("pregenerate")(None)
 
 
 def test_with_notemp_all_sources_stay() -> None:
