@@ -160,14 +160,18 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
 def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
     """Run `relm STEP NAME` with what the recipe's plan knows, and return its exit status."""
     step, *words = argv
-    if not words or words[0].startswith("-") or not reader.steps[step].takes_name:
+    if not reader.steps[step].takes_name:
         return print_missing(missing, reader, step)
+    from relm.devices.ranks import words_of_step
     from relm.steps.by_name import describe_command, find_command, read_words
 
     try:
         named = read_words(words)
+        if named is None:
+            return print_missing(missing, reader, step)
         command = find_command(Project(), step, named)
         if named.printed is not None:
+            reader.read(words_of_step(command))  # which ends with a message on an option that the step does not have
             print(describe_command(Project(), command, named.printed))
             return 0
     except RelmError as error:

@@ -1,5 +1,6 @@
 """`relm STEP NAME` runs one of a recipe's jobs or prints its command, with the words that rules run."""
 
+import contextlib
 import json
 import os
 import re
@@ -33,7 +34,9 @@ def in_project(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 def find(step: str, *words: str) -> list[str]:
     """Return the command of `relm STEP WORDS`."""
-    return find_command(Project(), step, read_words(words))
+    named = read_words(words)
+    assert named is not None
+    return find_command(Project(), step, named)
 
 
 def without_rules_options(argv: list[str]) -> list[str]:
@@ -163,6 +166,39 @@ def test_without_an_image_the_docker_line_alone_is_an_error_and_the_plain_one_st
     assert describe_command(Project(), SAMPLES, "both").endswith("has no image for cpu; it has none")
     with pytest.raises(RelmError, match="this step has no image to run in"):
         describe_command(Project(), SAMPLES, "docker")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["pretrain", "tiny", "--nosuch", "--print"], "unknown argument '--nosuch'"),
+        (["pretrain", "tiny", "main", "extra", "--print", "plain"], "unknown argument 'extra'"),
+        (["verify", "tiny", "--print=fish"], "--print=fish: expected plain or docker"),
+        (["held-out", "tiny", "--set"], "--set: expected KEY=VALUE behind it"),
+        (["generate", "tiny", "7"], "7: unknown argument; generate takes a NAME and options"),
+        (["list", "tiny@cpu"], "give tiny to see that run on every machine, or @cpu to see every run on one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_words_that_a_step_does_not_take_are_named(
+    in_project: Commands, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("results/tiny").mkdir(parents=True)
+    Path("results/tiny/model.safetensors").touch()
+    with contextlib.suppress(SystemExit):
+        assert main(words) == 1
+    assert says in (told := capsys.readouterr()).err
+    assert told.out == ""
+
+
+def test_options_may_come_before_the_name(in_project: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--print", "plain", "--set", "seed=2", "tiny"]) == 0
+    assert "relm verify tiny+seed=2 " in capsys.readouterr().out
+
+
+def test_the_runs_of_several_seeds_are_told_apart(in_project: Commands) -> None:
+    with pytest.raises(RelmError, match=r"\n  1  \S+ \(seed 0\)\n  2  \S+ \(seed 1\)"):
+        find("pretrain", "tiny", "--set", "seeds=2")
 
 
 def test_several_processes_are_started_as_in_a_rule(in_project: Commands) -> None:

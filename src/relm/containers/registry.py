@@ -75,8 +75,9 @@ def _read_manifest(reference: str) -> bytes | None:
     said = done.stderr.decode(errors="replace").strip()
     if any(words in said.lower() for words in _UNKNOWN):
         return None
-    reason = re.sub(r'^time=.* msg="(.*)"$', r"\1", (said.splitlines() or ["skopeo gave no reason"])[-1])
-    raise OutOfReach(f"{find_host(reference)}: {reason[-200:]}")
+    line = re.sub(r'^time=.* msg="(.*)"$', r"\1", (said.splitlines() or ["skopeo gave no reason"])[-1])
+    reason = ": ".join(line.replace('\\"', '"').split(": ")[-2:])  # what comes before repeats the address
+    raise OutOfReach(f"{find_host(reference)}: {reason[:200]}")
 
 
 def _list_images(content: bytes) -> list[dict[str, Any]]:

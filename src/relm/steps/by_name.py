@@ -1,9 +1,9 @@
 """`relm STEP NAME`: run one of a recipe's jobs, or print its command, with the files and options of the plan."""
 
-import argparse
 import difflib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relm.containers.shell_line import docker_line, plain_line
@@ -17,7 +17,7 @@ from relm.recipes.redaction import mask_value
 from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
 from relm.steps import list_steps
-from relm.steps.contract import recipe_name
+from relm.steps.contract import recipe_name, require_checkout
 from relm.steps.parser import parser
 
 BOTH = "both"
@@ -37,14 +37,32 @@ class NamedStep:
     """Options of the step, which count over those of the plan."""
 
 
-def read_words(words: Sequence[str]) -> NamedStep:
-    """Return the parts of `NAME [WHICH] [--set KEY=VALUE] [--print [plain|docker]] [OPTION ...]`."""
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    reader.add_argument("--set", action="append", default=[])
-    reader.add_argument("--print", nargs="?", const=BOTH, choices=("plain", "docker", BOTH), dest="printed")
-    found, rest = reader.parse_known_args(list(words[1:]))
-    which = rest.pop(0) if rest and not rest[0].startswith("-") else None
-    return NamedStep(str(RunName.parse(recipe_name(words[0])).vary(found.set)), which, found.printed, rest)
+def read_words(words: Sequence[str]) -> NamedStep | None:
+    """Return the parts of `NAME [WHICH] [--set KEY=VALUE] [--print [plain|docker]] [OPTION ...]`; None without a NAME.
+
+    Raises:
+        RelmError: --set lacks its value, or --print has another one.
+    """
+    settings, printed, rest = list[str](), None, list[str]()
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if option == "--set":
+            if not equals and not left:
+                raise RelmError("--set: expected KEY=VALUE behind it")
+            settings.append(value if equals else left.pop(0))
+        elif option == "--print":
+            if equals and value not in ("plain", "docker"):
+                raise RelmError(f"--print={value:.99}: expected plain or docker")
+            printed = value or (left.pop(0) if left[:1] in (["plain"], ["docker"]) else BOTH)
+        else:
+            rest.append(word)
+    if not rest or rest[0].startswith("-"):
+        return None
+    name = str(RunName.parse(recipe_name(rest.pop(0))).vary(settings))
+    which = rest.pop(0) if rest and rest[0] and not rest[0].startswith("-") else None
+    return NamedStep(name, which, printed, rest)
 
 
 def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
@@ -53,22 +71,30 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
     Raises:
         RelmError: there is no such recipe, it has no such job or several, or its results are not there.
     """
+    require_checkout()
     plan = project.plan(named.recipe)
     if list_steps()[step].reads_result:
+        if named.which is not None:
+            raise RelmError(f"{named.which}: unknown argument; {step} takes a NAME and options")
         if not (plan.results / WEIGHTS).exists():
             raise RelmError(
                 f"{plan.results}/{WEIGHTS}: no such file; `snakemake {plan.results}` trains and publishes that model, and "
                 "--model takes any other"
             )
         return ["relm", step, "--model", str(plan.results), *named.options]
-    job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which)
+    seeds = {run.fingerprint: run.recipe.seed for run in plan.runs} if len(plan.runs) > 1 else {}
+    job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which, seeds)
     started = launch(job.run, job.run.processes if job.run else 1)
     words = [*(started[2:] if started[0] == "python" else started), *job.command()]
     return [*leave_out_given(words, named.options), *named.options]
 
 
-def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None) -> RecipeJob:
-    """Return the one job of a step that is meant."""
+def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None, seeds: Mapping[str, int] = {}) -> RecipeJob:
+    """Return the one job of a step that is meant.
+
+    Args:
+        seeds: fingerprint -> seed, of several runs, which the message names.
+    """
     fitting = [job for job in jobs if step in (job.step, job.short_form)]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):
@@ -86,7 +112,10 @@ def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | Non
     found = f"step {step} of {name} has {len(fitting)} jobs"
     if which is not None:
         found = f"{len(chosen) or 'no'} jobs of step {step} of {name} fit {which!r}"
-    listed = [f"  {number}  {job.makes}" for number, job in enumerate(fitting, 1)]
+    listed = []
+    for number, job in enumerate(fitting, 1):
+        seed = next((f" (seed {seed})" for run, seed in seeds.items() if run in job.makes.parts), "")
+        listed.append(f"  {number}  {job.makes}{seed}")
     raise RelmError("\n".join([f"{found}; say which, by number or by a part of what it makes:", *listed]))
 
 
@@ -107,6 +136,8 @@ def describe_command(project: Project, argv: Sequence[str], printed: str) -> str
     if printed == "docker":
         if docker.line is None:
             raise RelmError(f"this step has no image to run in: {docker.caveat}; --print plain has its other line")
+        if docker.caveat:
+            print(f"# {docker.caveat}", file=sys.stderr)
         return docker.line
     in_image = [f"# in its image, {docker.image}:", docker.line] if docker.line else ["# in no image:"]
     caveat = [f"# {line}" for line in (docker.caveat or "").splitlines()]

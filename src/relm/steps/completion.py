@@ -44,4 +44,4 @@ def write_completion(shell: str, steps: Mapping[str, Step]) -> str:
 
 def _list_options(step: Step) -> list[str]:
     given = [name for names, _ in step.arguments for name in names if name.startswith("--")]
-    return [*given, "--log", "--help"]
+    return [*given, *(["--set", "--print"] if step.takes_name else []), "--log", "--help"]

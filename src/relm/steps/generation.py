@@ -64,8 +64,7 @@ STEPS: dict[str, Step] = {
         records=False,
         sentence_on_stderr=True,
         reads_result=True,
-        epilog="`relm generate NAME` takes the model in results/NAME. Without --prompt and --file prompts are typed, until the "
-        "end of input or Ctrl-C; a pipe is a file.",
+        epilog="Without --prompt and --file prompts are typed, until the end of input or Ctrl-C; a pipe is a file.",
         group="evaluation",
     ),
 }

@@ -18,7 +18,7 @@ BY_NAME = (
     "`relm {} NAME [WHICH] [--set KEY=VALUE]` takes all of this from a recipe. WHICH: of several jobs, a number or a part of "
     "what it makes. --print [plain|docker]: show the command."
 )
-OF_RESULT = "`relm {} NAME` takes the model in results/NAME."
+OF_RESULT = "`relm {} NAME` takes the model in results/NAME. --print [plain|docker]: show the command."
 WIDEST = 100
 SET_HELP = "a key of the recipe with another value for this run, such as pretrain.main.steps=600; may be given several times"
 

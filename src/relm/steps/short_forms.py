@@ -106,7 +106,7 @@ def short_form(declaration: EvaluationDeclaration) -> Step:
         declaration.summary,
         [*before, *own, *after],
         functools.partial(short_form_job, declaration),
-        epilog=f"{declaration.epilog} A short form of `relm evaluate`.".strip(),
+        epilog=f"{declaration.epilog} A short form of `relm evaluate`, whose options go with NAME.".strip(),
         group="evaluation",
     )
 

@@ -18,6 +18,9 @@ def list_job(a: Arguments) -> Job:
         return Job(lambda: run_list.describe_runs(Project()))
     if a.wanted.startswith("@") or a.wanted in Project().machine_names():
         return Job(lambda: run_list.describe_machine_runs(Project(), a.wanted.removeprefix("@")))
+    if "@" in a.wanted:
+        name, _, machine = a.wanted.partition("@")
+        raise RelmError(f"{a.wanted}: give {name} to see that run on every machine, or @{machine} to see every run on one")
     return Job(lambda: run_list.describe_run_on_machines(Project(), a.wanted))
 
 
