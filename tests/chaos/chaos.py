@@ -150,6 +150,8 @@ class Chaos:
         if outcome in ("traceback", "waited for ever"):
             self.tally.faulty.append(f"{outcome} after {' + '.join(struck) or 'no fault'} ({project.recipe})")
             self.report(ended.printed, project)
+        if outcome == "waited for ever":
+            print(f"{self.tally.faulty[-1]}:\n{ended.printed[-6000:]}", flush=True)
 
     def report(self, printed: str, project: DisturbedProject) -> None:
         """Keep what a command printed, and its logs."""

@@ -123,9 +123,8 @@ def limit_memory(project: DisturbedProject, draw: random.Random) -> Iterator[Non
 @while_running
 def another_command(project: DisturbedProject, draw: random.Random) -> Iterator[None]:
     """The same command given a second time in the same folder."""
-    second = project.launch(project.out.with_name("second.out"))
+    project.second = project.launch(project.out.with_name("second.out"))
     yield
-    second.wait()
 
 
 # --- the disk and the clock --------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ run: {threads: 1, checkpoint_interval: 40, micro_batch_size: 2, log_interval: 5}
 }
 DISK = 96 << 20
 """Bytes of the disk on which a project lies, where this user may mount one."""
-LONGEST = 240
+LONGEST = 100
 """Seconds without work after which a command counts as one that waits for ever; four times as many, with work."""
 WORK = 0.5
 """Seconds of processor time that are work."""
@@ -135,8 +135,11 @@ class DisturbedProject(Commands):
         self.out = calls.folder / "snakemake.out"
         """What the command prints: outside the project, whose disk may be full."""
         self.environment |= calls.environment
+        self.environment["PYTHONFAULTHANDLER"] = "1"
         del self.environment["RELM_MIRROR"]
         self.process: subprocess.Popen[bytes] | None = None
+        self.second: subprocess.Popen[bytes] | None = None
+        """The same command, given again while the first one runs."""
 
     def command(self, *targets: str) -> list[str]:
         """The bare command, on two cores."""
@@ -149,7 +152,7 @@ class DisturbedProject(Commands):
 
     def begin(self) -> None:
         """Start the command."""
-        self.process = self.launch(self.out)
+        self.process, self.second = self.launch(self.out), None
 
     def launch(self, printed: Path) -> "subprocess.Popen[bytes]":
         """Start the command in a session of its own, and write what it prints into a file."""
@@ -168,24 +171,43 @@ class DisturbedProject(Commands):
         return self.process is not None and self.process.poll() is None
 
     def end(self) -> Ended:
-        """Wait for the end of the command."""
+        """Wait for the end of the command, and of a second one."""
         assert self.process is not None
         start = worked = time.monotonic()
         used = 0.0
-        while (code := self.process.poll()) is None:
+        while self.is_running() or (self.second is not None and self.second.poll() is None):
             if abs((now_used := self.processor_time()) - used) > WORK:  # it falls when a process ends
                 used, worked = now_used, time.monotonic()
             if time.monotonic() > min(worked + LONGEST, start + 4 * LONGEST):
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-                break
+                left = self.kill_waiting()
+                return Ended(None, f"{self.out.read_text(errors='replace')}\n{left}", time.monotonic() - start)
             time.sleep(0.1)
-        return Ended(code, self.out.read_text(errors="replace"), time.monotonic() - start)
+        return Ended(self.process.returncode, self.out.read_text(errors="replace"), time.monotonic() - start)
+
+    def kill_waiting(self) -> str:
+        """Kill all that still runs, after each process has printed where it waits; return a line for each."""
+        processes = self.running()
+        lines = [f"{each.pid} ({describe_state(each)}): {' '.join(command_line(each))}" for each in processes]
+        for number in (signal.SIGABRT, signal.SIGCONT, signal.SIGKILL):  # Python's fault handler prints at the first
+            for each in processes:
+                with contextlib.suppress(psutil.Error):
+                    each.send_signal(number)
+            psutil.wait_procs(processes, timeout=1)
+        for started in filter(None, (self.process, self.second)):
+            started.wait()
+        return "\n".join(lines)
 
     def processor_time(self) -> float:
-        """Return the seconds of processor time of the command and of all that it started and that still runs."""
-        assert self.process is not None
-        return sum(map(processor_time, [self.process.pid, *(each.pid for each in self.descendants())]))
+        """Return the seconds of processor time of all that runs."""
+        return sum(processor_time(each.pid) for each in self.running())
+
+    def running(self) -> list[psutil.Process]:
+        """Return the processes of both commands that still run."""
+        found = []
+        for started in filter(None, (self.process, self.second)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [process := psutil.Process(started.pid), *process.children(recursive=True)]
+        return found
 
     def descendants(self) -> list[psutil.Process]:
         """Return all processes that the command started and that still run."""
@@ -219,6 +241,14 @@ def command_line(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+def describe_state(process: psutil.Process) -> str:
+    """Return the state of a process, and how many threads it has."""
+    try:
+        return f"{process.status()}, {process.num_threads()} threads"
+    except psutil.Error:
+        return "ended"
 
 
 def processor_time(pid: int) -> float:
