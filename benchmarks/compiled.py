@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from relm.forecast.compilation.compile_record import Compiled, Program
 from relm.forecast.compilation.compiling import ProgramRequest, TracedProgram, compile_program, topology_of, trace_programs
 from relm.forecast.compilation.program_table import GIB
 from relm.forecast.compilation.shipped_programs import key_of, read_shipped
@@ -26,6 +25,7 @@ from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
 from relm.training.architecture import configuration
+from relm.training.machine.compile_record import Compiled, Program
 
 
 def comparable() -> list[str]:

@@ -18,8 +18,8 @@ from key_tables import write_key_tables
 from where_it_ran import format_rows, read_rows
 
 from relm.forecast.compilation.compiling import HELD_OUT
-from relm.forecast.compilation.shipped_programs import read_shipped
 from relm.reporting.oracles import format_difference, read_oracles
+from relm.training.machine.compiled_table import read_shipped
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LABELS = {

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, ProgramMemory, Refusal
 from relm.recipes.recipe import Recipe
+from relm.training.machine.compile_record import Compilation, Compiled, CompiledProgram, ProgramMemory, Refusal
 
 VERSIONS = {"jax": "0.7.1", "libtpu": "0.0.21"}
 GIB = 2**30

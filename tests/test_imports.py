@@ -1,10 +1,14 @@
 """Imports run one way, down the list of packages in CONTRIBUTING.md, so there is no cycle; torch_xla stays where the TPU is."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import relm
+from relm.plan.run_jobs import list_jobs
+from relm.recipes.project import Project
+from relm.steps import list_steps
 
 PACKAGE = Path(relm.__file__).parent
 # From what people call to what everything rests on; each may import what comes after it.
@@ -39,11 +43,16 @@ ORDER = [
 
 def imports_of(path: Path) -> Iterator[str]:
     """Yield the dotted name of each module that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    yield from imports_of_tree(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def imports_of_tree(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted name of each module that code imports, absolutely."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, f"{path}: a relative import"
+            assert node.level == 0, f"a relative import: {node.module}"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -78,6 +87,23 @@ def test_imports_run_down_the_order() -> None:
         if imported in known and package_of(module) in ORDER and package_of(imported) in ORDER
         if ORDER.index(package_of(imported)) < ORDER.index(package_of(module))
     ]
+    assert wrong == []
+
+
+FORECASTS = {"report", "publish"}
+"""Jobs that describe a run: a report quotes what a compiler forecast, and what is published is checked like any folder."""
+
+
+def test_jobs_of_a_run_need_neither_forecast_nor_replay() -> None:
+    known = modules()
+    graph = {module: set(imports_of(path)) & known.keys() for module, path in known.items()}
+    plan, steps, wrong = Project().plan("quickstart"), list_steps(), []
+    for step in sorted({job.step for job in list_jobs(plan)} - FORECASTS):
+        job = steps[step].job
+        reached = set(imports_of_tree(ast.parse(inspect.getsource(job)))) & known.keys()
+        while more := set().union(*(graph[module] for module in reached)) - reached:
+            reached |= more
+        wrong += [f"{step}: {module}" for module in sorted(reached) if package_of(module) in ("forecast", "replay")]
     assert wrong == []
 
 

@@ -140,7 +140,7 @@ def full_disk(project: DisturbedProject, draw: random.Random) -> Iterator[None]:
     with open(filler, "wb") as file, contextlib.suppress(OSError):
         os.posix_fallocate(file.fileno(), 0, max(free - draw.randrange(1 << 16), 1))
     yield
-    filler.unlink()
+    filler.unlink(missing_ok=True)  # it may strike twice
 
 
 @while_running

@@ -2,7 +2,6 @@
 
 import bz2
 import contextlib
-import os
 import signal
 import subprocess
 import time

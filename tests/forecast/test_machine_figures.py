@@ -9,7 +9,7 @@ from relm.forecast.machine_figures import PhaseWork, hours_at_peak, price_of_hou
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.recipes.machine.machines import Machine, Peak, Price
 from relm.recipes.project import Project
-from relm.training.machine_peak import fill_in_peak, find_peak
+from relm.training.machine.peak import fill_in_peak, find_peak
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)

@@ -10,9 +10,9 @@ from finished_runs import FinishedRun
 from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import Compilation, write_compilation
 from relm.plan.products import published_files
 from relm.reporting.publish import publish
+from relm.training.machine.compile_record import Compilation, write_compilation
 
 
 def compiled(run: Any, **changes: Any) -> Compilation:

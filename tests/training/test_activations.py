@@ -10,7 +10,6 @@ from small_phases import BATCH, cases, model_and_batch, phase
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
@@ -21,6 +20,7 @@ from relm.recipes.run import Run
 from relm.recipes.run_name import RunName
 from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
+from relm.training.machine.compiled_table import read_shipped, shipped_compilation
 from relm.training.resources import sequences_per_device, state_bytes
 
 # The layers of this one are one layer at few positions, beside which the bound of a whole layer is large.

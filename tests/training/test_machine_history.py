@@ -8,7 +8,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.training.attested_hashes import line_facts, state_sha256
-from relm.training.machine_history import extend_history
+from relm.training.machine.history import extend_history
 from tiny_runs import TinyRun
 
 BOX = {"run": {"machine": "box", "log_interval": 1}, "pretrain": {"main": {"steps": 12}}}

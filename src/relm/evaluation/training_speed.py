@@ -12,7 +12,7 @@ from relm.errors import RelmError
 from relm.evaluation.result import Result
 from relm.recipes.evaluation.evaluation_job import PhaseLength
 from relm.recipes.run_folder import MACHINES
-from relm.training.machine_history import machines_of
+from relm.training.machine.history import machines_of
 from relm.training.model_files import checked_model
 
 DESCRIPTION = (

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from relm.errors import RelmError
 from relm.forecast.compilation.consequence_lines import consequences_lines
-from relm.forecast.compilation.shipped_programs import find_compilation
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
+from relm.training.machine.compiled_table import find_compilation
 
 
 def compiled_lines(plan: Plan, price: float | None) -> Iterator[str]:

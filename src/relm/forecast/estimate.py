@@ -15,7 +15,6 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork
 from relm.forecast.machine_table import machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
-from relm.forecast.micro_batch_choice import format_at_once
 from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
 from relm.forecast.pipeline_table import pipeline_lines
 from relm.formatting import format_bytes, format_row
@@ -29,6 +28,7 @@ from relm.recipes.run import Run
 from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
+from relm.training.machine.micro_batch_choice import format_at_once
 from relm.training.resources import disk_bytes, sequences_per_device, state_bytes
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from relm.recipes.machine.machines import Machine
 from relm.recipes.recipe import Phase
-from relm.training.machine_peak import find_peak
+from relm.training.machine.peak import find_peak
 
 SHARES = (0.2, 0.4, 0.6)
 """Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""

@@ -7,7 +7,7 @@ from relm.formatting import format_hours, format_table
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine.machines import Machine, Peak
 from relm.recipes.run import Run
-from relm.training.machine_peak import find_peak
+from relm.training.machine.peak import find_peak
 
 
 def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:

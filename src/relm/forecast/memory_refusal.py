@@ -3,12 +3,12 @@
 from relm.devices.gpus import gpus_here
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.memory_verdict import judge_memory
-from relm.forecast.micro_batch_choice import usable_bytes
 from relm.formatting import GIB, format_bytes
 from relm.limits import OVERRIDE, limits_ignored, total_memory
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.training.architecture import configuration
+from relm.training.machine.micro_batch_choice import usable_bytes
 from relm.training.resources import format_state, list_memory_needs, state_bytes
 
 SMALLER = "Make the model smaller (fewer model.layers, or a smaller hidden size), or choose a machine with more memory"

@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
-from relm.forecast.micro_batch_choice import format_at_once, needed_bytes, usable_bytes
 from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
 from relm.forecast.pipeline_table import judge_pipeline
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.training.architecture import configuration
+from relm.training.machine.fitting_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
+from relm.training.machine.micro_batch_choice import format_at_once, needed_bytes, usable_bytes
 from relm.training.micro_batches import micro_batch_size
 from relm.training.resources import state_bytes
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import Compilation, read_compilation
 from relm.forecast.compilation.consequence_lines import assumptions, describe_step, device, list_facts, list_paces, versions
 from relm.forecast.compilation.consequences import consequences
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
+from relm.training.machine.compile_record import Compilation, read_compilation
 
 
 class CompiledPhase(NamedTuple):

@@ -30,7 +30,7 @@ from relm.reporting.result_files import read_contamination, read_evaluation, rea
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
-from relm.training.machine_history import logged_history
+from relm.training.machine.history import logged_history
 
 # The headline of each verdict, and the tone in which it is shown.
 HEADLINES = {

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_micro_batch import memory_of_device
 from relm.forecast.pipeline_memory import list_stages, pipeline_memory
 from relm.forecast.pipeline_table import COLUMNS, describe_facts, format_sizes, name_segments
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.training.architecture import configuration
+from relm.training.machine.fitting_micro_batch import memory_of_device
 
 
 class PhaseThroughPipeline(NamedTuple):

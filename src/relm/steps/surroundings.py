@@ -43,11 +43,11 @@ def estimate_job(a: Arguments) -> Job:
 
 
 def compile_job(a: Arguments) -> Job:
-    from relm.forecast.compilation.compile_record import write_compilation
-    from relm.forecast.compilation.compiling import compile_run
+    from relm.forecast.compilation.compiling import compile_run, sizes_to_compile
     from relm.forecast.compilation.program_table import advice, describe_compilation
-    from relm.forecast.compilation.shipped_programs import current_compilation, read_shipped
-    from relm.forecast.machine_micro_batch import sizes_to_compile
+    from relm.forecast.compilation.shipped_programs import current_compilation
+    from relm.training.machine.compile_record import write_compilation
+    from relm.training.machine.compiled_table import read_shipped
 
     plan = plan_of(a)
 

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
-    from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
     from relm.training.lost_logs import replaced_logs
-    from relm.training.machine_peak import fill_in_peak
+    from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
+    from relm.training.machine.peak import fill_in_peak
 
     plan = plan_of(a)
     if a.phase not in plan.phases:
@@ -127,9 +127,9 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
 def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
-    from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.forecast.prepared_run import STEPS, Rehearsal
     from relm.forecast.rehearsal import rehearse, require_options
+    from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
 
     plan = plan_of(a)
     phase = a.phase or plan.phases[0]

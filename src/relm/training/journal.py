@@ -7,7 +7,7 @@ from typing import Any
 from relm.recipes.run_folder import LOG, MACHINES, RESUMED_AFTER
 from relm.training.learner import Learner
 from relm.training.loggers import Writer, open_loggers
-from relm.training.machine_history import logged_history
+from relm.training.machine.history import logged_history
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog

@@ -12,7 +12,7 @@ from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.models.losses import Term
 from relm.recipes.run_folder import MACHINES
-from relm.training.machine_history import extend_history
+from relm.training.machine.history import extend_history
 from relm.training.step import Accumulated
 
 

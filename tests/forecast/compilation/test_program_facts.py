@@ -1,6 +1,5 @@
 """Facts read from the text of a program."""
 
-from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.program_facts import (
     collective_operations,
     collectives,
@@ -8,6 +7,7 @@ from relm.forecast.compilation.program_facts import (
     findings,
     refusal_of,
 )
+from relm.training.machine.compile_record import Program
 
 SUMS = """
   %all-reduce.3 = (f32[4,8]{1,0:T(8,128)}, /*index=1*/bf16[]{:T(256)}) all-reduce(%a, %b), channel_id=1, to_apply=%add

@@ -9,7 +9,6 @@ from relm.artifact import write_json
 from relm.cli import main
 from relm.errors import RelmError
 from relm.forecast.compilation import compiling, tpu_environment
-from relm.forecast.compilation.compile_record import Program, read_compilation, write_compilation
 from relm.forecast.compilation.compiling import (
     ProgramRequest,
     TracedProgram,
@@ -24,6 +23,7 @@ from relm.forecast.compilation.consequence_lines import format_memory
 from relm.forecast.compilation.program_table import advice, describe_compilation
 from relm.recipes.project import Project
 from relm.recipes.run import Run
+from relm.training.machine.compile_record import Program, read_compilation, write_compilation
 from small_project import CHECKOUT
 
 PLAN = Project(CHECKOUT).plan("roberta_base_v3-8")

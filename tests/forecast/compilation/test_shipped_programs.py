@@ -13,15 +13,10 @@ from relm.forecast.compilation import shipped_programs as module
 from relm.forecast.compilation.compiling import HELD_OUT, ProgramRequest, TracedProgram, compiled_from_answer, compiled_key
 from relm.forecast.compilation.consequences import step_programs
 from relm.forecast.compilation.shipped_programs import (
-    Row,
-    RunFacts,
-    Shipped,
     check,
     compile_missing,
     current_compilation,
     key_of,
-    read_shipped,
-    shipped_compilation,
     shipped_requests,
 )
 from relm.forecast.expected_tokenizer import tokenizer_of
@@ -29,6 +24,7 @@ from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
+from relm.training.machine.compiled_table import Row, RunFacts, Shipped, read_shipped, shipped_compilation
 from relm.training.micro_batches import micro_batch_size, shortened
 from small_project import CHECKOUT
 

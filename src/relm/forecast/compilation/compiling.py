@@ -18,15 +18,6 @@ from pydantic import ValidationError
 from relm.artifact import canonical_json, read_json, read_sealed, seal, write_json
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import (
-    REVISION,
-    Compilation,
-    Compiled,
-    CompiledProgram,
-    Program,
-    ProgramMemory,
-    format_mismatch,
-)
 from relm.forecast.compilation.program_facts import (
     collective_operations,
     collectives,
@@ -36,10 +27,23 @@ from relm.forecast.compilation.program_facts import (
 )
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
+from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.identity import work_folder
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.run_name import RunName
+from relm.training.machine.compile_record import (
+    REVISION,
+    Compilation,
+    Compiled,
+    CompiledProgram,
+    Program,
+    ProgramMemory,
+    format_mismatch,
+)
+from relm.training.machine.compiled_table import slice_facts
+from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
+from relm.training.machine.micro_batch_choice import possible_sizes
 from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.
@@ -250,10 +254,18 @@ def recipe_facts(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) 
     }
 
 
-def slice_facts(topology: str) -> dict[str, Any]:
-    """Return the keys of `Compilation` that describe a slice of TPUs."""
-    where = TOPOLOGIES[topology]
-    return {"topology": topology, "layout": where.layout, "devices": where.devices, "chips": where.chips}
+def sizes_to_compile(plan: Plan) -> dict[str, int | None]:
+    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest."""
+    if plan.own_machine or plan.recipe.run.topology is None:
+        return {}
+    sizes: dict[str, int | None] = {}
+    tokenizer, _ = tokenizer_of(plan)
+    for phase, settings in plan.recipe.pretrain.items():
+        try:
+            sizes[phase] = fill_in_micro_batch(plan, phase, tokenizer)[0].recipe.run.micro_batch_size
+        except RelmError:  # the compiler may still accept it
+            sizes[phase] = min(possible_sizes(settings, plan.recipe.run))
+    return sizes
 
 
 def compilation_of(plan: Plan, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, ProgramWork, Roofline, consequences
 from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time, format_table
 from relm.recipes.recipe import Recipe
+from relm.training.machine.compile_record import Compilation, Compiled
 
 
 def consequences_lines(compilation: Compilation, recipe: Recipe, price: float | None = None) -> Iterator[str]:

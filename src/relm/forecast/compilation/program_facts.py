@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from relm.forecast.compilation.compile_record import Allocation, Program, ProgramFindings, Refusal
+from relm.training.machine.compile_record import Allocation, Program, ProgramFindings, Refusal
 
 # A collective may be one operation or a start and a done; the start's result includes its operands.
 _OPERATION = re.compile(

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from relm.forecast.compilation.compile_record import Compilation, CompiledProgram
 from relm.forecast.compilation.consequence_lines import device, format_memory, format_work, versions
 from relm.forecast.compilation.consequences import ProgramWork
 from relm.formatting import GIB, format_row
+from relm.training.machine.compile_record import Compilation, CompiledProgram
 
 
 def describe_compilation(compilation: Compilation) -> str:

@@ -5,7 +5,6 @@ all recipes for TPUs on all machines with TPUs, named NAME@MACHINE. The check tr
 `make compile-all` compiles a changed program again.
 """
 
-import functools
 import json
 import sys
 import threading
@@ -13,21 +12,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
-from pydantic import Field, ValidationError
-
-from relm.artifact import atomic_file, read_json
+from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import (
-    Compilation,
-    Compiled,
-    CompiledProgram,
-    Facts,
-    TracedRun,
-    format_mismatch,
-    read_compilation,
-)
 from relm.forecast.compilation.compiling import (
     HELD_OUT,
     ProgramRequest,
@@ -37,8 +24,6 @@ from relm.forecast.compilation.compiling import (
     installed_versions,
     recipe_facts,
     requests_of,
-    slice_facts,
-    topology_of,
     trace_programs,
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
@@ -47,61 +32,13 @@ from relm.recipes.machine.machine_use import divides
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.recipes.run_name import RunName
+from relm.training.machine.compile_record import (
+    Compilation,
+)
+from relm.training.machine.compiled_table import TABLE, RunFacts, Shipped, read_shipped, shipped_compilation
 
-TABLE = CHECKOUT / "docs" / "compiled.json"
 # Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.
 MEMORY = 14 * 2**30
-
-
-class RunFacts(TracedRun):
-    """A run of the table."""
-
-    fingerprint: str
-    programs: dict[str, dict[str, str]]
-    """Maps a phase to its programs, each name to the key of `compiled_key`."""
-
-
-class Row(NamedTuple):
-    """A program of a run."""
-
-    run: str
-    phase: str
-    name: str
-    key: str
-
-
-class Shipped(Facts):
-    """The content of the committed file."""
-
-    runs: dict[str, RunFacts] = Field(default_factory=dict)
-    """The runs by name, NAME@MACHINE."""
-    programs: dict[str, Compiled] = Field(default_factory=dict)
-    """The compiled programs by key."""
-
-    @property
-    def rows(self) -> list[Row]:
-        """Every program of every run."""
-        return [
-            Row(run, phase, name, key)
-            for run, facts in self.runs.items()
-            for phase, programs in facts.programs.items()
-            for name, key in programs.items()
-        ]
-
-
-def read_shipped(path: Path = TABLE) -> Shipped:
-    """Return the content of the committed file, empty where there is none."""
-    return _read(path, path.stat().st_mtime_ns) if path.exists() else Shipped()
-
-
-@functools.lru_cache(maxsize=2)
-def _read(path: Path, changed: int) -> Shipped:
-    """Return the content of a file that was changed at a time; `relm list` asks for it once a run and machine."""
-    try:
-        return Shipped.model_validate(read_json(path))
-    except ValidationError as error:
-        raise RelmError(f"{path}: {format_mismatch(error)}; run `make compile-all`") from None
 
 
 def shipped_requests(project: Project) -> list[ProgramRequest]:
@@ -131,41 +68,6 @@ def runs_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, Ru
 def key_of(program: TracedProgram) -> str:
     """Return the key of a traced program for its slice, with the compiler that is installed."""
     return compiled_key(program.program.sha256, TOPOLOGIES[program.request.topology].layout, installed_versions())
-
-
-def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
-    """Return the table's programs of a run; None if the table lacks the run."""
-    name = str(RunName.parse(plan.name)._replace(machine=plan.recipe.run.machine))
-    facts = shipped.runs.get(name)
-    if facts is None:
-        return None
-    if facts.fingerprint != plan.fingerprint:
-        raise RelmError(
-            f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
-        )
-    rows = [row for row in shipped.rows if row.run == name]
-    if lacking := [row for row in rows if row.key not in shipped.programs]:
-        raise RelmError(f"docs/compiled.json: {name} (phase {lacking[0].phase}, {lacking[0].name}) is not compiled")
-    return Compilation(
-        recipe=plan.run_name,
-        **slice_facts(topology_of(plan)),
-        **facts.model_dump(exclude={"fingerprint", "programs"}),
-        programs=tuple(CompiledProgram(phase=row.phase, name=row.name, compiled=shipped.programs[row.key]) for row in rows),
-    )
-
-
-def find_compilation(plan: Plan) -> Compilation | None:
-    """Return a run's compiled programs: those of `relm compile` in its folder, else the table's; None: neither has them.
-
-    Raises:
-        RelmError: they belong to another recipe or another version of it, or the file is damaged.
-    """
-    if not plan.compilation.is_file():
-        return shipped_compilation(read_shipped(), plan)
-    found = read_compilation(plan.compilation)
-    if found.recipe != plan.run_name:
-        raise RelmError(f"it belongs to recipe {found.recipe}, not to {plan.name}")
-    return found
 
 
 def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int | None]) -> Compilation | None:

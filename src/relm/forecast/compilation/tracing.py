@@ -24,7 +24,6 @@ from relm.artifact import canonical_json, write_json
 from relm.devices.contract import Model
 from relm.devices.xla import XlaDevice, shared_parameters
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.prepared_run import generated_reader
@@ -36,6 +35,7 @@ from relm.recipes.run import Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import build_learner
+from relm.training.machine.compile_record import Program
 from relm.training.micro_batches import shortened
 from relm.training.phase_run import PhaseRun
 from relm.training.updates import take_step

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from relm.forecast.compilation.compile_record import Compiled
 from relm.forecast.compilation.compiling import compile_program
 from relm.models.bert_configuration import BertConfig
+from relm.training.machine.compile_record import Compiled
 from small_project import CHECKOUT
 
 BERT_LARGE = BertConfig(24, 16, 1024, 4096, positions=512, vocabulary_size=30_522).to_huggingface()

@@ -10,8 +10,8 @@ import pytest
 
 from relm.artifact import read_json, write_json
 from relm.devices.tpu_options import VARIABLE
-from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.tpu_environment import run_module
+from relm.training.machine.compile_record import Program
 
 pytestmark = pytest.mark.full
 STEP = Path(__file__).with_name("small_bert_step.py")

@@ -5,10 +5,6 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.compilation.compile_record import Compilation
-from relm.forecast.compilation.shipped_programs import find_compilation
-from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.forecast.micro_batch_choice import GIB, CompiledSize, MicroBatch, choose_micro_batch, format_at_once, possible_sizes
 from relm.json_shapes import is_count
 from relm.limits import available_memory
 from relm.recipes.devices import DEVICES
@@ -16,6 +12,15 @@ from relm.recipes.plan import Plan
 from relm.recipes.run_folder import MACHINES
 from relm.training.architecture import configuration
 from relm.training.checkpoint_state import read_state
+from relm.training.machine.compile_record import Compilation
+from relm.training.machine.compiled_table import find_compilation
+from relm.training.machine.micro_batch_choice import (
+    GIB,
+    CompiledSize,
+    MicroBatch,
+    choose_micro_batch,
+    format_at_once,
+)
 
 
 def fill_in_micro_batch(
@@ -45,20 +50,6 @@ def fill_in_micro_batch(
     run = plan.recipe.run.model_copy(update={"micro_batch_size": chosen.size})
     recipe = plan.recipe.model_copy(update={"run": run})
     return dataclasses.replace(plan, recipe=recipe), f"micro-batch of phase {phase}: {chosen.reason}"
-
-
-def sizes_to_compile(plan: Plan) -> dict[str, int | None]:
-    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest."""
-    if plan.own_machine or plan.recipe.run.topology is None:
-        return {}
-    sizes: dict[str, int | None] = {}
-    tokenizer, _ = tokenizer_of(plan)
-    for phase, settings in plan.recipe.pretrain.items():
-        try:
-            sizes[phase] = fill_in_micro_batch(plan, phase, tokenizer)[0].recipe.run.micro_batch_size
-        except RelmError:  # the compiler may still accept it
-            sizes[phase] = min(possible_sizes(settings, plan.recipe.run))
-    return sizes
 
 
 def memory_of_device(plan: Plan) -> int | None:

@@ -3,10 +3,17 @@
 import pytest
 
 from relm.errors import RelmError
-from relm.forecast.micro_batch_choice import GIB, CompiledSize, choose_micro_batch, needed_bytes, possible_sizes, usable_bytes
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
+from relm.training.machine.micro_batch_choice import (
+    GIB,
+    CompiledSize,
+    choose_micro_batch,
+    needed_bytes,
+    possible_sizes,
+    usable_bytes,
+)
 
 CONFIG = Gpt2Config(12, 12, 768, 1024, 50_257)
 GPU = Run(device="cuda", machine="l4")

@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from relm.errors import RelmError
+from relm.forecast.compilation.compiling import sizes_to_compile
 from relm.forecast.estimate import describe_estimate
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device, sizes_to_compile
-from relm.forecast.micro_batch_choice import GIB, needed_bytes
 from relm.recipes.project import Project
 from relm.recipes.run_folder import CHECKPOINT_FILES
 from relm.training.architecture import configuration
 from relm.training.checkpoint_state import write_state
+from relm.training.machine.fitting_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
+from relm.training.machine.micro_batch_choice import GIB, needed_bytes
 from small_project import CHECKOUT
 from tiny_runs import RECIPE, write_examples
 
