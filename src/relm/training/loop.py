@@ -4,7 +4,8 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never kept as state.
 """
 
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
+from relm.recipes.run import Run
 from relm.recipes.run_folder import COMPILED, ORDER
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint
@@ -59,7 +61,7 @@ def pretrain(
     curve: Curve | None = None,
     programs: Path | None = None,
 ) -> str:
-    """Train one phase, resuming from its newest checkpoint if there is one.
+    """Train one phase, resuming from its newest checkpoint if there is one, and return a sentence on what was trained.
 
     `train.jsonl`, `checkpoints/` and `lock` are written beside `model_folder`. The model's bytes do not depend on how often
     training was interrupted, nor does `train.jsonl`, except for its times and the marks of its interruptions.
@@ -78,13 +80,9 @@ def pretrain(
         curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
         programs: folder for compiled programs, which several runs may share; None: one beside `model_folder`.
 
-    Returns:
-        A sentence for the user on what was trained.
-
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved, and the same call resumes training.
-        RelmError: the inputs do not match each other, the machine is too small, the loss is no finite number, or the run
-            has left the band of its curve and the recipe wants it to stop then.
+        RelmError: the inputs do not match, the machine is too small, or the loss is not finite or leaves its curve's band.
     """
     stop_with_parent()
     if one_tpu:
@@ -92,11 +90,7 @@ def pretrain(
     settings, folder, tokens = recipe.pretrain[phase], model_folder.parent, tokenizer_facts(manifest, tokenizer)
     identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
-    with (
-        closing(open_device(recipe.run, programs or folder / COMPILED, one_tpu)) as device,
-        device.translate_errors(),
-        run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
-    ):
+    with locked_device(recipe.run, folder, programs or folder / COMPILED, one_tpu) as device:
         if is_finished(model_folder, facts) and (folder / ORDER).exists():
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
@@ -112,6 +106,17 @@ def pretrain(
                 write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
             wait_for_other_ranks(device)
     return f"{summary}; {model_folder}"
+
+
+@contextmanager
+def locked_device(run: Run, folder: Path, programs: Path, one_tpu: bool) -> Iterator[Device]:
+    """Open the device of a phase for the length of a block, and hold the lock of the phase's folder."""
+    with (
+        closing(open_device(run, programs, one_tpu)) as device,
+        device.translate_errors(),
+        run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
+    ):
+        yield device
 
 
 def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
