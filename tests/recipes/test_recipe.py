@@ -111,16 +111,6 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
             "title: A test\nrun: {device: tpu, topology: v3-1, loss_chunk: 8}",
             "run: loss_chunk (8) goes with device: cpu or cuda, found tpu; leave it out",
         ),
-        (
-            "title: A test",
-            "title: A test\nrun: {document_attention: blockwise}",
-            "run: document_attention (blockwise) goes with device: cuda, found cpu",
-        ),
-        (
-            "title: A test",
-            "title: A test\nrun: {device: cuda, document_attention: blockwise}",
-            "run.document_attention: blockwise computes no dropout, found model.dropout: 0.1",
-        ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
         ("title: A test", "title: A test\nseed: '4'", "seed: expected a number, found text; leave out the quotes if it is one"),
         ("title: A test", "title: A test\nrun: {compile: 'yes'}", "run.compile: expected true or false, without quotes; found"),

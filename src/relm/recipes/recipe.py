@@ -212,7 +212,7 @@ class Recipe(Section):
     def keys_go_together(self) -> Self:
         """Check all rules between keys, so that one broken rule hides no other."""
         raise_together((
-            self.objectives_fit_the_model, self.blockwise_attention_has_no_dropout, self.all_phases_have_pairs_or_none,
+            self.objectives_fit_the_model, self.all_phases_have_pairs_or_none,
             self.evaluations_fit_the_objective, self.sequences_fit, self.batches_are_divisible, self.pipelines_keep_their_rules,
             self.kept_optimizers_follow_the_same_kind,
         ))  # fmt: skip
@@ -228,15 +228,6 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
-        return self
-
-    def blockwise_attention_has_no_dropout(self) -> Self:
-        dropout = getattr(self.model, "dropout", 0.0)
-        if self.run.document_attention == "blockwise" and dropout:
-            raise ValueError(
-                f"run.document_attention: blockwise computes no dropout, found model.dropout: {dropout}; set that to 0, or "
-                "take dense"
-            )
         return self
 
     def all_phases_have_pairs_or_none(self) -> Self:

@@ -46,9 +46,6 @@ class Run(Section):
     padding_mask: Literal["where_padded", "always"] = "where_padded"
     """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
     FlashAttention applies; always: one in every batch."""
-    document_attention: Literal["dense", "blockwise"] = "dense"
-    """Form of attention within documents. dense: a mask of all pairs of positions; blockwise: FlexAttention skips blocks of
-    positions without a common document, on cuda and without dropout, which changes rounding only."""
     overlap_gradients: bool = False
     """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
     compile, which returns all gradients at its end, there is nothing to overlap."""
@@ -86,15 +83,13 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
-    def the_device_has_these_forms(self) -> Self:
+    def the_device_computes_chunks(self) -> Self:
         device = DEVICES[self.device]
-        wanted = {"loss_chunk": self.loss_chunk, "document_attention": self.document_attention == "blockwise"}
-        able = {"loss_chunk": "runs_torch", "document_attention": "skips_blocks"}
-        for key in (key for key, value in wanted.items() if value and not getattr(device, able[key])):
-            names = " or ".join(other.name for other in DEVICES if getattr(other, able[key]))
-            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined and key == "loss_chunk" else ""
+        if self.loss_chunk is not None and not device.runs_torch:
+            names = " or ".join(other.name for other in DEVICES if other.runs_torch)
+            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined else ""
             raise ValueError(
-                f"{key} ({getattr(self, key)}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; leave it out{way_out}"
             )
         return self
 

@@ -26,8 +26,6 @@ class OnMachine(Section):
     """Recompute each layer's activations in the backward pass."""
     loss_chunk: int | None = Field(default=None, gt=0)
     """Positions of each sequence whose logits are in memory at once, on cpu and cuda; null: all."""
-    document_attention: Literal["dense", "blockwise"] = "dense"
-    """Form of attention within documents; blockwise on cuda alone."""
     overlap_gradients: bool = False
     """Sum gradients over processes during the backward pass."""
     checkpoint_interval: int = Field(default=500, gt=0)
