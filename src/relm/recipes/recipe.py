@@ -15,7 +15,7 @@ from relm.recipes.as_published import require_whole_batches
 from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
 from relm.recipes.devices import DEVICES
-from relm.recipes.evaluation.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
+from relm.recipes.evaluation.evaluations import Diacritics, Evaluation, MaskedLm, RandomWindows, objectives_of
 from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.machine.on_machine import OnMachine
@@ -174,10 +174,9 @@ class Recipe(Section):
     """Phase name -> phase, in the order of training."""
     evaluate: list[Evaluation] = Field(default_factory=list)
     """Evaluations. On held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on random
-    windows; masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, the accuracy of
-    restored diacritics; samples, generated text. From the training log: training, the time and speed of training. On a
-    published test file: the name of a file in `recipes/evaluations/`. With the language-model evaluation harness:
-    lm_eval:TASK."""
+    windows; masked_lm, the loss of masked tokens; diacritics, the accuracy of restored diacritics; samples, generated text.
+    From the training log: training, the time and speed of training. On a published test file: the name of a file in
+    `recipes/evaluations/`. With the language-model evaluation harness: lm_eval:TASK."""
     contamination: bool = False
     """Count the items of each published test in `evaluate` that share 13 words in a row with the training documents, for the
     report. Not part of the fingerprint."""
@@ -185,8 +184,6 @@ class Recipe(Section):
     """Options of the evaluation random_windows."""
     masked_lm: MaskedLm = MaskedLm()
     """Options of the evaluation masked_lm."""
-    pseudo_perplexity: PseudoPerplexity = PseudoPerplexity()
-    """Options of the evaluation pseudo_perplexity."""
     diacritics: Diacritics = Diacritics()
     """Options of the evaluation diacritics."""
     expect_reference: Slug | None = None

@@ -170,13 +170,6 @@ class Samples(Section):
     """Random seed of the sampling."""
 
 
-class PseudoPerplexity(Section):
-    """Pseudo-perplexity: each token is masked alone and predicted from all others (Salazar et al. 2020)."""
-
-    examples: int = Field(default=100, gt=0)
-    """Number of held-out examples, from the first on; each takes as many forward passes as it has tokens."""
-
-
 class Diacritics(Section):
     """Accuracy of restored diacritics, by letter, word and ambiguous word.
 
@@ -246,17 +239,6 @@ _declare(
         inputs=("manifest",),
         facts=("phase",),
         options=MaskedLm,
-        takes_limit=True,
-    )
-)
-_declare(
-    EvaluationDeclaration(
-        name="pseudo_perplexity",
-        summary="each token predicted from all others, masked alone (Salazar et al. 2020)",
-        run="relm.evaluation.pseudo_perplexity:evaluate_pseudo_perplexity",
-        objectives=("masked",),
-        inputs=("manifest",),
-        options=PseudoPerplexity,
         takes_limit=True,
     )
 )
