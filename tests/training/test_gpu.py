@@ -35,7 +35,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adam"},
     "lamb": {"name": "lamb"},
     "adafactor": {"name": "adafactor"},
-    "sgd with momentum": {"name": "sgd", "sgd": {"momentum": 0.9, "nesterov": True}},
+    "sgd with momentum": {"name": "sgd", "sgd": {"momentum": 0.9}},
 }
 # Objective -> two kill points of its run, as for a CPU.
 KILLS = {

@@ -30,7 +30,52 @@ class BuilderDeclaration:
     """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
 
 
-BUILDERS = Registry[BuilderDeclaration]("builder")
+BUILDERS = Registry[BuilderDeclaration](
+    "builder",
+    BuilderDeclaration(
+        name="tpu_pretrain",
+        objective="masked",
+        options=("seed",),
+        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
+        defects=("unk_for_mask", "partly_masked_words", "empty_second_segments"),
+    ),
+    BuilderDeclaration(
+        name="graphcore_bert",
+        objective="masked",
+        options=("seed", "remask"),
+        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
+    ),
+    BuilderDeclaration(
+        name="graphcore_gpt2",
+        objective="causal",
+        options=("seed", "epochs"),
+        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
+    ),
+    BuilderDeclaration(
+        name="graphcore_gpt2_generated",
+        objective="causal",
+        options=("seed", "examples", "vocabulary_size"),
+        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
+    ),
+    BuilderDeclaration(
+        name="llm_c",
+        objective="causal",
+        options=("seed", "ranks", "batch"),
+        read="relm.examples.as_published.llm_c:open_llm_c",
+    ),
+    BuilderDeclaration(
+        name="run_mlm",
+        objective="masked",
+        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+        splits_sentences=False,
+    ),
+    BuilderDeclaration(
+        name="t5x_diacritics",
+        objective="seq2seq",
+        read="relm.examples.as_published.t5x_diacritics:open_t5x_diacritics",
+        defects=("scored_padding", "second_end_of_text"),
+    ),
+)
 
 
 def register_builder(declaration: BuilderDeclaration) -> None:
@@ -97,62 +142,3 @@ def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) ->
             f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
             f"({global_batch_size})"
         )
-
-
-BUILDERS.register(
-    BuilderDeclaration(
-        name="tpu_pretrain",
-        objective="masked",
-        options=("seed",),
-        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
-        defects=("unk_for_mask", "partly_masked_words", "empty_second_segments"),
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_bert",
-        objective="masked",
-        options=("seed", "remask"),
-        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2",
-        objective="causal",
-        options=("seed", "epochs"),
-        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2_generated",
-        objective="causal",
-        options=("seed", "examples", "vocabulary_size"),
-        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="llm_c",
-        objective="causal",
-        options=("seed", "ranks", "batch"),
-        read="relm.examples.as_published.llm_c:open_llm_c",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="run_mlm",
-        objective="masked",
-        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
-        splits_sentences=False,
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="t5x_diacritics",
-        objective="seq2seq",
-        read="relm.examples.as_published.t5x_diacritics:open_t5x_diacritics",
-        defects=("scored_padding", "second_end_of_text"),
-    )
-)

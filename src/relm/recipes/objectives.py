@@ -143,10 +143,8 @@ class Masked(Section):
 
 
 class Seq2Seq(Section):
-    """Prediction of a target text from a source text that a rule derives from it (mT5)."""
+    """Prediction of a text from the same text without diacritics (mT5)."""
 
-    source: Literal["without_diacritics"] = "without_diacritics"
-    """Rule for the source. without_diacritics: the source is the target with all diacritics removed."""
     texts: Literal["lines", "documents"] = "lines"
     """Unit of text for one pair: a line that is not blank, or a document."""
     target_length: int | None = Field(default=None, gt=1)
@@ -265,7 +263,7 @@ def _splits_sentences(objective: Objective) -> bool:
     return objective.masked.sentences == "split" and (objective.original is None or objective.original.splits_sentences)
 
 
-OBJECTIVES.register(
+for _declaration in (
     ObjectiveDeclaration(
         name="causal",
         layout=TOKEN_STREAM,
@@ -276,9 +274,7 @@ OBJECTIVES.register(
         lengths="relm.examples.causal:causal_lengths",
         options=Causal,
         drawn_later=lambda objective: ("sampling", "document_attention"),
-    )
-)
-OBJECTIVES.register(
+    ),
     ObjectiveDeclaration(
         name="masked",
         layout=TABLE,
@@ -293,9 +289,7 @@ OBJECTIVES.register(
         stores_length=True,
         drawn_later=_drawn_with_masks,
         depends_on_language=_splits_sentences,
-    )
-)
-OBJECTIVES.register(
+    ),
     ObjectiveDeclaration(
         name="seq2seq",
         layout=TABLE,
@@ -308,9 +302,7 @@ OBJECTIVES.register(
         drawn_later=lambda objective: ("target_length",),
         depends_on_language=lambda objective: True,
         option_lengths=("target_length",),
-    )
-)
-OBJECTIVES.register(
+    ),
     ObjectiveDeclaration(
         name="span_corruption",
         layout=TOKEN_STREAM,
@@ -320,9 +312,7 @@ OBJECTIVES.register(
         generate="relm.examples.span_corruption:generate_span_corruption",
         lengths="relm.examples.span_corruption:span_corruption_lengths",
         options=SpanCorruption,
-    )
-)
-OBJECTIVES.register(
+    ),
     ObjectiveDeclaration(
         name="spans",
         layout=TABLE,
@@ -333,14 +323,8 @@ OBJECTIVES.register(
         lengths="relm.examples.spans:span_lengths",
         stores_length=True,
         is_of_task=True,
-    )
-)
-for _name, _term, _label, _classes in (
-    ("two_classes", "class", "class_labels", 2),
-    ("three_classes", "class", "class_labels", 3),
-    ("score", "score", "scores", 1),
-):
-    OBJECTIVES.register(
+    ),
+    *(
         ObjectiveDeclaration(
             name=_name,
             layout=TABLE,
@@ -353,4 +337,11 @@ for _name, _term, _label, _classes in (
             stores_length=True,
             is_of_task=True,
         )
-    )
+        for _name, _term, _label, _classes in (
+            ("two_classes", "class", "class_labels", 2),
+            ("three_classes", "class", "class_labels", 3),
+            ("score", "score", "scores", 1),
+        )
+    ),
+):
+    OBJECTIVES.register(_declaration)

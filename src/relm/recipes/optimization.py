@@ -94,14 +94,6 @@ class SgdOptions(Section):
 
     momentum: Share = 0.0
     """Momentum: share of the previous step that is added to each step."""
-    nesterov: bool = False
-    """Use Nesterov momentum (Sutskever et al. 2013)."""
-
-    @model_validator(mode="after")
-    def looks_ahead_by_a_momentum(self) -> Self:
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov goes with a momentum above 0; give one, or leave nesterov out")
-        return self
 
 
 def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:

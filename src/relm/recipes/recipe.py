@@ -14,9 +14,20 @@ from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
 from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
+from relm.recipes.declaration import register_with_options
 from relm.recipes.devices import DEVICES
-from relm.recipes.evaluation.evaluations import Diacritics, Evaluation, MaskedLm, RandomWindows, objectives_of
+from relm.recipes.evaluation.evaluations import (
+    EVALUATIONS,
+    PROTOCOLS,
+    Diacritics,
+    Evaluation,
+    EvaluationDeclaration,
+    MaskedLm,
+    RandomWindows,
+    objectives_of,
+)
 from relm.recipes.evaluation.expectations import Expectation
+from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.machine.pipeline_rules import find_broken_rule
@@ -306,6 +317,14 @@ class Recipe(Section):
                 )
             before = phase
         return self
+
+
+def register_evaluation(declaration: EvaluationDeclaration) -> None:
+    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files."""
+    owner = PublishedTest if declaration.is_protocol else Recipe
+    register_with_options(EVALUATIONS, declaration, owner, f"Options of the evaluation {declaration.name}.")
+    if declaration.is_protocol:
+        PROTOCOLS.register(declaration)
 
 
 def load_recipe(path: Path) -> Recipe:
