@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry
+from relm.recipes.declaration import NameIn, Registry, refuse_keys_of_others
 from relm.recipes.section import Section
 
 
@@ -124,10 +124,7 @@ class AsPublished(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
-        for key, known in type(self).model_fields.items():
-            owners = [builder.name for builder in BUILDERS if key in builder.options]
-            if owners and self.builder not in owners and getattr(self, key) != known.default:
-                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        refuse_keys_of_others(self, "builder", {builder.name: builder.options for builder in BUILDERS})
         if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
             raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
         if self.builder == "llm_c" and None in (self.ranks, self.batch):

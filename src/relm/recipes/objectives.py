@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.as_published import BUILDERS, AsPublished, BuilderDeclaration
-from relm.recipes.declaration import NameIn, Registry, register_with_options
+from relm.recipes.declaration import NameIn, Registry, refuse_keys_of_others, register_with_options
 from relm.recipes.section import Section
 
 # The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
@@ -184,9 +184,7 @@ class Objective(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_objective(self) -> Self:
-        others = [other.name for other in OBJECTIVES if other.options is not None and other.name != self.objective]
-        if strange := [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
-            raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
+        refuse_keys_of_others(self, "objective", {one.name: [one.name] for one in OBJECTIVES})
         if self.as_published is not None and self.causal.sampling != "each_once":
             raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
         if (builder := self.original) is not None and builder.objective != self.objective:
