@@ -142,12 +142,68 @@ DAMAGED = {
 }
 
 
+def good_lines(count: int) -> list[bytes]:
+    return [json.dumps({"text": f"text {n}", "title": f"\U0001f600 {n}"}).encode() for n in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_damaged_records_are_skipped_by_option_counted_and_named(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("relm.corpus.decompression.BLOCK", 100)
+    monkeypatch.setattr("relm.corpus.extract.BYTES_PER_WORKER", 1)
+    good = good_lines(40)
+    content = b"\n".join([*good[:20], *DAMAGED, *good[20:]])
+    source = written(tmp_path, content, "r.jsonl")
+    found = extracted(
+        source, tmp_path / "out", workers=workers, title_key="title", held_out_one_in=5, skip_damaged_records=True, **JSON
+    )
+    assert [document.text for document in found.documents] == [f"text {n}" for n in range(40)]
+    assert found.skipped == {"empty": 0, "damaged_records": len(DAMAGED)}
+    assert f"; skipped: damaged records {len(DAMAGED)};" in found.sentence
+    expected = [f"warning: {source}, line {n}: {said}; skipped" for n, said in enumerate(DAMAGED.values(), 21)]
+    assert [line for line in capsys.readouterr().err.split("\n") if "warning" in line] == expected
+
+
 @pytest.mark.parametrize("line", DAMAGED)
-def test_a_damaged_record_is_an_error_that_names_it(line: bytes, tmp_path: Path) -> None:
+def test_without_the_option_a_damaged_record_is_an_error_that_names_it(line: bytes, tmp_path: Path) -> None:
     source = written(tmp_path, b'{"text": "good", "title": ""}\n' + line + b"\n", "r.jsonl")
-    hint = "save the file as UTF-8|save it as UTF-8|correct the file"
-    with pytest.raises(RelmError, match=rf"r\.jsonl, line 2.*({hint})"):
+    hint = "save the file as UTF-8" if b"\xed" in line else "or set `skip_damaged_records: true` to do without it"
+    with pytest.raises(RelmError, match=rf"r\.jsonl, line 2.*{hint}"):
         extracted(source, tmp_path / "out", title_key="title", **JSON)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "x"', "line 2: not valid JSON"),
+        (b'{"text": "\xff"}', "line 2, byte 27: not valid UTF-8"),
+        (b'{"text": 3}', "line 2: text"),
+    ],
+)
+def test_the_option_skips_no_other_fault(line: bytes, message: str, tmp_path: Path) -> None:
+    source = written(tmp_path, b'{"text": "good"}\n' + line + b"\n", "r.jsonl")
+    with pytest.raises(RelmError, match=message):
+        extracted(source, tmp_path / "out", skip_damaged_records=True, **JSON)
+
+
+def test_rows_and_objects_of_arrays_are_skipped_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["b\0", *map(str, range(20))]
+    found = extracted(parquet(tmp_path, text=texts), tmp_path / "out", held_out_one_in=3, skip_damaged_records=True, **PARQUET)
+    assert ([document.text for document in found.documents], found.skipped["damaged_records"]) == (texts[1:], 1)
+    array = written(tmp_path, '[{"text": "a"}, {"text": "b\\udfff"}, {"text": "c"}]', "a.json")
+    assert read(array, format="json_arrays", skip_damaged_records=True)[1] == "damaged_records"
+    assert "r.parquet, row 1: text: character 1: a NUL, which is not text; skipped" in capsys.readouterr().err
+
+
+def test_of_many_damaged_records_the_first_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = written(tmp_path, b"\n".join([*good_lines(40), *[b"\0"] * 1000]), "r.jsonl")
+    found = extracted(source, tmp_path / "out", held_out_one_in=5, skip_damaged_records=True, **JSON)
+    assert "damaged records 1,000" in found.sentence
+    said = capsys.readouterr().err
+    assert said.count("; skipped\n") == 20
+    assert "line 60: a NUL" in said
+    assert "warning: r.jsonl has more damaged records, which are skipped and counted" in said
 
 
 def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_killed_extraction_leaves_no_file_and_the_next_has_the_same_bytes(tmp_
 
 # --- faults ----------------------------------------------------------------------------------------------------------------
 
-REMEDY = "correct"
+LEAVE_OUT = r"text_archives.left_out` of the dataset's file"
 
 
 def headed(name: str, **changes: bytes | str) -> bytes:
@@ -171,9 +171,18 @@ FAULTS = {
 def test_a_fault_names_archive_member_byte_and_remedy(kind: str, tmp_path: Path) -> None:
     bad, message = FAULTS[kind]
     source = archive(tmp_path, {"good.xz": inner(TEXTS), "in.xz": bad})
-    with pytest.raises(RelmError, match=f"owt.tar.xz: {message}.*{REMEDY}"):
+    with pytest.raises(RelmError, match=f"owt.tar.xz: {message}.*{LEAVE_OUT}"):
         extracted(source, tmp_path, **FORMAT)
     assert not any(path.exists() for path in files_of(tmp_path).values())
+    kept = read(source, **FORMAT, text_archives={"left_out": ["in.xz"]})
+    assert [one.title for one in kept if not isinstance(one, str)] == ["0000001-aa", "0000002-bb"]
+
+
+def test_one_file_of_an_inner_archive_can_be_left_out(tmp_path: Path) -> None:
+    source = archive(tmp_path, {"in.xz": inner({**TEXTS, "bad.txt": b"\xff"})})
+    assert len(read(source, **FORMAT, text_archives={"left_out": ["in.xz/bad.txt"]})) == 2
+    with pytest.raises(RelmError, match=r"in.xz: bad.txt: byte 0: not valid UTF-8"):
+        read(source, **FORMAT, text_archives={"left_out": ["bad.txt"]})
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

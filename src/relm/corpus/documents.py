@@ -56,6 +56,8 @@ class Skipped(NamedTuple):
 
     reason: str
     """The name under which it is counted, such as redirects."""
+    damage: str | None = None
+    """Its place and what is wrong with it, if the user should know."""
 
 
 @dataclass

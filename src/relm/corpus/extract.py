@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tqdm import tqdm
 
 from relm.artifact import write_sidecar
 from relm.corpus.documents import (
@@ -31,6 +34,8 @@ from relm.recipes.identity import folder_files
 # Bytes of the source for each further worker: with fewer, starting one takes longer than it saves.
 BYTES_PER_WORKER = 300_000
 
+# Damaged entries that are named one by one.
+NAMED = 20
 # The numbers of this many documents are remembered, to suggest a working held_out_one_in if a split stays empty.
 REMEMBERED = 1000
 
@@ -111,6 +116,7 @@ def extract(
             if isinstance(outcome, Skipped):
                 # A reason that a sound source never gives, as for doubled pages, is counted only where it occurs.
                 tally.skipped[outcome.reason] = tally.skipped.get(outcome.reason, 0) + 1
+                _name_damage(outcome, tally.skipped[outcome.reason], file)
                 continue
             split = split_in(file, outcome.number)
             written[split].write(outcome.line)
@@ -206,6 +212,14 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
 def _format_skipped(label: str, tally: Tally) -> str:
     found = [f"{reason.replace('_', ' ')} {count:,}" for reason, count in tally.skipped.items() if count]
     return label + ", ".join(found) if found else ""
+
+
+def _name_damage(entry: Skipped, count: int, file: str) -> None:
+    """Warn of a damaged entry, the `count`-th, unless many have been named."""
+    if entry.damage is not None and count <= NAMED:
+        tqdm.write(f"warning: {entry.damage}; skipped", file=sys.stderr)
+    elif entry.damage is not None and count == NAMED + 1:
+        tqdm.write(f"warning: {file} has more {entry.reason.replace('_', ' ')}, which are skipped and counted", file=sys.stderr)
 
 
 def _name_source(dataset: Dataset, source: Path | None) -> str:

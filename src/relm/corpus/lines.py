@@ -45,15 +45,20 @@ def read_line_blocks(path: Path) -> Iterator[LineBlock]:
         yield LineBlock(path, rest, line, byte)
 
 
-def split_lines(block: LineBlock) -> list[tuple[int, str]]:
-    """Return (position from 1, line without its end) for each line of a block."""
+def split_lines(block: LineBlock, takes_damaged: bool = False, or_else: str = "") -> list[tuple[int, str]]:
+    """Return (position from 1, line without its end) for each line of a block.
+
+    Args:
+        takes_damaged: return lines with halves of surrogate pairs and NULs too.
+        or_else: what else the user can do about them.
+    """
     try:
-        text = block.content.decode()
+        text = block.content.decode(errors="surrogatepass" if takes_damaged else "strict")
     except UnicodeDecodeError as error:
         found = repr(block.content[error.start : error.start + 1])
         raise _no_text(block, error.start, f"not valid UTF-8 (found {found}); save the file as UTF-8") from None
-    if (offset := block.content.find(b"\0")) >= 0:
-        raise _no_text(block, offset, "a NUL: not a text file, or one in UTF-16; save it as UTF-8")
+    if not takes_damaged and (offset := block.content.find(b"\0")) >= 0:
+        raise _no_text(block, offset, f"a NUL: not a text file, or one in UTF-16; save it as UTF-8{or_else}")
     if block.first_byte == 0:
         text = text.removeprefix(codecs.BOM_UTF8.decode())
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")

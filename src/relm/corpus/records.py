@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# How a record is counted that has something else than text.
+DAMAGED = "damaged_records"
+SKIP = "set `skip_damaged_records: true` to do without it"
+
+
+class DamagedText(RelmError):
+    """A text has half of a surrogate pair or a NUL."""
+
+
 class RowRange(NamedTuple):
     """Some consecutive rows of a table."""
 
@@ -44,12 +53,21 @@ def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
 
 
 def extract_record(dataset: Dataset, record: Mapping[str, Any], name: str, location: str) -> Encoded | Skipped:
-    """Return the document of a record, the text of ``text_key``, or `Skipped` where that is null or blank.
+    """Return the document of a record, the text of ``text_key``, or `Skipped` where that is null or blank, or may be damaged.
 
     Args:
         name: its id, where the dataset has no ``id_key``.
         location: file and line or row, for messages.
     """
+    try:
+        return _extract_sound(dataset, record, name, location)
+    except DamagedText as damage:
+        if not dataset.skip_damaged_records:
+            raise RelmError(f"{damage}; correct the file, or {SKIP}") from None
+        return Skipped(DAMAGED, damage=str(damage))
+
+
+def _extract_sound(dataset: Dataset, record: Mapping[str, Any], name: str, location: str) -> Encoded | Skipped:
     try:
         text, identifier, title = [
             None if key is None else record[key] for key in (dataset.text_key, dataset.id_key, dataset.title_key)
@@ -76,9 +94,9 @@ def _require_text(value: Any, key: str, location: str, whole_number: bool = Fals
         value.encode()
     except UnicodeEncodeError as error:
         half = f"half of a surrogate pair ({value[error.start]!r})"
-        raise RelmError(f"{location}: {key}: character {error.start}: {half}, which is not text; correct the file") from None
+        raise DamagedText(f"{location}: {key}: character {error.start}: {half}, which is not text") from None
     if "\0" in value:
-        raise RelmError(f"{location}: {key}: character {value.index(chr(0))}: a NUL, which is not text; correct the file")
+        raise DamagedText(f"{location}: {key}: character {value.index(chr(0))}: a NUL, which is not text")
     return value
 
 
@@ -87,10 +105,13 @@ def _require_text(value: Any, key: str, location: str, whole_number: bool = Fals
 
 def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
     """Yield the document of each line, one JSON object, named FILE:LINE unless it has an id; blank lines are skipped."""
-    for number, line in split_lines(block):
+    for number, line in split_lines(block, takes_damaged=dataset.skip_damaged_records, or_else=f", or {SKIP}"):
         location = f"{block.path}, line {number}"
         if not line.strip():
             yield Skipped("empty")
+            continue
+        if "\0" in line:
+            yield Skipped(DAMAGED, damage=f"{location}: a NUL, which is not text")
             continue
         try:
             record = json.loads(line)

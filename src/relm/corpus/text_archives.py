@@ -53,7 +53,7 @@ def batch_text_archives(dataset: Dataset, path: Path) -> Iterator[Members]:
     batch: list[Member] = []
     size = 0
     with open(path, "rb") as raw:
-        for member in _read_members(path, raw):
+        for member in _read_members(dataset, path, raw):
             batch.append(member)
             size += len(member.content or b"")
             if size >= BATCH or member.name.endswith(INNER):
@@ -75,7 +75,7 @@ def extract_text_archives(dataset: Dataset, file: str, batch: Members) -> Iterat
             yield _make_document(f"{file}/{member.name}", member.content, f"{batch.path}: {member.name}")
         else:
             raw = io.BytesIO(member.content)
-            for inner in _read_inner(raw, f"{batch.path}: {member.name}"):
+            for inner in _read_inner(dataset, member.name, raw, f"{batch.path}: {member.name}"):
                 if inner.content is None:
                     yield Skipped(inner.reason)
                 else:
@@ -86,29 +86,33 @@ def extract_text_archives(dataset: Dataset, file: str, batch: Members) -> Iterat
 # --- archives --------------------------------------------------------------------------------------------------------------
 
 
-def _read_members(path: Path, raw: IO[bytes]) -> Iterator[Member]:
-    return _read_archive(raw, str(path), path.stat().st_size, (TEXT, *INNER))
+def _read_members(dataset: Dataset, path: Path, raw: IO[bytes]) -> Iterator[Member]:
+    return _read_archive(raw, str(path), path.stat().st_size, frozenset(dataset.text_archives.left_out), (TEXT, *INNER))
 
 
-def _read_inner(raw: IO[bytes], location: str) -> Iterator[Member]:
+def _read_inner(dataset: Dataset, name: str, raw: IO[bytes], location: str) -> Iterator[Member]:
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
-    return _read_archive(raw, location, size, (TEXT,))
+    paths = (path.removeprefix(f"{name}/") for path in dataset.text_archives.left_out if path.startswith(f"{name}/"))
+    return _read_archive(raw, location, size, frozenset(paths), (TEXT,))
 
 
-def _read_archive(raw: IO[bytes], location: str, size: int, suffixes: tuple[str, ...]) -> Iterator[Member]:
+def _read_archive(
+    raw: IO[bytes], location: str, size: int, left_out: frozenset[str], suffixes: tuple[str, ...]
+) -> Iterator[Member]:
     """Yield the members of a tar archive, compressed or not.
 
     Args:
         location: the archive, for messages.
         size: its size in bytes.
+        left_out: paths of members that are not read.
         suffixes: what the name of a member that is read ends with.
     """
     seen: set[str] = set()
     with contextlib.ExitStack() as stack:
         try:
             unpacked = _open_tar(raw, stack)
-            for entry, content in read_tar_members(unpacked, _is_wanted(suffixes), archive_size=size, stack=stack):
+            for entry, content in read_tar_members(unpacked, _is_wanted(left_out, suffixes), archive_size=size, stack=stack):
                 name = _plain_name(entry)
                 reason = "doubled" if name in seen else "other_files" if not name.endswith(suffixes) else ""
                 seen.add(name)
@@ -121,7 +125,7 @@ def _read_archive(raw: IO[bytes], location: str, size: int, suffixes: tuple[str,
             raise RelmError(f"{location}: is damaged or truncated {near} ({found}); {_REMEDY}") from None
 
 
-_REMEDY = "download the archive again, or correct it"
+_REMEDY = "download the archive again, or list the member in `text_archives.left_out` of the dataset's file"
 
 
 def _open_tar(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
@@ -137,12 +141,12 @@ def _open_tar(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
     return open_decompressed(raw, compression, stack)
 
 
-def _is_wanted(suffixes: tuple[str, ...]) -> Callable[[tarfile.TarInfo], bool]:
-    """Return a function that is True for files, except those of macOS, and for links in their place."""
+def _is_wanted(left_out: frozenset[str], suffixes: tuple[str, ...]) -> Callable[[tarfile.TarInfo], bool]:
+    """Return a function that is True for files, except those left out and those of macOS, and for links in their place."""
 
     def is_wanted(entry: tarfile.TarInfo) -> bool:
         name = _plain_name(entry)
-        if entry.isdir() or PurePosixPath(name).name.startswith("._"):
+        if entry.isdir() or name in left_out or PurePosixPath(name).name.startswith("._"):
             return False
         return entry.isreg() or name.endswith(suffixes)
 
@@ -174,8 +178,11 @@ def _read_whole(entry: tarfile.TarInfo, content: IO[bytes]) -> bytes:
 
 def _make_document(name: str, content: bytes, location: str) -> Encoded | Skipped:
     """Return the document of a text; each line ends with LF, whether it ended with CRLF, CR or LF."""
-    text = decode_text(content, location, "correct the archive").replace("\r\n", "\n").replace("\r", "\n")
+    text = decode_text(content, location, _LEAVE_OUT).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         return Skipped("empty")
     title = PurePosixPath(name).name.split(".")[0]
     return encode_document(Document(id=name, title=title, text=text), decided_by=text)
+
+
+_LEAVE_OUT = "list the file in `text_archives.left_out` of the dataset's file, or correct the archive"

@@ -61,7 +61,15 @@ class JsonArrays(Section):
     """White space at both ends of a text is removed."""
 
 
-_RECORD_KEYS = ("text_key", "id_key", "title_key")
+class TextArchives(Section):
+    """Text files in a tar archive, or in tar archives inside one."""
+
+    left_out: list[str] = Field(default_factory=list)
+    """Members that are not read, such as damaged ones: the path of a file or of an inner archive, or ARCHIVE/PATH for a file of
+    an inner archive."""
+
+
+_RECORD_KEYS = ("text_key", "id_key", "title_key", "skip_damaged_records")
 FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
     FormatDeclaration(
@@ -73,7 +81,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
         states_language=True,
-        keys=("ends_mid_page",),
+        keys=("ends_mid_page", "skip_damaged_blocks"),
     ),
     FormatDeclaration(
         "wikitext",
@@ -98,6 +106,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         documents="relm.corpus.text_archives:extract_text_archives",
         entries="files",
         pattern="**/*.tar*",
+        options=TextArchives,
     ),
     FormatDeclaration(
         "text_sentences",
@@ -195,6 +204,12 @@ class Dataset(Section):
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
     error."""
+    skip_damaged_blocks: bool = False
+    """Blocks of a bz2 file that cannot be decompressed are skipped and counted, with the pages that are partly in them;
+    otherwise they are an error. For mediawiki_xml."""
+    skip_damaged_records: bool = False
+    """Records whose text, id or title has half of a surrogate pair or a NUL, which are not text, are skipped and counted;
+    otherwise they are an error. For json_lines, json_arrays, parquet and hugging_face."""
     text_key: str = "text"
     """Key or column with a document's text; for json_lines, json_arrays, parquet and hugging_face."""
     id_key: str | None = None
@@ -208,6 +223,8 @@ class Dataset(Section):
     """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
     json_arrays: JsonArrays = JsonArrays()
     """Options of the format json_arrays."""
+    text_archives: TextArchives = TextArchives()
+    """Options of the format text_archives."""
     held_out_one_in: int | None = Field(default=None, ge=2)
     """One document in so many is held out of training, chosen by a hash of its title (of its text, where documents have no
     titles), whatever their order; null: 100, or 10 for text_files."""

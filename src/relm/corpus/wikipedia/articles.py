@@ -28,7 +28,8 @@ def read_dumps(
     dataset: "Dataset", paths: Sequence[Path], workers: int, task: str
 ) -> Generator[tuple[Path, Encoded | Skipped], None, None]:
     """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them."""
-    dumps = [PiecedDump(path, extract_article, dataset.ends_mid_page, dataset.language) for path in paths]
+    options = dataset.ends_mid_page, dataset.skip_damaged_blocks, dataset.language
+    dumps = [PiecedDump(path, extract_article, *options) for path in paths]
     pieces = (piece for dump in dumps for piece in dump.cut())
     reads = ordered_map(functools.partial(read_piece, make=extract_article), pieces, workers, task)
     with contextlib.closing(reads):

@@ -9,9 +9,12 @@ A range of a dump has the blocks, or bytes, that begin in it. It leaves out what
 ends in it, and goes on to the end of the first page that ends after it, so that each page is in one range.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+
+from tqdm import tqdm
 
 from relm.corpus.documents import Skipped
 from relm.corpus.wikipedia.bzip2_blocks import DamagedBlock
@@ -44,8 +47,8 @@ class PieceRead(NamedTuple, Generic[Made]):
     """Bytes of the XML."""
     lines: int
     """Line breaks of the XML."""
-    damage: str = ""
-    """The block that cannot be decompressed; then there is no XML."""
+    damaged: bool = False
+    """A block of it cannot be decompressed; then there is no XML."""
 
 
 # --- in any process --------------------------------------------------------------------------------------------------------
@@ -59,8 +62,8 @@ def read_piece(piece: DumpPiece, make: Callable[[Page | Skipped, Wiki], Made]) -
     """
     try:
         xml = read_xml(piece.path, piece.content)
-    except DamagedBlock as damage:
-        return PieceRead(piece, b"", [], b"", 0, 0, damage=str(damage))
+    except DamagedBlock:
+        return PieceRead(piece, b"", [], b"", 0, 0, damaged=True)
     begin = xml.find(PAGE_END) + len(PAGE_END)
     end = xml.rfind(PAGE_END) + len(PAGE_END)
     made: list[Made] = []
@@ -86,6 +89,7 @@ class PiecedDump(Generic[Made]):
     Args:
         make: returns what becomes of a page; also called here, for pages that lie in two pieces.
         ends_mid_page: the file is the beginning of a longer one.
+        skip_damaged_blocks: blocks of bzip2 that cannot be decompressed are skipped, with the pages that are partly in them.
         language: the language that the dump must be in, if it states one; und: any.
     """
 
@@ -94,15 +98,19 @@ class PiecedDump(Generic[Made]):
         path: Path,
         make: Callable[[Page | Skipped, Wiki], Made],
         ends_mid_page: bool = False,
+        skip_damaged_blocks: bool = False,
         language: str = "und",
     ) -> None:
         self.path = path
         self._make = make
         self._ends_mid_page = ends_mid_page
+        self._skip_damaged_blocks = skip_damaged_blocks
         self._parser = DumpParser(path, ends_mid_page, language=language)
         self._first: list[Page | Skipped] = []
         self._first_fault: RelmError | None = None
         self._pending = b""
+        self._is_seeking = False
+        self._passed = b""
         self._byte = self._line = 0
 
     def cut(self) -> Iterator[DumpPiece]:
@@ -123,12 +131,14 @@ class PiecedDump(Generic[Made]):
             RelmError: the XML is not well-formed, or a block is damaged.
         """
         yield from self._take_first()
-        if read.damage:
-            raise RelmError(f"{self.path}: the compressed file is damaged: {read.damage}; download it again")
-        self._pending, xml = b"", self._pending + read.before
+        if read.damaged:
+            yield from self._join_damaged(read.piece)
+            return
+        before = self._seek(read.before)
+        self._pending, xml = b"", self._pending + before
         yield from self._feed(xml)
         if len(read.before) < read.size:
-            if self._parser.is_between_pages and self._parser.wiki == read.piece.wiki:
+            if self._is_seeking or (self._parser.is_between_pages and self._parser.wiki == read.piece.wiki):
                 yield from read.pages
                 self._begin_after(read)
             else:
@@ -144,7 +154,8 @@ class PiecedDump(Generic[Made]):
         """
         yield from self._take_first()
         yield from self._feed(self._pending)
-        yield from self._make_all(self._parser.finish())
+        if not self._is_seeking:
+            yield from self._make_all(self._parser.finish())
 
     # --- parts of these ----------------------------------------------------------------------------------------------------
 
@@ -160,9 +171,7 @@ class PiecedDump(Generic[Made]):
             except DamagedBlock as damage:
                 if has_header:
                     return DumpPiece(self.path, self._parser.wiki, content)
-                raise RelmError(
-                    f"{self.path}: the compressed file is damaged before its first page: {damage}; download it again"
-                ) from None
+                raise self._refuse_header(damage) from None
             has_header = has_header or PAGE_BEGIN in xml
             begin = xml.find(PAGE_END) + len(PAGE_END)
             head = xml if begin < len(PAGE_END) else xml[:begin]
@@ -173,9 +182,22 @@ class PiecedDump(Generic[Made]):
                 return DumpPiece(self.path, self._parser.wiki, xml[len(head) :])
         return DumpPiece(self.path, self._parser.wiki, b"")
 
+    def _seek(self, xml: bytes) -> bytes:
+        """Return XML from the next page on, for a new parser; all of it unless pages were skipped before."""
+        if not self._is_seeking:
+            return xml
+        before, xml = len(self._passed), self._passed + xml  # the beginning of a page may lie in two pieces
+        begin = xml.find(PAGE_BEGIN)
+        if begin < 0:
+            self._passed = xml[1 - len(PAGE_BEGIN) :]
+            return b""
+        self._begin_at(self._byte + begin - before, self._line + xml.count(b"\n", before, begin), self._parser.wiki)
+        return xml[begin:]
+
     def _begin_at(self, byte: int, line: int, wiki: Wiki) -> None:
         self._parser.close()
         self._parser = DumpParser(self.path, self._ends_mid_page, PartStart(byte, line, wiki))
+        self._is_seeking, self._passed = False, b""
 
     def _take_first(self) -> Iterator[Made]:
         pages, self._first = self._first, []
@@ -197,3 +219,32 @@ class PiecedDump(Generic[Made]):
         byte = self._byte + read.size - len(read.after)
         self._begin_at(byte, self._line + read.lines - read.after.count(b"\n"), read.piece.wiki)
         self._pending = read.after
+
+    # --- damaged blocks ----------------------------------------------------------------------------------------------------
+
+    def _join_damaged(self, piece: DumpPiece) -> Iterator[Made]:
+        """Join the blocks of a piece one by one, and skip those that cannot be decompressed."""
+        assert not isinstance(piece.content, bytes)
+        for block in piece.content:
+            try:
+                xml = read_xml(self.path, (block,))
+            except DamagedBlock as damage:
+                if not self._skip_damaged_blocks:
+                    raise self._refuse(damage) from None
+                tqdm.write(f"warning: {self.path}: {damage}; skipped, with the pages that are partly in it", file=sys.stderr)
+                yield self._make(Skipped("damaged_blocks"), piece.wiki)
+                self._pending, self._is_seeking, self._passed = b"", True, b""
+            else:
+                yield from self.join(read_piece(piece._replace(content=xml), self._make))
+
+    def _refuse_header(self, damage: DamagedBlock) -> RelmError:
+        return RelmError(
+            f"{self.path}: the compressed file is damaged before its first page: {damage}; download it again, since the "
+            "header there is needed to read the pages"
+        )
+
+    def _refuse(self, damage: DamagedBlock) -> RelmError:
+        return RelmError(
+            f"{self.path}: the compressed file is damaged: {damage}; download it again, or set "
+            "`skip_damaged_blocks: true` to do without its pages"
+        )
