@@ -114,8 +114,8 @@ def test_a_mirror_of_real_data_provides_it_by_content(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ("protocol: lambada", "perplexity: options of another protocol than lambada"),
-        ("protocol: perplexity\nlambada: {text_key: t}", "lambada: options of another protocol than perplexity"),
+        ("protocol: lambada", "perplexity: read with protocol: perplexity only"),
+        ("protocol: perplexity\nlambada: {text_key: t}", "lambada: read with protocol: lambada only"),
     ],
 )
 def test_options_of_another_protocol_are_refused(changed: str, message: str, tmp_path: Path) -> None:

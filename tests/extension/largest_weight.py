@@ -8,7 +8,8 @@ from safetensors.numpy import load_file
 
 from relm.artifact import sha256_of
 from relm.evaluation.result import Result
-from relm.recipes.evaluation.evaluations import EvaluationDeclaration, register_evaluation
+from relm.recipes.evaluation.evaluations import EvaluationDeclaration
+from relm.recipes.recipe import register_evaluation
 from relm.recipes.section import Section
 
 if TYPE_CHECKING:  # it imports torch, and `relm --help` imports this module

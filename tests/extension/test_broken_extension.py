@@ -18,7 +18,8 @@ class Options(Section):
 register_optimizer(OptimizerDeclaration("{name}", "torch:nothing", lambda shape, settings: 0, options=Options))
 """
 EVALUATION = """
-from relm.recipes.evaluation.evaluations import EvaluationDeclaration, register_evaluation
+from relm.recipes.evaluation.evaluations import EvaluationDeclaration
+from relm.recipes.recipe import register_evaluation
 from relm.recipes.section import Section
 
 class Options(Section):

@@ -56,11 +56,9 @@ OPTIONS_OF_EVALUATION = '''class Size(Section):
 
 
 '''
-DECLARED_EVALUATION = """_declare(
-    EvaluationDeclaration(
+DECLARED_EVALUATION = """    EvaluationDeclaration(
         name="size", summary="the number of parameters", run="relm.evaluation.size:evaluate_size", inputs=(), options=Size
-    )
-)
+    ),
 """
 DATASET = """
 title: One poem
@@ -151,7 +149,7 @@ def test_an_evaluation_touches_the_listed_files_and_runs(copy: Checkout, project
     copy.write("src/relm/evaluation/size.py", EVALUATION)
     declarations, sections = "src/relm/recipes/evaluation/evaluations.py", "src/relm/recipes/recipe.py"
     copy.insert(declarations, "class Diacritics(", OPTIONS_OF_EVALUATION)
-    copy.insert(declarations, '_declare(\n    EvaluationDeclaration(\n        name="held_out"', DECLARED_EVALUATION)
+    copy.insert(declarations, '    EvaluationDeclaration(\n        name="held_out"', DECLARED_EVALUATION)
     copy.insert(
         sections, "from relm.recipes.evaluation.evaluations import", "from relm.recipes.evaluation.evaluations import Size\n"
     )

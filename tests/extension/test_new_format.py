@@ -87,4 +87,4 @@ def test_its_options_decide_the_documents(tmp_path: Path) -> None:
 
 def test_its_options_are_refused_with_another_format(tmp_path: Path) -> None:
     message = run_extended("stanzas", error_of, poems(tmp_path / "poems", format="text_files"))
-    assert "stanzas: belongs to format stanzas, found text_files; leave it out" in message
+    assert "stanzas: read with format: stanzas only" in message

@@ -92,7 +92,7 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
 
 def test_its_options_are_refused_with_another_objective() -> None:
     message = run_extended("backwards", error_of, recipe_with(backwards={"unscored": 1}))
-    assert "backwards: options of another objective than causal; leave them out" in message
+    assert "backwards: read with objective: backwards only" in message
 
 
 def test_sections_that_are_defined_after_it_is_registered_have_its_options() -> None:

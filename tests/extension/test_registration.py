@@ -9,7 +9,7 @@ from extended_process import run_extended
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, FormatDeclaration, register_format
 from relm.recipes.declaration import Registry
-from relm.recipes.evaluation.evaluations import EVALUATIONS, PROTOCOLS, EvaluationDeclaration, register_evaluation
+from relm.recipes.evaluation.evaluations import EVALUATIONS, PROTOCOLS, EvaluationDeclaration
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.objectives import OBJECTIVES, TABLE, ObjectiveDeclaration, register_objective
 from relm.recipes.optimization import (
@@ -20,6 +20,7 @@ from relm.recipes.optimization import (
     register_optimizer,
     register_schedule,
 )
+from relm.recipes.recipe import register_evaluation
 from relm.recipes.section import Section
 
 CODE = "json:loads"

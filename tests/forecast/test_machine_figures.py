@@ -33,7 +33,7 @@ def test_hours_are_those_of_all_devices_together() -> None:
 
 def test_a_tpu_multiplies_float32_in_passes_of_bfloat16() -> None:
     assert find_peak(TPU, "float32") == 50
-    assert find_peak(TPU.model_copy(update={"float32_matmul_precision": "highest"}), "float32") == 50 / 6
+    assert find_peak(TPU, "float32", "highest") == 50 / 6
     assert find_peak(TPU, "float32", "high") == 50 / 3
     assert find_peak(GPUS, "float32") == find_peak(GPUS, "float32", "highest") == 10
     assert find_peak(GPUS, "float16") is None

@@ -35,9 +35,12 @@ def dataset(**keys: Any) -> Dataset:
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 7}}, r"hub\.revision"),
         ({"format": "hugging_face", "hub": {**HUB, "name": "letters"}}, r"hub\.name"),
         ({"format": "hugging_face", "hub": {"name": "somebody/letters"}}, r"hub\.revision: missing"),
-        ({"format": "text_lines", "files": TWO, "text_key": "body"}, "text_key: belongs to format json_lines or json_arrays"),
-        ({"format": "json_lines", "files": TWO, "split": "test"}, "split: belongs to format hugging_face, found json_lines"),
-        ({"format": "text_lines", "files": TWO, "ends_mid_page": True}, "ends_mid_page: belongs to format mediawiki_xml"),
+        ({"format": "text_lines", "files": TWO, "text_key": "body"}, "text_key: read with format: json_lines or json_arrays"),
+        (
+            {"format": "json_lines", "files": TWO, "split": "test"},
+            "split: read with format: hugging_face only, found 'test'",
+        ),
+        ({"format": "text_lines", "files": TWO, "ends_mid_page": True}, "ends_mid_page: read with format: mediawiki_xml"),
         ({"format": "text_lines", "files": TWO, "pattern": "*"}, "pattern: chooses files of a folder, and there is none"),
         (
             {"format": "text_lines", "files": TWO, "held_out_files": ["c"]},
@@ -48,7 +51,7 @@ def dataset(**keys: Any) -> Dataset:
             {"format": "text_lines", "files": TWO, "held_out_files": ["a.txt"], "held_out_one_in": 9},
             "held_out_files: not together with held_out_one_in",
         ),
-        ({"format": "text_lines", "files": TWO, "held_out_end": 0.1}, "held_out_end: belongs to format text_files"),
+        ({"format": "text_lines", "files": TWO, "held_out_end": 0.1}, "held_out_end: read with format: text_files"),
         (
             {"format": "text_files", "files": TWO, "held_out_end": 0.1, "held_out_one_in": 9},
             "held_out_end: not together with held_out_one_in",

@@ -212,11 +212,6 @@ GPU = "title: A GPU\ndevice: cuda\nmemory_gib: 80\n"
         (GPU + "price: {usd_per_hour: 2.0, date: 2026-13-01, source: 'https://example.org'}\n", "is not a date"),
         (GPU + "price: {usd_per_hour: 2.0, date: soon, source: 'https://example.org'}\n", "price.date: expected a day such as"),
         (GPU + "price: 2.0\n", "price: expected a mapping of keys to values; found 2.0"),
-        (
-            GPU + "environment: nope\n",
-            "environment: expected an environment that `make DEVICE=NAME environment` builds: cpu, cuda",
-        ),
-        (GPU + "environment: ipu\n", "builds: cpu, cuda, tpu; found 'ipu'"),
         (GPU.replace("cuda", "cudda"), "cudda"),
         (GPU + "memory: 80\n", "memory: unknown key; did you mean memory_gib?"),
         ("title: A CPU\ndevice: cpu\naccelerators: 2\n", "a machine with device: cpu has none; leave it out"),
@@ -235,30 +230,25 @@ def test_a_machine_of_ones_own_needs_title_and_device_alone(copied: Path) -> Non
     found = plan("quickstart@box", Project(copied))
     assert found.recipe.run.processes == 2
     assert isinstance(found.machine, Machine)
-    assert found.machine.environment_name == "cuda"
 
 
-def test_a_machine_may_use_the_environment_of_another_device(tmp_path: Path) -> None:
-    path = tmp_path / "box.yaml"
-    path.write_text(GPU + "environment: cpu\n")
-    assert load_machine(path).environment_name == "cpu"
+def test_each_locked_environment_is_that_of_a_device() -> None:
     built = {path.stem.removeprefix("torch-") for path in (CHECKOUT / "envs").glob("torch-*.txt")}
     assert set(list_environments()) == built
 
 
-def test_the_precision_of_float32_products_is_the_machines_then_the_recipes_then_that_for_the_machine(copied: Path) -> None:
-    names, machines = ["quickstart@box", "quickstart@h100", "quickstart"], copied / "recipes" / "machines"
-    (machines / "box.yaml").write_text("title: A GPU\ndevice: cuda\nfloat32_matmul_precision: high\n")
+def test_the_precision_of_float32_products_is_the_recipes_unless_it_has_one_for_the_machine(copied: Path) -> None:
+    names = ["quickstart@a100", "quickstart@h100", "quickstart"]
     recipe = copied / "recipes" / "quickstart.yaml"
 
     def precisions() -> list[str | None]:
         return [plan(name, Project(copied)).recipe.run.float32_matmul_precision for name in names]
 
-    assert precisions() == ["high", None, None]
+    assert precisions() == [None, None, None]
     recipe.write_text(recipe.read_text().replace("  machine: cpu\n", "  machine: cpu\n  float32_matmul_precision: highest\n"))
     assert precisions() == ["highest", "highest", "highest"]
     with recipe.open("a") as file:
-        file.write("on:\n  box: {float32_matmul_precision: default}\n  h100: {float32_matmul_precision: null}\n")
+        file.write("on:\n  a100: {float32_matmul_precision: default}\n  h100: {float32_matmul_precision: null}\n")
     assert precisions() == ["default", None, "highest"]
     assert len({plan(name, Project(copied)).fingerprint for name in names}) == 1
 

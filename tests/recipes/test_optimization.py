@@ -32,7 +32,6 @@ def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
         ({"name": "lamb", "sgd": {"momentum": 0.9}}, "sgd: read with name: sgd only, found {'momentum': 0.9}"),
         ({"name": "lamb", "form": "transformers"}, "form: read with name: adamw or adam only"),
         ({"name": "adam", "form": "graphcore_bert"}, "form: graphcore_bert goes with name: adamw, found adam"),
-        ({"name": "sgd", "sgd": {"nesterov": True}}, "nesterov goes with a momentum above 0"),
         ({"name": "adafactor", "adafactor": {"warmup_init": True}}, "warmup_init goes with relative_step: true"),
         ({"name": "adafactor", "adafactor": {"relative_step": True}}, "found 0.1; give 1.0, or set relative_step: false"),
     ],

@@ -19,7 +19,7 @@ TEST = {"title": "A text", "licence": "CC0-1.0", "protocol": "perplexity", "file
 
 
 def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="perplexity: options of another protocol than lambada; leave them out"):
+    with pytest.raises(ValueError, match="perplexity: read with protocol: perplexity only"):
         PublishedTest.model_validate(TEST | {"protocol": "lambada", "perplexity": {"stride": 3}})
     path = tmp_path / "a.yaml"
     path.write_text("title: x\nlicense: MIT\nprotocol: perplexty\nfiles: {}\n")
@@ -35,17 +35,23 @@ def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
         ({"training_file": "a.txt"}, "training_file: perplexity fine-tunes no model; leave it out"),
         ({"files": FILE | {"b.txt": FILE["a.txt"]}}, "files: perplexity scores one file, found a.txt, b.txt"),
         ({"protocol": "squad"}, "training_file: squad fine-tunes a model; name the one of a.txt for that"),
-        ({"protocol": "squad", "training_file": "b.txt"}, "training_file: b.txt is not one of files, which has a.txt"),
-        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores another one beside a.txt; add it"),
+        ({"protocol": "squad", "training_file": "b.txt"}, "files: squad scores one file beside b.txt, found a.txt; list"),
+        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores one file beside a.txt, found a.txt; list"),
         (
             {"protocol": "squad", "training_file": "a.txt", "files": THREE},
-            "files: squad scores one file beside a.txt, found a.txt, b.txt, c.txt; leave the others out",
+            "files: squad scores one file beside a.txt, found a.txt, b.txt, c.txt; list each once, and no other",
         ),
         (MNLI | {"glue": {"task": "rte"}}, "mismatched_file: only task mnli of the protocol glue has a second file; leave it"),
         ({"mismatched_file": "a.txt"}, "mismatched_file: only task mnli of the protocol glue has a second file"),
-        (MNLI | {"mismatched_file": "d.txt"}, "mismatched_file: d.txt is not one of files, which has a.txt, b.txt, c.txt"),
-        (MNLI | {"mismatched_file": "a.txt"}, "mismatched_file: a.txt is the training_file as well; name another file"),
-        (MNLI | {"files": TWO}, "files: glue scores another one beside a.txt and b.txt; add it"),
+        (
+            MNLI | {"mismatched_file": "d.txt"},
+            "files: glue scores one file beside a.txt and d.txt, found a.txt, b.txt, c.txt; list",
+        ),
+        (
+            MNLI | {"mismatched_file": "a.txt"},
+            "files: glue scores one file beside a.txt and a.txt, found a.txt, b.txt, c.txt; list",
+        ),
+        (MNLI | {"files": TWO}, "files: glue scores one file beside a.txt and b.txt, found a.txt, b.txt; list"),
         (MNLI | {"protocol": "squad", "glue": {}}, "mismatched_file: only task mnli of the protocol glue has a second file"),
     ],
 )

@@ -20,8 +20,7 @@ model: {{architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32
 pretrain:
   short: {{objective: masked, sequence_length: 16, masked: {{packing: sentence_pairs, whole_words: true}}, {PHASE}}}
   main: {{objective: masked, sequence_length: 32, masked: {{packing: sentence_pairs, whole_words: true}}, {PHASE}}}
-evaluate: [masked_lm, pseudo_perplexity, training]
-pseudo_perplexity: {{examples: 3}}
+evaluate: [masked_lm, training]
 run: {{threads: 1, checkpoint_interval: 3, micro_batch_size: 2, log_interval: 2}}
 """,
     "seq2seq": f"""
@@ -44,7 +43,7 @@ LOADED_BY = {
 ARCHITECTURES = {"masked": "BertForPreTraining", "seq2seq": "MT5ForConditionalGeneration"}
 
 EVALUATED = {
-    "masked": {"masked_perplexity", "redrawn_perplexity", "next_sentence_accuracy", "pseudo_perplexity", "minutes"},
+    "masked": {"masked_perplexity", "redrawn_perplexity", "next_sentence_accuracy", "minutes"},
     "seq2seq": {"word_accuracy", "no_diacritics_word_accuracy", "most_frequent_form_word_accuracy", "sequences_per_second"},
 }
 

@@ -228,7 +228,6 @@ class TorchDevice:
             "compile": self._compiles or None,
             "processes": self.ranks if self.ranks > 1 else None,
             "loss_chunk": self._run.loss_chunk,
-            "document_attention": "blockwise" if self._run.document_attention == "blockwise" else None,
         }
         (precision,) = (ours for ours, theirs in PRECISIONS.items() if theirs == torch.get_float32_matmul_precision())
         facts = {

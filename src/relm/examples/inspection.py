@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.examples.best_fit import PackingCounts
 from relm.examples.duplicates import DUPLICATE
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
@@ -120,7 +119,6 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "examples": split.examples,
             "tokens": split.tokens,
             "utilisation": split.utilisation,
-            **_cropping(split.packing, split.tokens),
             "documents": split.documents,
             "words": split.words,
             "bytes": split.bytes,
@@ -173,8 +171,6 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
     counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
     if "length" in table.columns and len(table):
         counts["utilisation"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
-    if packing := _sidecar(path).get("packing"):
-        counts |= {"utilisation": 1.0, **_cropping(PackingCounts(**packing), counts["tokens"])}
     columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
     notes = {"columns": columns}
     if settings := table.facts.get("settings"):
@@ -201,16 +197,6 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
     notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
     counts = {"records": records, "tokens": tokens or None}
     return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
-
-
-def _cropping(packing: PackingCounts | None, tokens: int) -> dict[str, Any]:
-    if packing is None:
-        return {}
-    return {
-        "of tokens cropped": packing.cropped_share(tokens),
-        "cropped documents": packing.cropped_documents,
-        "tokens left out": packing.left_out_tokens,
-    }
 
 
 def _record_length(features: Mapping[str, Any]) -> int:

@@ -12,14 +12,11 @@ import numpy.typing as npt
 
 from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.examples.best_fit import PackingCounts
 from relm.formatting import escape_controls
-from relm.json_shapes import COUNT, LINE, NUMBER, Kind, Nullable, is_count, require_shape
-from relm.recipes.objectives import CROPPED_SHARE_LIMIT, OBJECTIVES, TABLE, TOKEN_STREAM
+from relm.json_shapes import COUNT, LINE, Kind, Nullable, is_count, require_shape
+from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
-WARNED_SHARE = 0.5
-"""Share of cropped tokens above which a warning is shown."""
 AGAIN = "make the manifest again"
 AGAIN_SHARD = "delete it with its sidecar and give the same command again"
 # Facts that all shards share. Sidecars of older versions lack those with a default.
@@ -90,8 +87,6 @@ class Split:
     """Tokens as a share of the positions in rows of a fixed length; the rest is padding."""
     length_histogram: list[list[int]] = field(default_factory=list)
     """[longest, count] of documents, or rows of tables, with more tokens than the previous bound; empty: not recorded."""
-    packing: PackingCounts | None = None
-    """Documents that lost tokens in rows of whole documents; None, and not written: other examples."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +120,7 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
         output: the manifest.
 
     Raises:
-        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, a split is empty, or
-            packing cropped more of the training documents than their settings allow.
+        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
     """
     sidecars: dict[Path, Mapping[str, Any]] = {shard: read_sidecar(shard) for paths in shards.values() for shard in paths}
     for shard, facts in sidecars.items():
@@ -135,16 +129,10 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     for shard, facts in sidecars.items():
         require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)
     splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
-    if "train" in splits:
-        _require_uncropped(splits["train"], agreed["settings"], output)
     special = agreed["special"]
     end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
     tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
-    content = asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"]))
-    for split in content["splits"].values():
-        if split["packing"] is None:
-            del split["packing"]
-    write_json(output, content)
+    write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
     return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
 
 
@@ -160,9 +148,7 @@ _SIDECAR = {
     **{f"{key}?": _OPTIONAL_COUNT for key in ("examples", "vocabulary_size", "end_of_text_id")},
     **{f"{key}?": _OPTIONAL_LINE for key in ("idx_sha256", "source", "objective", "layout", "tokenizer_sha256")},
     "special?": Nullable({"*": _OPTIONAL_COUNT}),
-    "settings?": {"causal?": {"cropped_share_limit?": NUMBER}},
     "length_histogram?": _HISTOGRAM,
-    "packing?": {key.name: COUNT for key in fields(PackingCounts)},
 }
 # Bytes of a token in a stream.
 _WIDTHS = {"uint16": 2, "int32": 4}
@@ -276,28 +262,12 @@ def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mappin
         facts = {field.name: _fact(sidecars, path, field.name, field.default) for field in fields(Shard)}
         shards.append(Shard(**{**facts, "file": Path(os.path.relpath(path, output.parent)).as_posix()}))
     length = agreed["settings"].get("sequence_length") if table else None
-    packed = [facts["packing"] for facts in sidecars.values() if "packing" in facts]
-    summed_packing = {key.name: sum(counts[key.name] for counts in packed) for key in fields(PackingCounts)}
-    packing = PackingCounts(**summed_packing) if packed else None
-    width = length and length + (packing is not None)  # a row of whole documents has its last label too
     return Split(
         **sums,
         shards=shards,
-        utilisation=sums["tokens"] / (sums["examples"] * width) if width else None,
+        utilisation=sums["tokens"] / (sums["examples"] * length) if length else None,
         length_histogram=summed([_fact(sidecars, path, "length_histogram", []) for path in sidecars]),
-        packing=packing,
     )
-
-
-def _require_uncropped(split: Split, settings: Mapping[str, Any], output: Path) -> None:
-    """Raise RelmError if packing cropped a larger share of the training tokens than the settings of the examples allow."""
-    limit = settings.get("causal", {}).get("cropped_share_limit", CROPPED_SHARE_LIMIT)
-    if split.packing is not None and (share := split.packing.cropped_share(split.tokens)) > limit:
-        raise RelmError(
-            f"{output}: packing: best_fit crops {share:.2%} of the training tokens, more than causal.cropped_share_limit: "
-            f"{limit:g}, since documents are far longer than sequence_length: {settings.get('sequence_length')}. Use packing: "
-            "stream or longer sequences, or set causal.cropped_share_limit: 1 in the phase"
-        )
 
 
 def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
@@ -326,16 +296,7 @@ def summed(histograms: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
 def _format_split(split: Split) -> str:
     rows = "" if split.examples is None else f" in {split.examples:,} examples"
     share = "" if split.utilisation is None else f", {split.utilisation:.1%} utilisation"
-    packing = "" if split.packing is None else f", {format_packing(split.packing, split.tokens)}"
-    return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}{packing}"
-
-
-def format_packing(packing: PackingCounts, tokens: int) -> str:
-    """Return a phrase on the documents that lost tokens; the rows have `tokens`."""
-    rest = f", {packing.left_out_tokens:,} tokens at the end left out" if packing.left_out_tokens else ""
-    share = packing.cropped_share(tokens)
-    warning = " (warning: over half are lost; longer sequences crop fewer)" if share > WARNED_SHARE else ""
-    return f"{share:.1%} of tokens cropped from {packing.cropped_documents:,} documents{rest}{warning}"
+    return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}"
 
 
 Facts = TypeVar("Facts")

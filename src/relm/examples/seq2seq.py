@@ -7,7 +7,7 @@ serves any lengths.
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -34,9 +34,6 @@ from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenize
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq
-
-# `Seq2Seq.source` -> function from a target to its source.
-SOURCES: dict[str, Callable[[str], str]] = {"without_diacritics": without_diacritics}
 
 
 class PairEncoding(NamedTuple):
@@ -163,7 +160,7 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
     encoder, end_of_text_id = _encoder(encoding.tokenizer, encoding.tokenizer_sha256)
     texts = chunk.texts()
     targets = [target for text in texts for target in target_texts(text, encoding.options, encoding.language)]
-    sources = list(map(SOURCES[encoding.options.source], targets))
+    sources = list(map(without_diacritics, targets))
     tokens, sizes = encoder.encoded([*sources, *targets])
     if (tokens == end_of_text_id).any():
         raise RelmError(

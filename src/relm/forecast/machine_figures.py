@@ -32,7 +32,7 @@ def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | N
     Args:
         work: the operations of the phases.
         machine: the machine.
-        products: the run's `float32_matmul_precision`; None: the machine's.
+        products: the run's `float32_matmul_precision`; None: the device's own.
     """
     hours = 0.0
     for part in work:

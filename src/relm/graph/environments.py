@@ -44,8 +44,7 @@ def find_device_fault(name: str, run: Run, machine: Machine | None, place: Train
             "a machine of one host"
         )
     if place.uses_environment and device.lacks and (lack := load(device.lacks)()):
-        environment = machine.environment_name if machine else device.name
-        remedy = f"; `make DEVICE={environment} environment` makes one that can" if environment in list_environments() else ""
+        remedy = f"; `make DEVICE={device.name} environment` makes one that can" if device.name in list_environments() else ""
         return f"{name}: this environment cannot train on {where}: {lack}{remedy}"
     if place.is_here and device.absent and (lack := load(device.absent)(run.processes)):
         return f"{name}: this machine cannot train on {where}: {lack}"

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relm.models.block_attention import block_attention
-
 # The bias of a logit that must not be attended to. Every floating type can represent it, so it may be cast; nothing is left of
 # it after softmax, and a sequence without a single token stays finite, which it would not with infinity.
 MASKED = -6e4
@@ -23,7 +21,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    seen: Any = None,
+    seen: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
     causal: bool = False,
@@ -36,7 +34,7 @@ def attention(
         key: (batch, heads, keys, head_size).
         value: (batch, heads, keys, head_size).
         seen: bool, true for a key that a query attends to, or a floating bias of the logits; of a shape that fits
-            (batch, heads, sequence, keys). None: everything. Or the blocks of `relm.models.block_attention.document_blocks`.
+            (batch, heads, sequence, keys). None: everything.
         dropout: probability that a weight is set to zero.
         scale: factor of the logits; None: 1 / sqrt(head_size).
         causal: a query attends to itself and what precedes it only; without `seen`.
@@ -45,10 +43,6 @@ def attention(
     Returns:
         (batch, heads, sequence, head_size).
     """
-    if seen is not None and not isinstance(seen, Tensor):
-        if dropout:
-            raise ValueError(f"attention by blocks computes no dropout, found {dropout}; train without it, or with a mask")
-        return block_attention(query, key, value, seen, scale)
     if traced:
         with torch.autocast(query.device.type, enabled=False):  # logits and weights keep the type of query and value
             return written_out(query, key, value, seen, dropout, scale, causal)

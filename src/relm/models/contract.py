@@ -33,8 +33,6 @@ class LanguageModel(TracedModule):
     """Positions of a sequence whose cross-entropy is computed at once; None: all."""
     keeps_logits: bool = True
     """False: with `loss_chunk`, no more logits than those of its positions are ever in memory, which needs torch's autograd."""
-    skips_blocks: bool = False
-    """True: attention within documents is that of `relm.models.block_attention`, by models that attend within documents."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return `terms`."""

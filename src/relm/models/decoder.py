@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relm.models.attention import attention
-from relm.models.block_attention import document_blocks
 from relm.models.contract import LanguageModel
 from relm.models.decoder_configuration import DecoderConfig
 from relm.models.layers import (
@@ -267,11 +266,9 @@ class Decoder(LanguageModel):
         hidden: Tensor = self.transformer(input_ids, self._mask(document_ids), self.recompute)
         return hidden
 
-    def _mask(self, document_ids: Tensor | None) -> Any:
-        """Return `document_mask`, or its blocks; None, which stands for causal attention, without documents."""
-        if document_ids is None:
-            return None
-        return document_blocks(document_ids) if self.skips_blocks else document_mask(document_ids)
+    def _mask(self, document_ids: Tensor | None) -> Tensor | None:
+        """Return `document_mask`; None, which stands for causal attention, without documents."""
+        return None if document_ids is None else document_mask(document_ids)
 
     def _require_positions(self, input_ids: Tensor) -> None:
         if input_ids.shape[1] > self.config.positions:

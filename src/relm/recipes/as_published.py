@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry
+from relm.recipes.declaration import NameIn, Registry, refuse_keys_of_others
 from relm.recipes.section import Section
 
 
@@ -30,7 +30,52 @@ class BuilderDeclaration:
     """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
 
 
-BUILDERS = Registry[BuilderDeclaration]("builder")
+BUILDERS = Registry[BuilderDeclaration](
+    "builder",
+    BuilderDeclaration(
+        name="tpu_pretrain",
+        objective="masked",
+        options=("seed",),
+        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
+        defects=("unk_for_mask", "partly_masked_words", "empty_second_segments"),
+    ),
+    BuilderDeclaration(
+        name="graphcore_bert",
+        objective="masked",
+        options=("seed", "remask"),
+        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
+    ),
+    BuilderDeclaration(
+        name="graphcore_gpt2",
+        objective="causal",
+        options=("seed", "epochs"),
+        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
+    ),
+    BuilderDeclaration(
+        name="graphcore_gpt2_generated",
+        objective="causal",
+        options=("seed", "examples", "vocabulary_size"),
+        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
+    ),
+    BuilderDeclaration(
+        name="llm_c",
+        objective="causal",
+        options=("seed", "ranks", "batch"),
+        read="relm.examples.as_published.llm_c:open_llm_c",
+    ),
+    BuilderDeclaration(
+        name="run_mlm",
+        objective="masked",
+        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+        splits_sentences=False,
+    ),
+    BuilderDeclaration(
+        name="t5x_diacritics",
+        objective="seq2seq",
+        read="relm.examples.as_published.t5x_diacritics:open_t5x_diacritics",
+        defects=("scored_padding", "second_end_of_text"),
+    ),
+)
 
 
 def register_builder(declaration: BuilderDeclaration) -> None:
@@ -79,10 +124,7 @@ class AsPublished(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
-        for key, known in type(self).model_fields.items():
-            owners = [builder.name for builder in BUILDERS if key in builder.options]
-            if owners and self.builder not in owners and getattr(self, key) != known.default:
-                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        refuse_keys_of_others(self, "builder", {builder.name: builder.options for builder in BUILDERS})
         if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
             raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
         if self.builder == "llm_c" and None in (self.ranks, self.batch):
@@ -97,62 +139,3 @@ def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) ->
             f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
             f"({global_batch_size})"
         )
-
-
-BUILDERS.register(
-    BuilderDeclaration(
-        name="tpu_pretrain",
-        objective="masked",
-        options=("seed",),
-        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
-        defects=("unk_for_mask", "partly_masked_words", "empty_second_segments"),
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_bert",
-        objective="masked",
-        options=("seed", "remask"),
-        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2",
-        objective="causal",
-        options=("seed", "epochs"),
-        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2_generated",
-        objective="causal",
-        options=("seed", "examples", "vocabulary_size"),
-        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="llm_c",
-        objective="causal",
-        options=("seed", "ranks", "batch"),
-        read="relm.examples.as_published.llm_c:open_llm_c",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="run_mlm",
-        objective="masked",
-        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
-        splits_sentences=False,
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="t5x_diacritics",
-        objective="seq2seq",
-        read="relm.examples.as_published.t5x_diacritics:open_t5x_diacritics",
-        defects=("scored_padding", "second_end_of_text"),
-    )
-)

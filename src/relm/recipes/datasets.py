@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry, register_with_options
+from relm.recipes.declaration import NameIn, Registry, refuse_keys_of_others, register_with_options
 from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
@@ -50,11 +50,6 @@ class FormatDeclaration:
     """Each file is one document."""
     reads_folders_whole: bool = False
     """A folder is one source; otherwise each of its files is one."""
-
-    @property
-    def own_keys(self) -> tuple[str, ...]:
-        """Keys of `Dataset` that not every format reads."""
-        return self.keys if self.options is None else (*self.keys, self.name)
 
 
 class JsonArrays(Section):
@@ -272,10 +267,7 @@ class Dataset(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_format(self) -> Self:
-        for key in (key for key in type(self).model_fields if key in self.model_fields_set):
-            formats = [other.name for other in FORMATS if key in other.own_keys]
-            if formats and self.format not in formats:
-                raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
+        refuse_keys_of_others(self, "format", {other.name: (*other.keys, other.name) for other in FORMATS})
         if self.pattern is not None and self.folder is None:
             raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
         return self

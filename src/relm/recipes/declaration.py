@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -153,6 +153,24 @@ def _default_options(key: str, options: type[Section]) -> Section:
     except ValidationError as error:
         message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise RelmError(f"{key}: its options have no valid defaults: {message}; correct them") from None
+
+
+def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
+    """Raise an error for a key that is not left at its default, though only other choices read it.
+
+    Args:
+        choice: the key whose value decides which keys are read, such as `name`.
+        keys: choice -> the keys that it reads, beside those that all choices read.
+    """
+    chosen = getattr(section, choice)
+    for key, known in type(section).model_fields.items():
+        names, value = [name for name, own in keys.items() if key in own], getattr(section, key)
+        if names and chosen not in names and value != known.get_default(call_default_factory=True):
+            shown = value.model_dump(exclude_defaults=True) if isinstance(value, Section) else value
+            raise ValueError(
+                f"{key}: read with {choice}: {' or '.join(names)} only, found {shown!r} with {choice}: {chosen}; leave it out, "
+                f"or change {choice}"
+            )
 
 
 def rebuild_sections() -> None:

@@ -70,8 +70,6 @@ class DeviceDeclaration:
     runs_torch: bool = False
     """Torch's own kernels and autograd run there, so that `run.loss_chunk` and `run.padding_mask` have an effect; elsewhere a
     model becomes a program of another compiler."""
-    skips_blocks: bool = False
-    """FlexAttention has a backward pass there, so that `run.document_attention` may be blockwise."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     """Slices that `run.topology` may name."""
     pipelined: bool = False
@@ -122,7 +120,6 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         one_process_each=True,
         compiles=True,
         runs_torch=True,
-        skips_blocks=True,
         float32_matmul_precision="highest",
         draws_depend_on=("name", "torch"),
         accelerators=GPUS,

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry, register_with_options
+from relm.recipes.declaration import NameIn, Registry, refuse_keys_of_others, register_with_options
 from relm.recipes.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -94,14 +94,6 @@ class SgdOptions(Section):
 
     momentum: Share = 0.0
     """Momentum: share of the previous step that is added to each step."""
-    nesterov: bool = False
-    """Use Nesterov momentum (Sutskever et al. 2013)."""
-
-    @model_validator(mode="after")
-    def looks_ahead_by_a_momentum(self) -> Self:
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov goes with a momentum above 0; give one, or leave nesterov out")
-        return self
 
 
 def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
@@ -173,7 +165,7 @@ class Optimizer(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_optimizer(self) -> Self:
-        _refuse_keys_of_others(self, OPTIMIZERS)
+        refuse_keys_of_others(self, "name", {one.name: (*one.keys, one.name) for one in OPTIMIZERS})
         if self.form == "graphcore_bert" and self.name != "adamw":
             raise ValueError(f"form: graphcore_bert goes with name: adamw, found {self.name}; leave form out")
         return self
@@ -248,7 +240,7 @@ class Schedule(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_schedule(self) -> Self:
-        _refuse_keys_of_others(self, SCHEDULES)
+        refuse_keys_of_others(self, "name", {one.name: (*one.keys, one.name) for one in SCHEDULES})
         if self.name == "natural_exponential" and self.decay_rate is None:
             raise ValueError("natural_exponential needs decay_rate; give one, such as 0.1")
         if self.name == "by_step" and min(self.by_step, default=math.inf) > self.first_step:
@@ -300,35 +292,10 @@ class LossScaling(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_scaling(self) -> Self:
-        _refuse_strange_keys(self, {"by_step": ("by_step",), "growth_interval": ("automatic",)})
+        refuse_keys_of_others(self, "name", {"by_step": ["by_step"], "automatic": ["growth_interval"]})
         if self.name == "by_step" and not self.by_step:
             raise ValueError("by_step needs a table of factors, such as {1: 32768}; found none")
         return self
-
-
-def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> None:
-    """Raise an error for keys that only other choices of `name` read."""
-    fields = type(section).model_fields
-    for key, names in owners.items():
-        value = getattr(section, key)
-        if section.name not in names and value != fields[key].get_default(call_default_factory=True):
-            shown = value.model_dump(exclude_defaults=True) if isinstance(value, Section) else value
-            raise ValueError(
-                f"{key}: read with name: {' or '.join(names)} only, found {shown!r} with name: {section.name}; "
-                "leave it out, or change name"
-            )
-
-
-def _refuse_keys_of_others(section: Any, registry: Registry[Any]) -> None:
-    """Raise an error for keys that only other optimizers or schedules than the named one read."""
-    keys = {declaration.name: _keys(declaration) for declaration in registry}
-    owned = set().union(*keys.values())
-    fields = [key for key in type(section).model_fields if key in owned]
-    _refuse_strange_keys(section, {key: tuple(name for name, own in keys.items() if key in own) for key in fields})
-
-
-def _keys(declaration: OptimizerDeclaration | ScheduleDeclaration) -> set[str]:
-    return {*declaration.keys, *([declaration.name] if declaration.options is not None else [])}
 
 
 def register_optimizer(declaration: OptimizerDeclaration) -> None:

@@ -14,9 +14,20 @@ from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
 from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
+from relm.recipes.declaration import register_with_options
 from relm.recipes.devices import DEVICES
-from relm.recipes.evaluation.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
+from relm.recipes.evaluation.evaluations import (
+    EVALUATIONS,
+    PROTOCOLS,
+    Diacritics,
+    Evaluation,
+    EvaluationDeclaration,
+    MaskedLm,
+    RandomWindows,
+    objectives_of,
+)
 from relm.recipes.evaluation.expectations import Expectation
+from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.machine.pipeline_rules import find_broken_rule
@@ -174,10 +185,9 @@ class Recipe(Section):
     """Phase name -> phase, in the order of training."""
     evaluate: list[Evaluation] = Field(default_factory=list)
     """Evaluations. On held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on random
-    windows; masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, the accuracy of
-    restored diacritics; samples, generated text. From the training log: training, the time and speed of training. On a
-    published test file: the name of a file in `recipes/evaluations/`. With the language-model evaluation harness:
-    lm_eval:TASK."""
+    windows; masked_lm, the loss of masked tokens; diacritics, the accuracy of restored diacritics; samples, generated text.
+    From the training log: training, the time and speed of training. On a published test file: the name of a file in
+    `recipes/evaluations/`. With the language-model evaluation harness: lm_eval:TASK."""
     contamination: bool = False
     """Count the items of each published test in `evaluate` that share 13 words in a row with the training documents, for the
     report. Not part of the fingerprint."""
@@ -185,8 +195,6 @@ class Recipe(Section):
     """Options of the evaluation random_windows."""
     masked_lm: MaskedLm = MaskedLm()
     """Options of the evaluation masked_lm."""
-    pseudo_perplexity: PseudoPerplexity = PseudoPerplexity()
-    """Options of the evaluation pseudo_perplexity."""
     diacritics: Diacritics = Diacritics()
     """Options of the evaluation diacritics."""
     expect_reference: Slug | None = None
@@ -212,7 +220,7 @@ class Recipe(Section):
     def keys_go_together(self) -> Self:
         """Check all rules between keys, so that one broken rule hides no other."""
         raise_together((
-            self.objectives_fit_the_model, self.blockwise_attention_has_no_dropout, self.all_phases_have_pairs_or_none,
+            self.objectives_fit_the_model, self.all_phases_have_pairs_or_none,
             self.evaluations_fit_the_objective, self.sequences_fit, self.batches_are_divisible, self.pipelines_keep_their_rules,
             self.kept_optimizers_follow_the_same_kind,
         ))  # fmt: skip
@@ -228,15 +236,6 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
-        return self
-
-    def blockwise_attention_has_no_dropout(self) -> Self:
-        dropout = getattr(self.model, "dropout", 0.0)
-        if self.run.document_attention == "blockwise" and dropout:
-            raise ValueError(
-                f"run.document_attention: blockwise computes no dropout, found model.dropout: {dropout}; set that to 0, or "
-                "take dense"
-            )
         return self
 
     def all_phases_have_pairs_or_none(self) -> Self:
@@ -318,6 +317,14 @@ class Recipe(Section):
                 )
             before = phase
         return self
+
+
+def register_evaluation(declaration: EvaluationDeclaration) -> None:
+    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files."""
+    owner = PublishedTest if declaration.is_protocol else Recipe
+    register_with_options(EVALUATIONS, declaration, owner, f"Options of the evaluation {declaration.name}.")
+    if declaration.is_protocol:
+        PROTOCOLS.register(declaration)
 
 
 def load_recipe(path: Path) -> Recipe:

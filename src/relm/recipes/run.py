@@ -14,20 +14,11 @@ MOST_THREADS = 1024
 """Threads or processes that a user can ask for; with many thousands, C libraries crash."""
 
 
-class Run(Section):
-    """Machine, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
+class MachineSettings(Section):
+    """Keys that depend on model and machine together: of `run`, and of `on.MACHINE`."""
 
-    machine: Slug | None = None
-    """Machine on which `results/NAME` runs: the name of a file in `recipes/machines/`, which determines device, topology and
-    processes; `results/NAME@MACHINE` runs on another one. null: the machine at hand, with the keys below."""
-    device: Annotated[str, NameIn(DEVICES)] = HOST
-    """Device that trains."""
-    processes: int = Field(default=1, gt=0)
-    """Number of processes that share each global batch: one per GPU; any number on a CPU."""
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
-    topology: str | None = None
-    """Slice of TPUs by Google Cloud's name, such as v3-8; null: the slice that the machine has."""
     threads: int | None = Field(default=None, gt=0, le=MOST_THREADS)
     """CPU threads of each process; null: all available cores. Another count rounds differently."""
     compile: bool | None = None
@@ -43,12 +34,6 @@ class Run(Section):
     loss_chunk: int | None = Field(default=None, gt=0)
     """Positions of each sequence whose logits are in memory at once, on cpu and cuda: their loss and its gradients are computed
     chunk by chunk, which changes rounding only; null: all logits."""
-    padding_mask: Literal["where_padded", "always"] = "where_padded"
-    """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
-    FlashAttention applies; always: one in every batch."""
-    document_attention: Literal["dense", "blockwise"] = "dense"
-    """Form of attention within documents. dense: a mask of all pairs of positions; blockwise: FlexAttention skips blocks of
-    positions without a common document, on cuda and without dropout, which changes rounding only."""
     overlap_gradients: bool = False
     """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
     compile, which returns all gradients at its end, there is nothing to overlap."""
@@ -56,10 +41,29 @@ class Run(Section):
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
     """Number of newest checkpoints that are kept."""
-    keep_every: int | None = Field(default=None, gt=0)
-    """Keep every so-manyth checkpoint as well; null: none."""
     log_interval: int = Field(default=10, gt=0)
     """Steps between lines of train.jsonl."""
+    pipeline: Pipeline | None = None
+    """Split of the model over IPUs, for devices that have one; a recipe for a machine has it under `on`."""
+
+
+class Run(MachineSettings):
+    """Machine, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
+
+    machine: Slug | None = None
+    """Machine on which `results/NAME` runs: the name of a file in `recipes/machines/`, which determines device, topology and
+    processes; `results/NAME@MACHINE` runs on another one. null: the machine at hand, with the keys of this section."""
+    device: Annotated[str, NameIn(DEVICES)] = HOST
+    """Device that trains."""
+    processes: int = Field(default=1, gt=0)
+    """Number of processes that share each global batch: one per GPU; any number on a CPU."""
+    topology: str | None = None
+    """Slice of TPUs by Google Cloud's name, such as v3-8; null: the slice that the machine has."""
+    padding_mask: Literal["where_padded", "always"] = "where_padded"
+    """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
+    FlashAttention applies; always: one in every batch."""
+    keep_every: int | None = Field(default=None, gt=0)
+    """Keep every so-manyth checkpoint as well; null: none."""
     validation_interval: int | None = Field(default=None, gt=0)
     """Steps between validations on held-out examples, whose loss is logged in train.jsonl; null: no validation."""
     validation_batches: int = Field(default=20, gt=0)
@@ -69,8 +73,6 @@ class Run(Section):
     peak_teraflops: float | None = Field(default=None, gt=0)
     """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
     peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""
-    pipeline: Pipeline | None = None
-    """Split of the model over IPUs, for devices that have one; a recipe for a machine has it under `on`."""
 
     @model_validator(mode="after")
     def topologies_are_of_the_device(self) -> Self:
@@ -86,15 +88,13 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
-    def the_device_has_these_forms(self) -> Self:
+    def the_device_computes_chunks(self) -> Self:
         device = DEVICES[self.device]
-        wanted = {"loss_chunk": self.loss_chunk, "document_attention": self.document_attention == "blockwise"}
-        able = {"loss_chunk": "runs_torch", "document_attention": "skips_blocks"}
-        for key in (key for key, value in wanted.items() if value and not getattr(device, able[key])):
-            names = " or ".join(other.name for other in DEVICES if getattr(other, able[key]))
-            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined and key == "loss_chunk" else ""
+        if self.loss_chunk is not None and not device.runs_torch:
+            names = " or ".join(other.name for other in DEVICES if other.runs_torch)
+            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined else ""
             raise ValueError(
-                f"{key} ({getattr(self, key)}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; leave it out{way_out}"
             )
         return self
 

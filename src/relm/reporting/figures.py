@@ -29,8 +29,6 @@ FIGURES = {
     "redrawn_nats": ("Loss, masks redrawn", ".4f", "mean of the batches' means"),
     "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are classified correctly"),
     "next_sentence_nats": ("Next-sentence loss", ".4f", "nats per pair"),
-    "pseudo_perplexity": ("Pseudo-perplexity", ".3f", "each token predicted from all others"),
-    "pseudo_nats_per_token": ("Pseudo-loss", ".4f", "nats per token"),
     **{
         f"{prefix}{figure}": (f"{name}{beside}", ".4f", meaning if not prefix else "")
         for prefix, beside in (

@@ -33,7 +33,6 @@ METRICS = {
     "perplexity_per_token": "perplexity",
     "masked_perplexity": "perplexity",
     "redrawn_perplexity": "perplexity",
-    "pseudo_perplexity": "perplexity",
     "lambada_openai_perplexity": "perplexity",
     "nats_per_token": "loss",
     "loss": "loss",

@@ -41,7 +41,7 @@ def activation_bytes(config: Configuration, phase: Phase, run: Run, sequences: i
     if function is None:
         return None
     how = computing(phase, run)
-    positions = lengths(phase)._replace(**({"document_mask": False} if run.document_attention == "blockwise" else {}))
+    positions = lengths(phase)
     parts: list[Activations] = [part for part in load(function)(config, positions, how) if part.times]
     again = [run.activation_checkpointing and part.inputs is not None for part in parts]
     kept = sum(part.times * (part.inputs or 0 if twice else part.kept) for part, twice in zip(parts, again, strict=True))

@@ -115,7 +115,6 @@ def build_learner(
     model.activation_checkpointing = every.activation_checkpointing
     model.recomputed = run.device.recomputed
     model.loss_chunk, model.keeps_logits = every.loss_chunk, every.loss_chunk is None
-    model.skips_blocks = every.document_attention == "blockwise"
     optimizer = build_optimizer(model, settings.optimizer, run.device.traces, run.device.elements_per_operation)
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:

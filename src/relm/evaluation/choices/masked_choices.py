@@ -13,8 +13,8 @@ from relm.evaluation.beginning import tokens_around
 from relm.evaluation.choices.choice_formats import Question
 from relm.evaluation.evaluated_text import encode_texts
 from relm.evaluation.masked_models import MaskedModel
-from relm.evaluation.masked_scoring import Floats, Integers, score_masked
-from relm.evaluation.pseudo_perplexity import Originals, mask_one_by_one
+from relm.evaluation.masked_scoring import Flags, Floats, Integers, chunks_of, score_masked
+from relm.examples.contract import Batch
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer
 from relm.progress import ProgressBar
 
@@ -68,12 +68,14 @@ def sentence_scores(
     sums = np.zeros(len(rows))
     with ProgressBar(total=int(sizes.sum()), unit=" tokens", unit_scale=True, disable=None) as bar:
         for together in _groups(sizes):
-            found = _originals([np.concatenate([before, rows[index], after]) for index in together], tokenizer.special.pad or 0)
-            columns = np.arange(found.input_ids.shape[1])
-            scored = (columns >= len(before)) & (columns < (found.lengths - len(after))[:, None])
+            padded, lengths = _pad(
+                [np.concatenate([before, rows[index], after]) for index in together], tokenizer.special.pad or 0
+            )
+            columns = np.arange(padded.shape[1])
+            scored = (columns >= len(before)) & (columns < (lengths - len(after))[:, None])
             nats = [
                 score_masked(model, batch, batch_tokens, bar.update).nats[:, 0]
-                for batch in mask_one_by_one(found, scored, mask)
+                for batch in mask_one_by_one(padded, lengths, scored, mask)
             ]
             sums[together] = -np.add.reduceat(np.concatenate(nats), np.cumsum(sizes[together]) - sizes[together])
     return sums[indices], sizes[indices]
@@ -120,8 +122,33 @@ def _groups(sizes: Integers) -> Iterator[Integers]:
     yield from (order[first : first + TOGETHER] for first in range(0, len(order), TOGETHER))
 
 
-def _originals(rows: Sequence[Integers], padding: int) -> Originals:
+def _pad(rows: Sequence[Integers], padding: int) -> tuple[Integers, Integers]:
+    """Return rows of one length, and the lengths without padding."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64)
     width = int(lengths.max())
-    ids = np.stack([np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows])
-    return Originals(ids, lengths, second_start=lengths)
+    return np.stack([np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]), lengths
+
+
+def mask_one_by_one(input_ids: Integers, lengths: Integers, scored: Flags, mask: int) -> Iterator[Batch]:
+    """Yield a copy of each sequence for each of its scored tokens, with that one masked, in batches of bounded size.
+
+    Args:
+        input_ids: (rows, L) ids.
+        lengths: (rows,) tokens that are not padding.
+        scored: (rows, L) True for tokens to score.
+        mask: the id of the mask token.
+    """
+    rows, positions = np.nonzero(scored)
+    columns: Integers = np.arange(input_ids.shape[1])
+    for copies in chunks_of(len(rows), len(columns)):
+        row, position = rows[copies], positions[copies]
+        masked = input_ids[row]
+        labels = masked[np.arange(len(row)), position]
+        masked[np.arange(len(row)), position] = mask
+        yield {
+            "input_ids": masked,
+            "attention_mask": columns < lengths[row][:, None],
+            "token_type_ids": np.zeros_like(masked),
+            "masked_positions": position[:, None],
+            "masked_labels": labels[:, None],
+        }

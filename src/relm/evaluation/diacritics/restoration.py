@@ -9,8 +9,8 @@ import numpy as np
 from relm.evaluation.diacritics.text_to_text import TextToTextModel, write_texts
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Ragged
-from relm.examples.diacritics import with_standard_letters
-from relm.examples.seq2seq import SOURCES, Seq2SeqExamples
+from relm.examples.diacritics import with_standard_letters, without_diacritics
+from relm.examples.seq2seq import Seq2SeqExamples
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.progress import ProgressBar
@@ -39,14 +39,12 @@ class Restorer:
     loaded: LoadedTokenizer
     examples: Seq2SeqExamples
     """Examples with the lengths of source and target."""
-    rule: str
-    """A key of `relm.examples.seq2seq.SOURCES`, the rule for the source of a text."""
     language: str
     batch_tokens: int
 
     def source(self, text: str) -> str:
         """Return the source of a text."""
-        return SOURCES[self.rule](text)
+        return without_diacritics(text)
 
     def restore(self, texts: Sequence[str], bar: "ProgressBar | None" = None) -> list[Restored]:
         """Return the model's output for each text.

@@ -91,7 +91,7 @@ def evaluate_diacritics(
     held_out = Texts(examples.tables, loaded, language, min(bounds, default=None))
     training = Training(manifest, sha256_of(manifest), tokenizer, loaded.sha256, language)
     forms = count_training_forms(training, _held_out_words(manifest, held_out), execution.threads)
-    restorer = Restorer(model, loaded, examples, phase.seq2seq.source, language, execution.batch_tokens)
+    restorer = Restorer(model, loaded, examples, language, execution.batch_tokens)
     figures = _figures(manifest, held_out, restorer, forms)
     worked_example, samples = _worked_example(restorer)
     protocol = {

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from relm.recipes.declaration import Registry, register_with_options
+from relm.recipes.declaration import Registry
 from relm.recipes.evaluation.fine_tuning import Glue, Squad
 from relm.recipes.evaluation.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.section import Section
@@ -48,8 +48,6 @@ class EvaluationDeclaration:
     """Objectives of the last phase for which it is defined."""
     facts: tuple[Fact, ...] = ()
     """Facts of the recipe that change the figures."""
-    reads_stream: bool = False
-    """Its examples are a stream of all tokens of the documents, whatever a causal phase is trained on."""
     options: type[Section] | None = None
     """Section of its options, which is a key of the same name in a recipe or a test file."""
     of_trained_weights_alone: bool = False
@@ -93,43 +91,12 @@ class EvaluationDeclaration:
         return not self.is_protocol and "harness_task" not in self.facts
 
 
-EVALUATIONS: Registry[EvaluationDeclaration] = Registry("evaluation")
-PROTOCOLS: Registry[EvaluationDeclaration] = Registry("protocol")
-"""The evaluations that score a published test file."""
-
 HARNESS = "lm_eval:"
 """Prefix of a task of the language-model evaluation harness, in `evaluate`."""
 HARNESS_TASKS = Path("recipes/harness")
 """Folder of the project's own task files for the harness."""
 
 Evaluation = Annotated[str, Field(pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-
-
-def task_of(evaluation: str) -> str:
-    """Return the name of an entry of `evaluate` in file names and metrics.
-
-    >>> task_of("lambada"), task_of("lm_eval:hellaswag")
-    ('lambada', 'lm_eval_hellaswag')
-    """
-    return evaluation.replace(":", "_")
-
-
-def names_in_recipes() -> list[str]:
-    """Return the evaluations that a recipe names as they are declared."""
-    return [declaration.name for declaration in EVALUATIONS if declaration.is_named_in_recipes]
-
-
-def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """Return the objectives of the last phase for which an entry of `evaluate` is defined, unless it is a published test.
-
-    The file of a published test names its protocol, which has them.
-    """
-    return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
-
-
-def is_of_trained_weights_alone(evaluation: str) -> bool:
-    """Return True if an entry of `evaluate` is left out for the starting weights and the authors'."""
-    return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone
 
 
 class RandomWindows(Section):
@@ -172,13 +139,6 @@ class Samples(Section):
     """Random seed of the sampling."""
 
 
-class PseudoPerplexity(Section):
-    """Pseudo-perplexity: each token is masked alone and predicted from all others (Salazar et al. 2020)."""
-
-    examples: int = Field(default=100, gt=0)
-    """Number of held-out examples, from the first on; each takes as many forward passes as it has tokens."""
-
-
 class Diacritics(Section):
     """Accuracy of restored diacritics, by letter, word and ambiguous word.
 
@@ -189,48 +149,26 @@ class Diacritics(Section):
     """Number of held-out texts, from the first on; null: all."""
 
 
-def register_evaluation(declaration: EvaluationDeclaration) -> None:
-    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files."""
-    from relm.recipes.evaluation.published_tests import PublishedTest  # imported here because these modules import this one
-    from relm.recipes.recipe import Recipe
-
-    owner = PublishedTest if declaration.is_protocol else Recipe
-    register_with_options(EVALUATIONS, declaration, owner, f"Options of the evaluation {declaration.name}.")
-    if declaration.is_protocol:
-        PROTOCOLS.register(declaration)
-
-
-def _declare(declaration: EvaluationDeclaration) -> None:
-    EVALUATIONS.register(declaration)
-    if declaration.is_protocol:
-        PROTOCOLS.register(declaration)
-
-
-_declare(
+EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
+    "evaluation",
     EvaluationDeclaration(
         name="held_out",
         summary="perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
         run="relm.evaluation.perplexity:evaluate_held_out",
         inputs=("manifest",),
         facts=("context",),
-        reads_stream=True,
         names_result_by_output=False,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="random_windows",
         summary="the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
         run="relm.evaluation.random_windows:evaluate_random_windows",
         inputs=("manifest",),
         facts=("context", "batch_size"),
-        reads_stream=True,
         options=RandomWindows,
         seed_of_run=True,
         names_result_by_output=False,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="samples",
         summary="let the model write a few texts",
@@ -239,9 +177,7 @@ _declare(
         options=Samples,
         of_trained_weights_alone=True,
         names_result_by_output=False,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="masked_lm",
         summary="perplexity and accuracy of masked tokens: with masks that stay, and as transformers' Trainer draws them",
@@ -251,20 +187,7 @@ _declare(
         facts=("phase",),
         options=MaskedLm,
         takes_limit=True,
-    )
-)
-_declare(
-    EvaluationDeclaration(
-        name="pseudo_perplexity",
-        summary="each token predicted from all others, masked alone (Salazar et al. 2020)",
-        run="relm.evaluation.pseudo_perplexity:evaluate_pseudo_perplexity",
-        objectives=("masked",),
-        inputs=("manifest",),
-        options=PseudoPerplexity,
-        takes_limit=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="diacritics",
         summary="the accuracy of restored diacritics: by character, word and ambiguous word, beside two baselines",
@@ -274,9 +197,7 @@ _declare(
         facts=("phase", "language"),
         options=Diacritics,
         takes_limit=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="training",
         summary="the time and the speed of training, from its log",
@@ -286,9 +207,7 @@ _declare(
         facts=("phases",),
         of_trained_weights_alone=True,
         command="training-speed",
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="perplexity",
         summary="perplexity of a text by token, word and byte, by a published protocol or one of your own",
@@ -297,9 +216,7 @@ _declare(
         options=TextPerplexity,
         takes_limit=True,
         epilog="docs/evaluation.md says which published number is which protocol.",
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="lambada",
         summary="the last words of passages by three protocols at once: last token, last word, and lm_eval's lambada_openai",
@@ -307,9 +224,7 @@ _declare(
         inputs=("file", "tokenizer"),
         options=Lambada,
         takes_limit=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="multiple_choice",
         summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval, llm.c and BabyLM score them",
@@ -318,9 +233,7 @@ _declare(
         inputs=("file", "tokenizer"),
         options=MultipleChoice,
         takes_limit=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="squad",
         summary="fine-tune a BERT or RoBERTa on SQuAD 1.1 with several seeds, and score its answers: exact match and F1",
@@ -330,9 +243,7 @@ _declare(
         options=Squad,
         takes_limit=True,
         has_step=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="glue",
         summary="fine-tune a BERT or RoBERTa on a task of GLUE with several seeds, and score its classes or scores",
@@ -343,9 +254,7 @@ _declare(
         options=Glue,
         takes_limit=True,
         has_step=True,
-    )
-)
-_declare(
+    ),
     EvaluationDeclaration(
         name="lm_eval",
         summary="any task of the language-model evaluation harness, in an environment of its own (make harness)",
@@ -354,5 +263,34 @@ _declare(
         facts=("harness_task", "task_files"),
         takes_limit=True,
         command="harness",
-    )
+    ),
 )
+PROTOCOLS = Registry("protocol", *(declaration for declaration in EVALUATIONS if declaration.is_protocol))
+"""The evaluations that score a published test file."""
+
+
+def task_of(evaluation: str) -> str:
+    """Return the name of an entry of `evaluate` in file names and metrics.
+
+    >>> task_of("lambada"), task_of("lm_eval:hellaswag")
+    ('lambada', 'lm_eval_hellaswag')
+    """
+    return evaluation.replace(":", "_")
+
+
+def names_in_recipes() -> list[str]:
+    """Return the evaluations that a recipe names as they are declared."""
+    return [declaration.name for declaration in EVALUATIONS if declaration.is_named_in_recipes]
+
+
+def objectives_of(evaluation: str) -> tuple[str, ...]:
+    """Return the objectives of the last phase for which an entry of `evaluate` is defined, unless it is a published test.
+
+    The file of a published test names its protocol, which has them.
+    """
+    return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
+
+
+def is_of_trained_weights_alone(evaluation: str) -> bool:
+    """Return True if an entry of `evaluate` is left out for the starting weights and the authors'."""
+    return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone

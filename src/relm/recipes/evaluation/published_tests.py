@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn
+from relm.recipes.declaration import NameIn, refuse_keys_of_others
 from relm.recipes.evaluation.evaluations import (
     EVALUATIONS,
     HARNESS,
@@ -104,36 +104,21 @@ class PublishedTest(Section):
 
     @model_validator(mode="after")
     def has_the_files_of_the_protocol(self) -> Self:
-        found = ", ".join(self.files)
-        if not PROTOCOLS[self.protocol].fine_tunes:
-            if self.training_file is not None:
-                raise ValueError(f"training_file: {self.protocol} fine-tunes no model; leave it out")
-        elif self.training_file is None:
-            raise ValueError(f"training_file: {self.protocol} fine-tunes a model; name the one of {found} for that")
-        self._require_mismatched_examples()
-        named = {key: getattr(self, key) for key in ("training_file", "mismatched_file") if getattr(self, key) is not None}
-        for key, name in named.items():
-            if name not in self.files:
-                raise ValueError(f"{key}: {name} is not one of files, which has {found}; correct either")
-        if len(set(named.values())) < len(named):
-            raise ValueError(f"mismatched_file: {self.mismatched_file} is the training_file as well; name another file")
-        if len(self.files) == len(named):
-            raise ValueError(f"files: {self.protocol} scores another one beside {' and '.join(named.values())}; add it")
-        if len(self.files) > len(named) + 1:
-            beside = f" beside {' and '.join(named.values())}" if named else ""
-            raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; leave the others out")
-        return self
-
-    def _require_mismatched_examples(self) -> None:
-        """Raise if there is a second file to score, and the test is not MNLI."""
+        found, fine_tunes = ", ".join(self.files), PROTOCOLS[self.protocol].fine_tunes
+        if fine_tunes != (self.training_file is not None):
+            wanted = f"a model; name the one of {found} for that" if fine_tunes else "no model; leave it out"
+            raise ValueError(f"training_file: {self.protocol} fine-tunes {wanted}")
         if self.mismatched_file is not None and (self.protocol, self.glue.task) != ("glue", "mnli"):
             raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
+        named = [name for name in (self.training_file, self.mismatched_file) if name is not None]
+        if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
+            beside = f" beside {' and '.join(named)}" if named else ""
+            raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; list each once, and no other")
+        return self
 
     @model_validator(mode="after")
     def options_belong_to_the_protocol(self) -> Self:
-        for other in [protocol.name for protocol in PROTOCOLS if protocol.options is not None]:
-            if other != self.protocol and getattr(self, other) != type(self).model_fields[other].default:
-                raise ValueError(f"{other}: options of another protocol than {self.protocol}; leave them out")
+        refuse_keys_of_others(self, "protocol", {one.name: [one.name] for one in PROTOCOLS})
         return self
 
 

@@ -6,13 +6,13 @@ The fingerprint of a run does not depend on its machine.
 
 import datetime
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
-from relm.recipes.devices import DEVICES, HOST, PRECISION, list_environments
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.machine.topologies import Topology
@@ -22,7 +22,7 @@ from relm.recipes.section import Section, read_yaml, validate
 HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""
 OWN_KEYS = (
-    *HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "loss_chunk", "document_attention",
+    *HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "loss_chunk",
     "overlap_gradients", "peak_teraflops", "pipeline",
 )  # fmt: skip
 """Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
@@ -56,8 +56,6 @@ class Links(Section):
 
     within_host: Link | None = None
     """Between the accelerators of one host."""
-    between_hosts: Link | None = None
-    """Between accelerators of different hosts."""
 
 
 class Price(Section):
@@ -95,11 +93,6 @@ class Machine(Section):
     """Links between accelerators."""
     price: Price | None = None
     """Price of the whole machine; null: not stated."""
-    float32_matmul_precision: Literal["default", "high", "highest"] | None = None
-    """Precision of matrix products of float32 tensors in training, where the recipe's `run` and `on` do not state it; null: the
-    device's own."""
-    environment: str | None = None
-    """Locked environment, as `make DEVICE=NAME environment` builds it; null: that of the device."""
 
     @field_validator("title")
     @classmethod
@@ -107,14 +100,6 @@ class Machine(Section):
         if not title.strip() or "\n" in title.strip():
             raise ValueError("expected one line of text")
         return title
-
-    @field_validator("environment")
-    @classmethod
-    def environment_can_be_built(cls, environment: str | None) -> str | None:
-        known = list_environments()
-        if environment is not None and environment not in known:
-            raise ValueError(f"expected an environment that `make DEVICE=NAME environment` builds: {', '.join(known)}")
-        return environment
 
     @model_validator(mode="after")
     def topology_is_of_the_device(self) -> Self:
@@ -161,11 +146,6 @@ class Machine(Section):
         """Number of processes that share each global batch: one for each accelerator, where one process drives one device."""
         return self.accelerators if DEVICES[self.device].one_process_each else 1
 
-    @property
-    def environment_name(self) -> str:
-        """The value of DEVICE in `make DEVICE=... environment`."""
-        return self.environment or self.device
-
 
 def load_machine(path: Path) -> Machine:
     """Return the machine in a file of `recipes/machines/`."""
@@ -192,8 +172,7 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
-    precision = {key: value for key, value in [(PRECISION, machine.float32_matmul_precision)] if value is not None}
-    run = {**precision, **kept, **special, **hardware, **_batch_of_pipeline(recipe, name)}
+    run = {**kept, **special, **hardware, **_batch_of_pipeline(recipe, name)}
     require_pipeline(recipe, name, machine, path)
     try:
         return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)

@@ -19,13 +19,13 @@ def find_peak(machine: Machine, precision: str, products: str | None = None) -> 
     Args:
         machine: the machine.
         precision: the precision of a phase.
-        products: the run's `float32_matmul_precision`; None: the machine's.
+        products: the run's `float32_matmul_precision`; None: the device's own.
     """
     if machine.peak is None:
         return None
     published: float | None = getattr(machine.peak, precision)
     if published is None and precision == "float32" and machine.topology is not None and machine.peak.bfloat16 is not None:
-        return machine.peak.bfloat16 / PASSES[products or machine.float32_matmul_precision]
+        return machine.peak.bfloat16 / PASSES[products]
     if published is None and precision == "bfloat16" and DEVICES[machine.device].pipelined:
         return machine.peak.float16
     return published

@@ -12,9 +12,9 @@ from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, T
 class Sgd(TensorOptimizer):
     """SGD: velocity = momentum * velocity + gradient; weight -= learning rate * velocity; weight decay is in the gradient."""
 
-    def __init__(self, groups: Groups, learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> None:
+    def __init__(self, groups: Groups, learning_rate: float, momentum: float = 0.0) -> None:
         """Create the state: `momentum_buffer` of every parameter, if there is momentum."""
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum = momentum
         super().__init__(groups, learning_rate)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
@@ -24,16 +24,14 @@ class Sgd(TensorOptimizer):
         self._rate = self.rate()
 
     def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
-        gradients = velocities = self.with_decay(group, parameters, gradients)
+        velocities = gradients = self.with_decay(group, parameters, gradients)
         if self.momentum:
             velocities = self.states("momentum_buffer", parameters)
             torch._foreach_mul_(velocities, self.unless_skipped(self.momentum, 1.0))
             torch._foreach_add_(velocities, gradients)
-        if self.nesterov:
-            velocities = torch._foreach_add(gradients, velocities, alpha=self.momentum)
         torch._foreach_addcmul_(parameters, velocities, [self._rate] * len(parameters), -1.0)
 
 
 def build_sgd(groups: Groups, settings: Optimizer) -> Sgd:
     """Return a recipe's gradient descent."""
-    return Sgd(groups, settings.learning_rate, momentum=settings.sgd.momentum, nesterov=settings.sgd.nesterov)
+    return Sgd(groups, settings.learning_rate, momentum=settings.sgd.momentum)
