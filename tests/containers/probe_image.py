@@ -55,4 +55,4 @@ def make_probe_context(folder: Path) -> Context:
     assert built.returncode == 0, built.stderr
     (folder / "relm.c").unlink()
     (folder / "Dockerfile").write_text(DOCKERFILE)
-    return Context(folder, {})
+    return Context(folder, {}, {})

@@ -1,4 +1,4 @@
-"""The Dockerfiles as they are in the repository: linted, pinned, for plain engines, and with the packages that steps need."""
+"""The Dockerfile as it is in the repository: linted, pinned, for plain engines, and with the packages that steps need."""
 
 import re
 import subprocess
@@ -10,47 +10,44 @@ import pytest
 from packaging.requirements import Requirement
 
 from relm.containers.context import read_entries, read_left_out, select_requirements
+from relm.containers.lock import read_lock
+from relm.devices.ipu import worker_process
 from relm.recipes.devices import list_image_roles
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=list_image_roles())
-def dockerfile(request: pytest.FixtureRequest) -> Path:
-    """Each of the four."""
-    return CHECKOUT / "containers" / str(request.param) / "Dockerfile"
+DOCKERFILE = CHECKOUT / "containers" / "Dockerfile"
 
 
-def find_unpinned(text: str) -> list[str]:
-    """Return the images of a Dockerfile's stages that are neither a digest nor an earlier stage."""
-    given = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
-    stages, found = set(), []
-    for name, stage in re.findall(r"^FROM (\S+)(?: AS (\S+))?$", text, re.M):
-        whole = re.sub(r"\$\{(\w+)\}", lambda argument: given.get(argument[1], ""), name)
-        if whole not in stages and not re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", whole):
-            found.append(name)
-        stages.add(stage)
-    return found
+def read_instructions() -> list[str]:
+    """Return the instructions of the Dockerfile, one a line."""
+    lines = DOCKERFILE.read_text().replace("\\\n", " ").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_hadolint_finds_nothing(dockerfile: Path) -> None:
+def find_command(beginning: str, folder: Path) -> str:
+    """Return the shell command of the one RUN that begins so, with `/etc` and `/opt` in another folder."""
+    (found,) = [line for line in read_instructions() if line.startswith(f"RUN {beginning}")]
+    return found.removeprefix("RUN ").replace("/etc", str(folder)).replace("/opt", str(folder))
+
+
+def test_hadolint_finds_nothing() -> None:
     linter = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([linter, dockerfile], capture_output=True, text=True)
+    done = subprocess.run([linter, DOCKERFILE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_every_stage_begins_with_a_digest(dockerfile: Path) -> None:
-    assert find_unpinned(dockerfile.read_text()) == []
+def test_every_stage_begins_with_a_base_of_the_lock_or_a_stage_before() -> None:
+    found = [line.split()[1:] for line in read_instructions() if line.startswith("FROM ")]
+    stages = [words[-1] for words in found]
+    assert all(words[0] in ("${BASE}", "${PYTHON}", *stages[:number]) for number, words in enumerate(found))
+    assert {name for image in read_lock(CHECKOUT).images.values() for name in image.bases} == {"BASE", "PYTHON"}
+    assert "ARG PYTHON=${BASE}" in read_instructions()
 
 
-@pytest.mark.parametrize("name", ["python:3.11-slim-bookworm", "python@sha256:abc", "${OTHER}", "debian"])
-def test_a_stage_without_a_digest_is_found(name: str) -> None:
-    text = (CHECKOUT / "containers/cpu/Dockerfile").read_text()
-    assert find_unpinned(text.replace("FROM ${BASE} AS torch", f"FROM {name} AS torch")) == [name]
-
-
-def test_plain_engines_can_build_them(dockerfile: Path) -> None:
-    text = dockerfile.read_text()
+def test_plain_engines_can_build_it() -> None:
+    text = DOCKERFILE.read_text()
     assert not re.search(r"^#\s*syntax\s*=|<<-?\s*[\"']?\w|--link|--mount", text, re.M | re.I)
     assert re.findall(r"^(USER|ENTRYPOINT|CMD) (.*)$", text, re.M) == [
         ("USER", "1000:1000"),
@@ -59,17 +56,22 @@ def test_plain_engines_can_build_them(dockerfile: Path) -> None:
     ]
 
 
-def test_all_packages_come_by_hash_and_none_over_the_network(dockerfile: Path) -> None:
-    lines = dockerfile.read_text().replace("\\\n", " ").splitlines()
-    installs = [line for line in lines if " pip " in line and " install " in line]
+def test_all_packages_come_by_hash_and_over_the_network_only_the_compilers_of_cuda() -> None:
+    installs = [line for line in read_instructions() if " pip " in line and " install " in line]
     assert len(installs) == 3
-    assert all("--no-index" in line and "--no-deps" in line for line in installs)
+    assert all("--no-index" in line and "--no-deps" in line and "--no-compile" in line for line in installs)
     assert all("--require-hashes" in line or "/build/relm" in line for line in installs)
-    assert bool([line for line in lines if "apt-get" in line]) == (dockerfile.parent.name == "cuda")
+    loaded = [line for line in read_instructions() if re.search(r"apt-get|curl|wget", line)]
+    assert [line.partition(";")[0] for line in loaded] == ['RUN if [ "${ROLE}" = cuda ]']
 
 
-def test_compilers_are_where_torch_compile_needs_them_alone(dockerfile: Path) -> None:
-    assert bool(re.search(r"\bg\+\+|\bgcc\b|build-essential", dockerfile.read_text())) == (dockerfile.parent.name == "cuda")
+@pytest.mark.parametrize("role", list_image_roles())
+def test_an_argument_says_which_role_is_built(role: str) -> None:
+    """The conditions of the instructions are evaluated by a shell, for each role."""
+    asked = re.findall(r'if (\[ "\$\{ROLE\}" !?= \w+ \])', "\n".join(read_instructions()))
+    true = {each for each in asked if not subprocess.run(["sh", "-c", each], env={"ROLE": role}).returncode}
+    expected = {'[ "${ROLE}" != cuda ]'} if role != "cuda" else set()
+    assert true == expected | ({f'[ "${{ROLE}}" = {role} ]'} if role != "cpu" else set())
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
@@ -99,53 +101,50 @@ def test_what_one_lock_leaves_out_another_keeps() -> None:
 
 def test_the_ipu_images_worker_gets_graphcores_python_with_the_modules_of_its_sdk(tmp_path: Path) -> None:
     """The instruction is carried out by a shell, in another folder."""
-    text = (CHECKOUT / "containers/ipu/Dockerfile").read_text().replace("\\\n", " ")
-    made = str(re.search(r"^RUN (mkdir /opt/ipu .*)$", text, re.M)[1]).replace("/opt/ipu", str(tmp_path / "ipu"))
+    made = find_command('if [ "${ROLE}" = ipu ]', tmp_path)
     sdk = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": "/opt/poplar/python:/opt/popart python"}
-    subprocess.run(["sh", "-c", made], env=sdk, check=True)
+    subprocess.run(["sh", "-c", made], env={**sdk, "ROLE": "ipu"}, check=True)
     shown = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
     worker = [tmp_path / "ipu" / "python3", "-c", shown, "two words"]
     done = subprocess.run(worker, env={"PATH": "/usr/bin"}, capture_output=True, text=True, check=True)
     assert done.stdout == f"{sys.prefix}|/opt/poplar/python:/opt/popart python|two words\n"
-    assert "PYTHONPATH= RELM_IPU_PYTHON=/opt/ipu/python3" in text
+    text = "\n".join(read_instructions())
+    assert "PYTHONPATH= " in text
     assert text.index("mkdir /opt/ipu") < text.index("PATH=/opt/relm/bin:$PATH")  # afterwards python3 is relm's
+    assert worker_process._OF_SDK[0] == "/opt/ipu/python3"
 
 
-@pytest.mark.parametrize("moment", ["20261120T000000Z", ""])
-def test_debians_packages_come_from_a_snapshot_unless_none_is_wanted(moment: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("role", "moment"), [("cuda", "20261120T000000Z"), ("cuda", ""), ("cpu", "20261120T000000Z")])
+def test_debians_packages_come_from_a_snapshot_unless_none_is_wanted(role: str, moment: str, tmp_path: Path) -> None:
     """The instruction is carried out by a shell, on another folder."""
-    text = (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " ")
-    assert re.search(r"^ARG SNAPSHOT=\d{8}T\d{6}Z$", text, re.M)
-    made = str(re.search(r"^RUN (if .* fi)$", text, re.M)[1]).replace("/etc", str(tmp_path))
+    assert re.search(r"^ARG SNAPSHOT=\d{8}T\d{6}Z$", DOCKERFILE.read_text(), re.M)
+    made = find_command('if [ "${ROLE}" = cuda ] && ', tmp_path)
     (tmp_path / "apt/sources.list.d").mkdir(parents=True)
     (tmp_path / "apt/sources.list.d/debian.sources").write_text("Types: deb\n")
     (tmp_path / "os-release").write_text('VERSION_CODENAME=bookworm\nNAME="Debian GNU/Linux"\n')
-    subprocess.run(["sh", "-euc", made], env={"PATH": "/usr/bin:/bin", "SNAPSHOT": moment}, check=True)
-    sources = tmp_path / "apt/sources.list"
-    assert (tmp_path / "apt/sources.list.d/debian.sources").exists() == (not moment)
-    assert sources.exists() == bool(moment)
-    if moment:
+    subprocess.run(["sh", "-euc", made], env={"PATH": "/usr/bin:/bin", "ROLE": role, "SNAPSHOT": moment}, check=True)
+    sources, replaced = tmp_path / "apt/sources.list", role == "cuda" and moment != ""
+    assert (tmp_path / "apt/sources.list.d/debian.sources").exists() != replaced
+    assert sources.exists() == replaced
+    if replaced:
         line = "deb [check-valid-until=no] http://snapshot.debian.org/archive/{}/20261120T000000Z bookworm{} main"
         suites = [("debian", ""), ("debian", "-updates"), ("debian-security", "-security")]
         assert sources.read_text().splitlines() == [line.format(*suite) for suite in suites]
 
 
 def test_what_apt_writes_with_the_time_in_it_is_removed() -> None:
-    (line,) = re.findall(r"^RUN apt-get .*$", (CHECKOUT / "containers/cuda/Dockerfile").read_text().replace("\\\n", " "), re.M)
-    removed = line.partition("rm -rf ")[2].split()
+    (line,) = [line for line in read_instructions() if "apt-get" in line]
+    removed = line.partition("rm -rf ")[2].rstrip("; fi").split()
     assert {"/var/lib/apt/lists/*", "/var/log/apt", "/var/log/dpkg.log", "/var/cache/ldconfig/aux-cache"} <= set(removed)
 
 
-def test_nothing_compiled_depends_on_the_time_of_its_source(dockerfile: Path) -> None:
-    lines = dockerfile.read_text().replace("\\\n", " ").splitlines()
-    installs = [line for line in lines if " pip " in line and " install " in line]
-    assert all("--no-compile" in line for line in installs)
-    compiled = [line for line in lines if "compileall" in line]
+def test_nothing_compiled_depends_on_the_time_of_its_source() -> None:
+    compiled = [line for line in read_instructions() if "compileall" in line]
     assert len(compiled) == 2
     assert all(
         "PYTHONHASHSEED=0 /opt/relm/bin/python -m compileall -q --invalidation-mode unchecked-hash" in line for line in compiled
     )
-    assert all("python -B" in line for line in lines if "import " in line and line.startswith("RUN"))
+    assert all("python -B" in line for line in read_instructions() if "import " in line and line.startswith("RUN"))
 
 
 def list_required(roots: set[str]) -> set[str]:

@@ -161,6 +161,6 @@ def test_a_failing_build_has_the_engines_last_lines_and_leaves_no_image(client: 
     (context / "Dockerfile").write_text("FROM scratch\nCOPY absent /\n")
     before = (folder / OVERRIDE).read_text()
     with pytest.raises(RelmError, match=r"the build failed; the engine's last words:\n(.*\n)*.*absent"):
-        build_context(client, Context(context, {}), find_image("cuda", folder), "cuda")
+        build_context(client, Context(context, {}, {}), find_image("cuda", folder), "cuda")
     assert (folder / OVERRIDE).read_text() == before
     assert not [tag for image in client.images.list() for tag in image.tags if "cuda" in tag]

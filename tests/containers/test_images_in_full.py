@@ -146,9 +146,9 @@ def test_the_python_layer_of_an_image_whose_base_is_out_of_reach_is_built_on_the
 ) -> None:
     """With the CPU's torch: the recipe of the layer is tried, not the device's libraries, which need its base or 8 GB."""
     project = make_image_project(tmp_path, podman_engine)
-    dockerfile = project.folder / "containers" / role / "Dockerfile"
+    dockerfile = project.folder / "containers" / "Dockerfile"
     # The compilers come over the network, from the base's own package mirror.
-    dockerfile.write_text(re.sub(r"RUN apt-get (.*\\\n)*.*\n", "", dockerfile.read_text()))
+    dockerfile.write_text(re.sub(r"apt-get update .*", r"true \\", dockerfile.read_text()))
     (project.folder / "envs" / "torch-cuda.txt").write_text((project.folder / "envs" / "torch-cpu.txt").read_text())
     bases = {"BASE": STAND_IN, **({"PYTHON": STAND_IN} if role == "ipu" else {})}
     started = time.monotonic()

@@ -108,10 +108,3 @@ def test_a_role_without_an_entry_is_refused(tmp_path: Path) -> None:
 
 def test_git_ignores_what_was_built_here(checkout: Path) -> None:
     assert f"/{OVERRIDE}" in (checkout / ".gitignore").read_text().splitlines()
-
-
-def test_the_dockerfiles_begin_with_the_bases_of_the_lock(checkout: Path) -> None:
-    lock = read_lock(checkout)
-    for role, image in lock.images.items():
-        given = dict(re.findall(r"^ARG (\w+)=(\S+@\S+)$", (checkout / "containers" / role / "Dockerfile").read_text(), re.M))
-        assert given == {argument: lock.bases[name].pinned for argument, name in image.bases.items()}

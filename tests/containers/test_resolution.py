@@ -99,7 +99,7 @@ def test_another_digest_is_refused_and_taken_only_with_update(registry: Registry
     with pytest.raises(RelmError, match=rf"is {digest} and the registry does not have the lock's {ID}: not verified"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
     assert path.read_text() == before
-    assert "change the Dockerfiles that name" in resolve("bases.python", write=False, update=True, folder=tmp_path, today=TODAY)
+    assert "has it now" in resolve("bases.python", write=False, update=True, folder=tmp_path, today=TODAY)
     found = read_lock(tmp_path).bases["python"]
     assert (found.digest, found.verified, found.checked) == (digest, True, TODAY)
     assert found.source == f"the registry, {registry.host}"

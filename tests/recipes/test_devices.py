@@ -22,7 +22,6 @@ def test_functions_lock_and_image_of_a_device_exist(declaration: DeviceDeclarati
     assert load(declaration.check)().startswith(("yes", "no: "))
     assert callable(load(declaration.open))
     assert (CHECKOUT / "envs" / declaration.lock).exists()
-    assert (CHECKOUT / "containers" / DEVICES[declaration.image].image / "Dockerfile").exists()
 
 
 def test_a_device_with_an_environment_uses_its_lock() -> None:

@@ -48,15 +48,13 @@ def describe_image(image: Image, identifier: str, context: Context, checkout: Pa
         checkout: the folder with `envs/licences.csv`.
         debian: the image's list of Debian's packages, dpkg's `status`; None: it has none.
     """
-    arguments = dict(context.arguments)
-    arguments.pop("SNAPSHOT", None)
-    facts = {"id": identifier, **{name.lower(): arguments.pop(name) for name in ("COMMIT", "LOCK")}}
+    facts = {"id": identifier, **{name.lower(): context.arguments[name] for name in ("COMMIT", "LOCK")}}
     properties = [{"name": f"relm:{name}", "value": value} for name, value in facts.items()]
     subject = {"type": "container", "name": image.image, "version": image.tag, "properties": properties}
     locks = [context.folder / "locks" / f"{name}.txt" for name in ("torch", "packages")]
     (wheel,) = (context.folder / "relm").glob("*.whl")
     components = [
-        *(_describe_base(base) for base in dict.fromkeys(arguments.values())),
+        *(_describe_base(base) for base in dict.fromkeys(context.bases.values())),
         {**_describe_relm(checkout), "hashes": _hash(sha256_of(wheel))},
         *list_python_packages(locks, checkout),
         *(list_debian_packages(debian) if debian else []),

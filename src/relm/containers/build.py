@@ -62,7 +62,7 @@ def build(
     commit = context.arguments["COMMIT"]
     built = Built(
         id=identifier,
-        bases={name: value for name, value in context.arguments.items() if name in image.bases},
+        bases=context.bases,
         built=datetime.datetime.now(datetime.UTC).date(),
         commit=None if commit == "unknown" else commit,
         loggers=loggers,
@@ -81,7 +81,7 @@ def build_context(client: Any, context: Context, image: Image, role: Role) -> tu
         answers = client.api.build(
             path=str(context.folder),
             tag=tag,
-            buildargs=dict(context.arguments),
+            buildargs=context.arguments | context.bases,
             network_mode=None if DEVICES[role].builds_with_network else NO_NETWORK[name_engine(client)],
             rm=True,
             forcerm=True,

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.containers.lock import Role, find_bases
+from relm.containers.lock import Role, find_bases, find_image
 from relm.containers.wheel import build_wheel
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
@@ -30,7 +30,9 @@ class Context:
 
     folder: Path
     arguments: dict[str, str]
-    """Build arguments: the commit, the hash of the locks, and the bases."""
+    """Build arguments but the bases: the role, the commit, the hash of the locks, and what only some roles need."""
+    bases: dict[str, str]
+    """Build argument -> the image that it stands for."""
 
 
 def cache_folder() -> Path:
@@ -65,11 +67,11 @@ def select_requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> s
 def read_left_out(lock: Path, loggers: bool = False) -> frozenset[str]:
     """Return the packages of a checkout's lock file that no step in its image imports.
 
-    They stand in `containers/left-out.txt`, those of torch-NAME.txt in `containers/NAME/left-out.txt`. With loggers, the image
+    They are in `containers/left-out.txt`, those of torch-NAME.txt in `containers/left-out-NAME.txt`. With loggers, the image
     keeps those of `containers/loggers.txt`.
     """
     folder = lock.parents[1] / "containers"
-    left_out = _read_names(folder / ("" if lock.name == PACKAGES else lock.stem.removeprefix("torch-")) / "left-out.txt")
+    left_out = _read_names(folder / f"left-out{'' if lock.name == PACKAGES else lock.stem.removeprefix('torch')}.txt")
     return left_out - _read_names(folder / "loggers.txt") if loggers else left_out
 
 
@@ -124,13 +126,11 @@ def lay_out(
         snapshot: the moment of Debian's packages, such as 20261120T000000Z; "none": those of the base's own sources; None: the
             Dockerfile's.
     """
-    moment = (
-        {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, checkout / "containers" / role / "Dockerfile")}
-    )
+    moment = {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, role)}
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
-    shutil.copyfile(checkout / "containers" / role / "Dockerfile", folder / "Dockerfile")
+    shutil.copyfile(checkout / "containers" / "Dockerfile", folder / "Dockerfile")
     locks = list_locks(role, checkout, loggers)
     for lock in locks:
         name = "torch" if lock is locks[0] else "packages"
@@ -143,13 +143,14 @@ def lay_out(
     build_wheel(checkout, folder / "relm")
     code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **moment, **bases})
+    facts = {"ROLE": role, "COMMIT": commit, "LOCK": hash_locks(locks), **moment}
+    return Context(folder, facts | ({"GPUS": "all"} if find_image(role, checkout).gpus else {}), bases)
 
 
-def _require_snapshot(snapshot: str, dockerfile: Path) -> str:
+def _require_snapshot(snapshot: str, role: Role) -> str:
     """Return the value of the build argument SNAPSHOT."""
-    if not re.search("^ARG SNAPSHOT=", dockerfile.read_text(), re.MULTILINE):
-        raise RelmError(f"--snapshot: {dockerfile} installs no packages of Debian; leave it out")
+    if not DEVICES[role].builds_with_network:
+        raise RelmError(f"--snapshot: {role} installs no packages of Debian; leave it out")
     if snapshot == "none":
         return ""
     if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", snapshot):

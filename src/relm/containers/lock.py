@@ -96,7 +96,7 @@ class Image(Pinned):
 
 
 class Base(Pinned):
-    """An image that a Dockerfile begins with."""
+    """An image that the Dockerfile begins with."""
 
 
 class Lock(Section):

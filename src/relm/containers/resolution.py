@@ -87,7 +87,7 @@ def _format_answer(entry: Pinned, answer: Answer, written: bool) -> str:
         now = f"; {LOCK} has it now" if written else " (--write notes it there)"
         return f"{found}{image}, as the lock has it: verified{now}"
     if written:
-        return f"{found}; {LOCK} has it now; change the Dockerfiles that name {entry.digest or 'another one'}"
+        return f"{found}; {LOCK} has it now"
     reason = {
         "none": "the lock has no digest",
         "moved": f"the registry has the lock's {entry.digest} as well, but the tag no longer names it",

@@ -28,7 +28,7 @@ class DeviceDeclaration:
     """Lock file in `envs/` with its torch: that of another device, or torch-NAME.txt, from which `make DEVICE=NAME environment`
     builds an environment."""
     image: str
-    """Device whose image its steps run in: built from `containers/NAME/Dockerfile`, pinned in `containers/lock.yaml`."""
+    """Device whose image its steps run in: built from `containers/Dockerfile`, pinned in `containers/lock.yaml`."""
     lacks: str | None = None
     """Reference to a function that returns None if this Python environment has the packages that train on it, otherwise what it
     lacks, in words; it imports no torch. None: every environment has them."""
@@ -38,7 +38,7 @@ class DeviceDeclaration:
     gres: str | None = None
     """Slurm's name for its accelerators among generic resources; None: a job requests none."""
     builds_with_network: bool = False
-    """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
+    """Its image gets packages of Debian, so it is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
     fine_tuning_tokens: int = 0

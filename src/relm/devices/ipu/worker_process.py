@@ -21,8 +21,8 @@ from relm.errors import RelmError
 
 INTERPRETER = "RELM_IPU_PYTHON"
 """Environment variable with the path of the Python that the worker runs in."""
-# Pythons in which the SDK's PopTorch may be installed, where `RELM_IPU_PYTHON` is not set.
-_OF_SDK = ("python3.8", "/usr/bin/python3")
+# Pythons that may have the SDK's PopTorch, where `RELM_IPU_PYTHON` is not set; the first is that of the image ipu.
+_OF_SDK = ("/opt/ipu/python3", "python3.8", "/usr/bin/python3")
 # The worker's program: it imports relm from where this process did, and no other package of this process's Python.
 _PROGRAM = """
 import importlib.util, os, sys
