@@ -26,7 +26,6 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
     ("flags", "phase"),
     [
         ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
-        (["--objective", "span_corruption"], {"objective": "span_corruption", "sequence_length": 8}),
         (
             ["--sequence-length", "8", "--option", "causal.packing=best_fit", "causal.end_of_text=before"],
             {"objective": "causal", "sequence_length": 8, "causal": {"packing": "best_fit", "end_of_text": "before"}},

@@ -68,7 +68,7 @@ def open_examples(manifest: Path, split: str, objective: Objective, seed: int, c
     """Return the examples of one split, which can be read in any order.
 
     Args:
-        seed: seed of draws at reading time: dynamic masks, masked spans.
+        seed: seed of dynamic masks, which are drawn at reading time.
         check_content: compare each shard's sha256 with the manifest, not its size alone.
 
     Raises:

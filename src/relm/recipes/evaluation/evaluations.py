@@ -281,7 +281,7 @@ _declare(
         name="training",
         summary="the time and the speed of training, from its log",
         run="relm.evaluation.training_speed:evaluate_logs",
-        objectives=("causal", "masked", "seq2seq", "span_corruption"),
+        objectives=("causal", "masked", "seq2seq"),
         inputs=("log",),
         facts=("phases",),
         of_trained_weights_alone=True,
