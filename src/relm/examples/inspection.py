@@ -8,24 +8,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.best_fit import PackingCounts
-from relm.examples.duplicates import DUPLICATE
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
 from relm.examples.formats.megatron import IndexedFile, open_indexed
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
 from relm.examples.formats.tfrecord import decode_example, read_records
 from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
-from relm.examples.kept_documents import read_removals
 from relm.examples.manifest import AGAIN_SHARD, length_histogram, read_manifest, require_shard, summed
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.formatting import escape_controls
 from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE
 
@@ -48,7 +45,7 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, a shard (.bin, .arrow), a list of removed documents, or another program's .tfrecord or JSON lines.
+    """Describe a manifest, a shard (.bin, .arrow), or another program's .tfrecord or JSON lines.
 
     Args:
         tokenizer: `tokenizer.json`; None: show token ids.
@@ -70,8 +67,6 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
 
 def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
     if path.suffix in (".json", ".jsonl"):
-        if _is_list_of_removed(path):
-            return _removed
         return _tpu_pretrain if _is_tpu_pretrain(path) else _manifest
     by_suffix = {".bin": _stream, ".idx": _stream, ".arrow": _table, ".table": _table, ".tfrecord": _tfrecord}
     if path.suffix not in by_suffix:
@@ -88,26 +83,6 @@ def _is_tpu_pretrain(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and KEYS[0] in first
-
-
-def _is_list_of_removed(path: Path) -> bool:
-    return path.suffix == ".jsonl" and sidecar_of(path).exists() and {"removed", "sources"} <= set(read_sidecar(path))
-
-
-def _removed(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    """Describe a list of `relm list-removed`, with examples of each reason."""
-    counts = checked_sidecar(path)["removed"]
-    wanted = {reason: set(_spread(count, examples)) for reason, count in counts.items()}
-    contents, seen = Contents(path, "list of removed documents"), dict.fromkeys(counts, 0)
-    for entry in read_removals(path):
-        reason = entry["reason"]
-        if seen[reason] in wanted[reason]:
-            relation = "equal to" if reason == DUPLICATE else "shares words with"
-            lines = [f"{relation} {escape_controls(entry['of'])}", escape_controls(entry["text"])]
-            contents.examples.append((f"{reason}: {entry['file']}, line {entry['line']}", lines))
-        seen[reason] += 1
-    contents.statistics.append(SplitStatistics("removed", counts))
-    return contents
 
 
 def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
