@@ -39,7 +39,6 @@ ALONE = {
     "models-bert": "models.py bert-base --length 16 --masked 2 --batch 1 --layers 1 --repeats 1",
     "optimizers": "optimizers.py --layers 1 --hidden 32 --repeats 2",
     "order": "order.py --positions 4096",
-    "packing": "packing.py --documents 300 --length 64 --runs 1",
     "parsing": "parsing.py --runs 1",
     "resume": "resume.py --tokens 10000000 --layers 1 --hidden 32 --repeats 1",
     "sample_index": "sample_index.py --documents 1000 --runs 1",

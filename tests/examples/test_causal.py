@@ -134,23 +134,6 @@ def test_options_that_contradict_each_other_are_refused() -> None:
             causal=Causal(sampling="with_replacement"),
             as_published=AsPublished(builder="graphcore_gpt2"),
         )
-    with pytest.raises(
-        ValidationError, match=r"best_fit begins each document with the end-of-text token, and needs .*: before"
-    ):
-        Causal(packing="best_fit")
-    with pytest.raises(ValidationError, match=r"end_of_text: before goes with packing: best_fit"):
-        Causal(end_of_text="before")
-    with pytest.raises(ValidationError, match="stride: packing: best_fit has no windows that could overlap"):
-        Causal(packing="best_fit", end_of_text="before", stride=4)
-    with pytest.raises(ValidationError, match="cropped_share_limit: goes with packing: best_fit, found stream"):
-        Causal(cropped_share_limit=1)
-    with pytest.raises(ValidationError, match=r"causal\.packing: graphcore_gpt2 reads a stream"):
-        Objective(
-            objective="causal",
-            sequence_length=8,
-            causal=Causal(packing="best_fit", end_of_text="before"),
-            as_published=AsPublished(builder="graphcore_gpt2"),
-        )
 
 
 def test_windows_from_many_shards_are_those_of_one(tmp_path) -> None:

@@ -1,12 +1,9 @@
 """`masked_lm.examples: by_default`: models with and without an original's defects predict the same held-out tokens."""
 
-import dataclasses
-
 import pytest
 
 from relm.recipes.identity import evaluated_phase
 from relm.recipes.jobs import ExamplesJob
-from relm.recipes.objectives import Causal
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 
@@ -47,17 +44,3 @@ def test_what_is_trained_is_the_same_with_either(project: Project) -> None:
     other = plan.recipe.model_copy(update={"masked_lm": type(plan.recipe.masked_lm)()})
     assert evaluated_phase(other, "masked_lm") is other.pretrain["main"]
     assert evaluated_phase(plan.recipe, "masked_lm").as_published is None
-
-
-def test_evaluations_of_a_stream_read_one_after_training_on_rows_of_documents(project: Project) -> None:
-    plan = project.plan("quickstart")
-    phase = plan.recipe.pretrain["main"]
-    rows = phase.model_copy(update={"causal": Causal(packing="best_fit", end_of_text="before", document_attention=True)})
-    packed = dataclasses.replace(plan, recipe=plan.recipe.model_copy(update={"pretrain": {"main": rows}}))
-    assert packed.examples_jobs["main"].suffix == ".arrow"
-    assert packed.examples_jobs["main"].document["sequence_length"] == phase.sequence_length
-    for evaluation in ("held_out", "random_windows"):
-        assert evaluated_phase(packed.recipe, evaluation).causal == Causal()
-        assert packed._evaluated_examples(evaluation).key == plan.examples_jobs["main"].key
-    assert packed.fingerprint != plan.fingerprint
-    assert evaluated_phase(plan.recipe, "held_out") is phase

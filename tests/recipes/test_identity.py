@@ -203,8 +203,6 @@ SHIPPED = {
             "objective": "causal",
             "sequence_length": 8,
             "causal": {
-                "packing": "best_fit",
-                "end_of_text": "before",
                 "sampling": "with_replacement",
                 "document_attention": True,
             },

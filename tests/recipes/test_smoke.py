@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from relm.recipes.datasets import load_dataset
-from relm.recipes.objectives import Causal
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
@@ -48,15 +47,6 @@ def test_a_warm_up_keeps_its_share_and_accumulation_stays(tmp_path: Path) -> Non
     )
     assert (twin.pretrain["main"].steps, twin.pretrain["main"].schedule.warmup_steps) == (20, 5)
     assert twin.run.micro_batch_size == twin.pretrain["main"].global_batch_size // 2
-
-
-def test_the_short_sequences_of_a_twin_may_crop_all_but_a_few_tokens() -> None:
-    recipe = PROJECT.plan("quickstart").recipe
-    phase = recipe.pretrain["main"].model_copy(update={"causal": Causal(packing="best_fit", end_of_text="before")})
-    packed = recipe.model_copy(update={"pretrain": {"main": phase}})
-    twin = smoke_twin(packed, load_dataset(PROJECT.dataset_path(recipe.data.dataset)))
-    assert twin.pretrain["main"].causal.cropped_share_limit == 1
-    assert all(map(may_change, changed_keys(packed.model_dump(), twin.model_dump())))
 
 
 ARCHITECTURES = {

@@ -27,10 +27,6 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
     [
         ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
         (
-            ["--sequence-length", "8", "--option", "causal.packing=best_fit", "causal.end_of_text=before"],
-            {"objective": "causal", "sequence_length": 8, "causal": {"packing": "best_fit", "end_of_text": "before"}},
-        ),
-        (
             ["--objective", "masked", "--sequence-length", "128", "--option", "masked.packing=sentence_pairs"],
             {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
         ),
@@ -63,10 +59,6 @@ def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase:
         ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: describes the product completely; leave --objective"),
         ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
         ([*PREGENERATE, "--objective", "masked"], "--sequence-length: missing, and it has no default"),
-        (
-            [*PREGENERATE, "--option", "causal.packing=best_fit", "causal.end_of_text=before"],
-            "--sequence-length: missing, and it has no default",
-        ),
         ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
     ],
 )

@@ -13,7 +13,6 @@ Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 # Functions that compare the documents with their sidecar, so that the command need not hash them first.
 CHECKING = {
     "relm.examples.pregenerate:pregenerate_stream",
-    "relm.examples.document_rows:pregenerate_document_rows",
     "relm.examples.masked:pregenerate_masked",
     "relm.examples.seq2seq:pregenerate_seq2seq",
 }
@@ -61,7 +60,7 @@ def _pregenerate(objective: Objective) -> Pregenerate:
 
 def _pregenerate_name(objective: Objective) -> str | None:
     original = objective.original
-    return (original and original.pregenerate) or objective.form.pregenerate
+    return (original and original.pregenerate) or objective.declaration.pregenerate
 
 
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
@@ -75,6 +74,6 @@ def open_examples(manifest: Path, split: str, objective: Objective, seed: int, c
         RelmError: a shard is absent or not the manifest's, the manifest is of another objective, or the split is too short.
     """
     original = objective.original
-    read = load((original and original.read) or objective.form.read)
+    read = load((original and original.read) or objective.declaration.read)
     examples: Examples = read(manifest, split, objective, seed, check_content)
     return examples

@@ -75,7 +75,6 @@ MEANINGS = {
     "masked_positions": "Where tokens are hidden, ascending; places that are not used are 0.",
     "masked_labels": "The hidden tokens, in the order of their positions.",
     "masked_count": "How many tokens are hidden.",
-    "tokens": "Token ids of documents, one more than a sequence has: inputs are all but the last, labels all but the first.",
     "source": "Token ids of the source text, with the end of text.",
     "target": "Token ids of the target text, with the end of text.",
 }

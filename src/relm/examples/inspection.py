@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.examples.best_fit import PackingCounts
 from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
 from relm.examples.formats.megatron import IndexedFile, open_indexed
@@ -95,7 +94,6 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "examples": split.examples,
             "tokens": split.tokens,
             "utilisation": split.utilisation,
-            **_cropping(split.packing, split.tokens),
             "documents": split.documents,
             "words": split.words,
             "bytes": split.bytes,
@@ -148,8 +146,6 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
     counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
     if "length" in table.columns and len(table):
         counts["utilisation"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
-    if packing := _sidecar(path).get("packing"):
-        counts |= {"utilisation": 1.0, **_cropping(PackingCounts(**packing), counts["tokens"])}
     columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
     notes = {"columns": columns}
     if settings := table.facts.get("settings"):
@@ -176,16 +172,6 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
     notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
     counts = {"records": records, "tokens": tokens or None}
     return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
-
-
-def _cropping(packing: PackingCounts | None, tokens: int) -> dict[str, Any]:
-    if packing is None:
-        return {}
-    return {
-        "of tokens cropped": packing.cropped_share(tokens),
-        "cropped documents": packing.cropped_documents,
-        "tokens left out": packing.left_out_tokens,
-    }
 
 
 def _record_length(features: Mapping[str, Any]) -> int:
@@ -232,8 +218,6 @@ def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int)
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
             lines = [f"{name}: {_cut(row[name].tolist(), lambda tokens: texts.line(tokens))}" for name in ("source", "target")]
-        elif "tokens" in row:
-            lines = [_cut(row["tokens"].tolist(), lambda tokens: texts.line(tokens))]
         elif "length" in row:
             lines = _format_masked(row, row.get("word_starts"), texts)
         else:

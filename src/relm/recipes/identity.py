@@ -17,12 +17,12 @@ from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
 from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import FORMATS, Dataset
-from relm.recipes.evaluation.evaluations import EVALUATIONS, HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
+from relm.recipes.evaluation.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.folder_contents import match_files
 from relm.recipes.files.home_folder import expand_home
 from relm.recipes.files.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
-from relm.recipes.objectives import Causal, Objective
+from relm.recipes.objectives import Objective
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
 from relm.recipes.section import Section
@@ -273,16 +273,10 @@ def evaluation_identity(
 
 
 def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
-    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default, and without
-    the options of `causal` if the evaluation reads a stream and the phase has none.
-    """
+    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
     last = list(recipe.pretrain.values())[-1]
-    changes: dict[str, Any] = {}
-    if getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default":
-        changes["as_published"] = None
-    if evaluation in EVALUATIONS and EVALUATIONS[evaluation].reads_stream and last.causal.packing != "stream":
-        changes["causal"] = Causal()
-    return last.model_copy(update=changes) if changes else last
+    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
+    return last.model_copy(update={"as_published": None}) if by_default else last
 
 
 def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:

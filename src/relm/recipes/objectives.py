@@ -15,7 +15,6 @@ from relm.recipes.section import Section
 
 # The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
 TOKEN_STREAM, TABLE = "tokens", "table"
-CROPPED_SHARE_LIMIT = 0.95
 
 
 def _no_keys(objective: "Objective") -> Collection[str]:
@@ -24,20 +23,6 @@ def _no_keys(objective: "Objective") -> Collection[str]:
 
 def _no_language(objective: "Objective") -> bool:
     return False
-
-
-@dataclass(frozen=True)
-class StoredForm:
-    """The form of stored examples, and references to the code that writes and reads them; see `ObjectiveDeclaration`."""
-
-    layout: str
-    pregenerate: str | None
-    read: str
-    stores_length: bool
-
-
-def _no_other_form(objective: "Objective") -> StoredForm | None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -72,8 +57,6 @@ class ObjectiveDeclaration:
     """Section of its own keys, all with defaults; None: it has none."""
     stores_length: bool = False
     """Stored examples have the phase's sequence length; otherwise they are cut to it when they are read."""
-    other_form: Callable[["Objective"], StoredForm | None] = _no_other_form
-    """Function that returns the form of stored examples if an option asks for another one than the declaration's own."""
     drawn_later: Callable[["Objective"], Collection[str]] = _no_keys
     """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
     depends_on_language: Callable[["Objective"], bool] = _no_language
@@ -93,16 +76,11 @@ def register_objective(declaration: ObjectiveDeclaration) -> None:
 
 
 class Causal(Section):
-    """Next-token prediction on windows of one stream of all documents (GPT-2), or on rows of whole documents (nanochat)."""
+    """Next-token prediction on windows of one stream of all documents (GPT-2)."""
 
-    packing: Literal["stream", "best_fit"] = "stream"
-    """Packing of documents into sequences. stream: windows of all documents, one after the other; best_fit: each sequence
-    begins with a document and is filled by the longest ones that fit, out of 1,000; where none fits, the shortest is cropped,
-    and its other tokens are not trained on, as in nanochat."""
-    end_of_text: Literal["after", "between", "never", "before"] = "after"
+    end_of_text: Literal["after", "between", "never"] = "after"
     """Position of the end-of-text token. after: after every document; between: between documents, so not after the last; never:
-    the tokenizer has no such token, and documents are concatenated without one; before: before every document, as
-    packing: best_fit requires."""
+    the tokenizer has no such token, and documents are concatenated without one."""
     stride: int | None = Field(default=None, gt=0)
     """Tokens from the start of one window to that of the next; null: sequence_length, so that each token is predicted once."""
     sampling: Literal["each_once", "with_replacement"] = "each_once"
@@ -110,28 +88,11 @@ class Causal(Section):
     with_replacement: each window is drawn independently from all of them, as nanoGPT draws them with stride: 1."""
     document_attention: bool = False
     """Batches have the document of each token, so that attention can be restricted to the same document."""
-    cropped_share_limit: float = Field(default=CROPPED_SHARE_LIMIT, gt=0, le=1)
-    """Largest share of the training tokens that packing: best_fit may crop; examples with more cropped are refused."""
 
     @model_validator(mode="after")
     def documents_can_be_told_apart(self) -> Self:
         if self.document_attention and self.end_of_text == "never":
             raise ValueError("document_attention needs the end-of-text token between documents; not with end_of_text: never")
-        return self
-
-    @model_validator(mode="after")
-    def best_fit_has_its_options(self) -> Self:
-        if self.packing == "best_fit" and self.stride is not None:
-            raise ValueError("stride: packing: best_fit has no windows that could overlap; leave it out")
-        if self.packing != "best_fit" and self.cropped_share_limit != CROPPED_SHARE_LIMIT:
-            raise ValueError(f"cropped_share_limit: goes with packing: best_fit, found {self.packing}; leave it out")
-        if (self.packing == "best_fit") != (self.end_of_text == "before"):
-            raise ValueError(
-                "packing: best_fit begins each document with the end-of-text token, and needs end_of_text: before; "
-                f"found {self.end_of_text}"
-                if self.packing == "best_fit"
-                else "end_of_text: before goes with packing: best_fit; in a stream the token is after or between documents"
-            )
         return self
 
 
@@ -219,8 +180,6 @@ class Objective(Section):
             raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
         if self.as_published is not None and self.causal.sampling != "each_once":
             raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
-        if self.as_published is not None and self.causal.packing != "stream":
-            raise ValueError(f"causal.packing: {self.as_published.builder} reads a stream; leave it out")
         if (builder := self.original) is not None and builder.objective != self.objective:
             raise ValueError(
                 f"as_published.builder: {builder.name} builds objective {builder.objective}, found {self.objective}"
@@ -248,15 +207,9 @@ class Objective(Section):
         return None if self.as_published is None else BUILDERS[self.as_published.builder]
 
     @property
-    def form(self) -> StoredForm:
-        """Form of pregenerated examples: the declaration's, unless an option asks for another one."""
-        own = self.declaration
-        return own.other_form(self) or StoredForm(own.layout, own.pregenerate, own.read, own.stores_length)
-
-    @property
     def layout(self) -> str:
         """Layout of pregenerated examples: `TOKEN_STREAM` or `TABLE`."""
-        return self.form.layout
+        return self.declaration.layout
 
     @property
     def suffix(self) -> str:
@@ -275,7 +228,7 @@ class Objective(Section):
         options = given.pop(self.objective, {})
         if options := {key: value for key, value in options.items() if key not in drawn_later}:
             given[self.objective] = options
-        return {**given, "sequence_length": self.sequence_length} if self.form.stores_length else given
+        return {**given, "sequence_length": self.sequence_length} if self.declaration.stores_length else given
 
     @property
     def depends_on_language(self) -> bool:
@@ -301,13 +254,6 @@ def _splits_sentences(objective: Objective) -> bool:
     return objective.masked.sentences == "split" and (objective.original is None or objective.original.splits_sentences)
 
 
-def _form_of_causal(objective: Objective) -> StoredForm | None:
-    if objective.causal.packing == "stream":
-        return None
-    code = "relm.examples.document_rows"
-    return StoredForm(TABLE, f"{code}:pregenerate_document_rows", f"{code}:open_document_rows", stores_length=True)
-
-
 OBJECTIVES.register(
     ObjectiveDeclaration(
         name="causal",
@@ -318,7 +264,6 @@ OBJECTIVES.register(
         generate="relm.examples.causal:generate_causal",
         lengths="relm.examples.causal:causal_lengths",
         options=Causal,
-        other_form=_form_of_causal,
         drawn_later=lambda objective: ("sampling", "document_attention"),
     )
 )

@@ -38,7 +38,6 @@ MAY_CHANGE = (
     "pretrain.*.schedule.warmup_steps",
     "pretrain.*.schedule.updates_per_step",
     "pretrain.*.schedule.decay_end",
-    "pretrain.*.causal.cropped_share_limit",  # 1 with packing: best_fit: its short sequences crop more
     "pretrain.*.loss_shares",
     "pretrain.*.as_published.ranks",
     "pretrain.*.as_published.batch",
@@ -82,8 +81,6 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         schedule = phase["schedule"]
         warmup, length = schedule["warmup_steps"], math.ceil(phase["steps"] / schedule["updates_per_step"])
         phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
-        if phase["causal"]["packing"] == "best_fit":
-            phase["causal"]["cropped_share_limit"] = 1.0
         phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
         phase["steps"] = min(phase["steps"], STEPS)
         if phase["loss_shares"] > 1:

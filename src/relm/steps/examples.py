@@ -72,9 +72,6 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
     for (section, key), value in unite_values("--option", a.option or ()).items():
         options[section] = {**options.get(section, {}), key: value}
     objective = validate_options(Objective, options, Path("pregenerate"), {})
-    if a.sequence_length is None and objective.form.stores_length:  # by an option
-        del options["sequence_length"]
-        objective = validate_options(Objective, options, Path("pregenerate"), {})
     return stored_identity(objective, a.language or DEFAULT_LANGUAGE)
 
 
@@ -196,7 +193,7 @@ STEPS: dict[str, Step] = {
                 "--sequence-length",
                 type=positive,
                 metavar="N",
-                help="with it, for masked and best_fit: tokens per sequence",
+                help="with it, for masked: tokens per sequence",
             ),
             argument(
                 "--option",

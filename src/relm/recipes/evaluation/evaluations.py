@@ -48,8 +48,6 @@ class EvaluationDeclaration:
     """Objectives of the last phase for which it is defined."""
     facts: tuple[Fact, ...] = ()
     """Facts of the recipe that change the figures."""
-    reads_stream: bool = False
-    """Its examples are a stream of all tokens of the documents, whatever a causal phase is trained on."""
     options: type[Section] | None = None
     """Section of its options, which is a key of the same name in a recipe or a test file."""
     of_trained_weights_alone: bool = False
@@ -213,7 +211,6 @@ _declare(
         run="relm.evaluation.perplexity:evaluate_held_out",
         inputs=("manifest",),
         facts=("context",),
-        reads_stream=True,
         names_result_by_output=False,
     )
 )
@@ -224,7 +221,6 @@ _declare(
         run="relm.evaluation.random_windows:evaluate_random_windows",
         inputs=("manifest",),
         facts=("context", "batch_size"),
-        reads_stream=True,
         options=RandomWindows,
         seed_of_run=True,
         names_result_by_output=False,
