@@ -112,8 +112,6 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
         ],
         "manifest": [
             "manifest",
-            "--dataset",
-            "recipes/data/texts.yaml",
             "--sidecars",
             f"{names['examples']}.json",
             "--output",

@@ -109,7 +109,7 @@ def import_tokens(job: ExamplesJob, shard: str, split: str) -> RecipeJob:
 def manifest(job: ExamplesJob) -> RecipeJob:
     """Return the job that lists all shards of examples, training first."""
     read = {"sidecars": [sidecar_of(path) for path in job.files()]}
-    words = ["manifest", "--dataset", f"recipes/data/{job.dataset_name}.yaml", *flags({**read, "output": job.manifest})]
+    words = ["manifest", *flags({**read, "output": job.manifest})]
     return RecipeJob(words, {"manifest": job.manifest}, dated=read)
 
 

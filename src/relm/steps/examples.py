@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import (
     stored_identity,
 )
@@ -160,7 +159,6 @@ def import_tensorflow_job(a: Arguments) -> Job:
 
 
 def manifest_job(a: Arguments) -> Job:
-    from relm.examples.croissant import write_croissant
     from relm.examples.manifest import write_manifest
 
     shards: dict[str, list[Path]] = {"train": [], "held_out": []}
@@ -172,15 +170,7 @@ def manifest_job(a: Arguments) -> Job:
         shards[split].append(shard)
     shards = {split: found for split, found in shards.items() if found}
     inputs = [shard for split in shards.values() for shard in split]
-    croissant = a.output.with_name("croissant.json")
-
-    def run() -> str:
-        sentence = write_manifest(shards, a.output)
-        if a.dataset is not None:
-            write_croissant(a.output, load_dataset(a.dataset), a.dataset.stem, croissant)
-        return sentence
-
-    return Job(run, inputs=inputs, outputs=[a.output, *([croissant] if a.dataset is not None else [])])
+    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
 
 
 STEPS: dict[str, Step] = {
@@ -255,7 +245,6 @@ STEPS: dict[str, Step] = {
         "list all shards of examples with their counts and hashes",
         [
             paths("--sidecars", "the sidecars of the shards (.bin.json or .arrow.json), training first"),
-            path("--dataset", "the dataset's file: croissant.json then goes beside the manifest", required=False),
             path("--output", "manifest.json"),
         ],
         manifest_job,
