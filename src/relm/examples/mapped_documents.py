@@ -37,9 +37,10 @@ def map_documents(
     size = sum(path.stat().st_size for path in documents)
     processes = min(usable_cores() if workers is None else workers, 1 + size // reading.CHUNK)
     chunks = read_chunks(documents, parting, numbered)
+    name = documents[0].name if len(documents) == 1 else task
     with (
         contextlib.closing(ordered_map(functools.partial(applied, function), chunks, processes, task)) as results,
-        ProgressBar(total=size, desc=task, unit="B", unit_scale=True, disable=None) as bar,
+        ProgressBar(total=size, desc=name, unit="B", unit_scale=True, disable=None) as bar,
     ):
         for lines, result in results:
             yield lines, result
