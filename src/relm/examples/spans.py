@@ -26,16 +26,6 @@ from relm.recipes.objectives import Objective
 TOGETHER = 64
 
 
-def pregenerate_spans(
-    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
-) -> str:
-    """Window the questions of a SQuAD 1.1 file by `write_span_table`, with the strides of the original.
-
-    Language and workers change nothing: text is not split into sentences, and all of SQuAD takes one process a minute.
-    """
-    return write_span_table(documents, tokenizer, output, objective, WindowLengths(objective.sequence_length))
-
-
 def write_span_table(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths, limit: int | None = None
 ) -> str:
@@ -101,7 +91,7 @@ class SpanExamples:
     """The windows of one split, by index."""
 
     def __init__(self, tables: ExampleTables) -> None:
-        """Set up the reading of tables with the columns of `pregenerate_spans`."""
+        """Set up the reading of tables with the columns of `write_span_table`."""
         self.tables = tables
 
     def __len__(self) -> int:

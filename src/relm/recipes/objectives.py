@@ -304,7 +304,7 @@ OBJECTIVES.register(
         name="spans",
         layout=TABLE,
         labels={"answer": "answer_positions"},
-        pregenerate="relm.examples.spans:pregenerate_spans",
+        pregenerate=None,
         read="relm.examples.spans:open_spans",
         generate="relm.examples.spans:generate_spans",
         lengths="relm.examples.spans:span_lengths",

@@ -35,7 +35,7 @@ IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
 def pregenerate_job(a: Arguments) -> Job:
-    from relm.examples.builders import checks_documents, pregenerate
+    from relm.examples.builders import pregenerate
 
     if len(a.documents) != len(a.output):
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
@@ -58,8 +58,7 @@ def pregenerate_job(a: Arguments) -> Job:
             for documents, output in zip(a.documents, a.output, strict=True)
         )
 
-    checked = a.documents if checks_documents(objective) else ()
-    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output, checked_by_run=checked)
+    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output, checked_by_run=a.documents)
 
 
 def document_of_examples(a: Arguments) -> dict[str, Any]:
@@ -204,9 +203,7 @@ STEPS: dict[str, Step] = {
     "inspect": Step(
         "show a few examples decoded, stored masks visible, and the statistics",
         [
-            argument(
-                "path", type=given_path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"
-            ),
+            argument("path", type=given_path, metavar="PATH", help="manifest.json, or a .bin, .idx or .arrow file"),
             path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
             argument("--examples", type=int, default=3, metavar="N", help="number of examples; default: 3"),
         ],
