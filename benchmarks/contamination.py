@@ -1,4 +1,4 @@
-"""Documents that share 13 words with a test: relm's arrays beside the janitor of lm_eval, in one process each.
+"""Documents that share 13 words with a test: relm's sets beside the janitor of lm_eval, in one process each.
 
     .venv/harness/bin/python benchmarks/contamination.py --text wiki.train.raw --test lambada_test.jsonl
 
@@ -9,18 +9,13 @@ among them. Both see the same strings, and must name the same documents. lm_eval
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import re
 import time
 from pathlib import Path
 
-import numpy as np
-
-from relm.corpus.ngrams import hash_words
-from relm.examples.overlap import seek_items
-
-# Documents that are hashed together, as a chunk of a file is.
-TOGETHER = 1000
+from relm.examples.cut_passages import WordSequences, find_every, find_words, list_sequences
 
 
 def read_texts(text: Path, test: Path, documents: int, planted: int) -> tuple[list[str], list[str]]:
@@ -35,14 +30,12 @@ def plain(text: str) -> str:
     return re.sub("[^A-Za-z0-9]+", " ", text).strip()
 
 
-def find_by_arrays(documents: list[str], passages: list[str]) -> list[int]:
+def find_by_sets(documents: list[str], passages: list[str]) -> list[int]:
     """Return the indices of the documents that share 13 words with a passage."""
-    sought = seek_items([[passage] for passage in passages if len(passage.split()) >= 13]).sought
-    found = []
-    for first in range(0, len(documents), TOGETHER):
-        _, texts = sought.find(hash_words(documents[first : first + TOGETHER]))
-        found.append(first + np.unique(texts))
-    return [int(index) for index in np.concatenate(found)]
+    sequences = (list_sequences(passage) for passage in passages if len(passage.split()) >= 13)
+    sought = WordSequences.of(itertools.chain.from_iterable(sequences))
+    words = (find_words(document).words for document in documents)
+    return [index for index, found in enumerate(words) if sought.may_be_in(found) and find_every(documents[index], sought)]
 
 
 def find_by_janitor(documents: list[str], passages: list[str]) -> list[int]:
@@ -65,9 +58,8 @@ def main() -> None:
     a = reader.parse_args()
     documents, passages = read_texts(a.text, a.test, a.documents, a.planted)
     find_by_janitor(["a"], ["b"])  # imports it
-    hash_words(["a"])
     size, found, seconds = sum(map(len, documents)) / 1e6, {}, {}
-    for name, find in {"relm": find_by_arrays, "lm_eval": find_by_janitor}.items():
+    for name, find in {"relm": find_by_sets, "lm_eval": find_by_janitor}.items():
         started = time.perf_counter()
         found[name] = find(documents, passages)
         seconds[name] = time.perf_counter() - started

@@ -1,7 +1,7 @@
 """Compare the rate of the input with the rate of the steps: `python benchmarks/input.py masked` (or another objective).
 
 A reader makes the inputs of steps from stored examples, as the loop's thread does, with nothing else to do: order, gathering,
-masks and spans, counts of labels, staging. In turns with it, bare steps (forward, backward, clipping, AdamW) are taken of the
+masks, counts of labels, staging. In turns with it, bare steps (forward, backward, clipping, AdamW) are taken of the
 model of `benchmarks/loop.py`, 4 layers of width 256. The ratio of the two rates is what the reader has to spare on this
 machine; the rate alone says how fast a device it could feed.
 """

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from models import CONFIGS, Setting, clocks, our_loss, our_model, print_arithmetic, spread, their_loss, their_model
@@ -53,14 +52,12 @@ CONFIGS |= {
     "causal": Gpt2Config(4, 4, 256, positions=POSITIONS, vocabulary_size=VOCABULARY),
     "masked": BertConfig(4, 4, 256, 1024, positions=POSITIONS, vocabulary_size=VOCABULARY),
     "seq2seq": T5Config(4, 4, 64, 256, 1024, vocabulary_size=VOCABULARY),
-    "span_corruption": T5Config(4, 4, 64, 256, 1024, vocabulary_size=VOCABULARY),
 }
 MODELS: dict[str, dict[str, Any]] = {
     "causal": {"architecture": "gpt2"},
     "masked": {"architecture": "bert"},
     "seq2seq": {"architecture": "t5", "head_size": 64, "intermediate_size": 1024},
 }
-MODELS["span_corruption"] = MODELS["seq2seq"]
 KINDS = {"masked": "wordpiece"}
 TINY = {"layers": 3, "hidden_size": 128, "vocabulary_size": 1024}
 
@@ -101,21 +98,11 @@ def write_examples(folder: Path, recipe: Recipe) -> Path:
             file.write(json.dumps({"id": str(number), "title": f"{number}", "text": f"{text}."}) + "\n")
     phase = recipe.pretrain["main"]
     train_tokenizer(str(recipe.tokenizer.train), [documents], 400, 10**7, tokenizer)
-    if phase.objective == "span_corruption":
-        tokenizer = with_sentinels(tokenizer)
     stored = Objective.model_validate({key: getattr(phase, key) for key in Objective.model_fields})
     shard = folder / f"a.train{phase.suffix}"
     pregenerate(documents, tokenizer, shard, stored, "en", workers=1)
     write_manifest({"train": [shard]}, folder / "manifest.json")
     return folder / "manifest.json"
-
-
-def with_sentinels(path: Path) -> Path:
-    """Return a tokenizer with T5's 100 sentinels behind its other tokens."""
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.add_special_tokens([f"<extra_id_{number}>" for number in reversed(range(100))])
-    tokenizer.save(str(path.with_name("with_sentinels.json")))
-    return path.with_name("with_sentinels.json")
 
 
 def our_run(recipe: Recipe, examples: Path) -> None:

@@ -88,8 +88,8 @@ def find_headings(page: str) -> dict[str, str]:
 def format_anchor(heading: str) -> str:
     """Return the address that GitHub gives a heading within its page.
 
-    >>> format_anchor("T5, mT5: `span_corruption`")
-    't5-mt5-span_corruption'
+    >>> format_anchor("T5, mT5: `head_size`")
+    't5-mt5-head_size'
     """
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 

@@ -56,11 +56,11 @@ OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "precision": "bfloat16",
         },
     ),
-    "seq2seq": (T5, {"sequence_length": 32, "optimizer": {"name": "adafactor", "adafactor": {"beta1": 0.9}}}),
-    "span_corruption": (
+    "seq2seq": (
         T5,
         {
-            "sequence_length": 24,
+            "sequence_length": 32,
+            "optimizer": {"name": "adafactor", "adafactor": {"beta1": 0.9}},
             "precision": "float16",
             "loss_scaling": {"name": "automatic", "scale": 2.0**22, "growth_interval": 3},
         },

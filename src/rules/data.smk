@@ -235,7 +235,6 @@ rule manifest:
         unpack(graph.inputs("manifest")),
     output:
         manifest=graph.path("manifest"),
-        croissant=graph.path("croissant"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     params:

@@ -32,7 +32,6 @@ ALONE = {
     "input-causal": "input.py causal --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-masked": "input.py masked --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-seq2seq": "input.py seq2seq --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
-    "input-span_corruption": "input.py span_corruption --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "overhead-causal": f"loop.py overhead causal {TINY_LOOP}",
     "overhead-masked": f"loop.py overhead masked {TINY_LOOP}",
     "overhead-seq2seq": f"loop.py overhead seq2seq {TINY_LOOP}",

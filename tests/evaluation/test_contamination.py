@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import READERS
 from relm.evaluation.contamination import count_contamination, find_passage
 from relm.evaluation.evaluated_items import Item, read_items
-from relm.examples import overlap
+from relm.examples import documents as documents_module
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluation.protocol_options import MultipleChoice
 from relm.recipes.evaluation.published_tests import ITEM_FORMATS, load_test
@@ -78,7 +78,7 @@ def test_shared_items_are_counted_and_shown_with_their_document(tmp_path: Path) 
 def test_any_count_of_workers_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = lambada(tmp_path, LONG, f"{SEVEN} sing")
     documents = [write_texts(tmp_path / f"{name}.jsonl", ["nothing", LONG] * 500) for name in "ab"]
-    monkeypatch.setattr(overlap, "BYTES_PER_WORKER", 1000)
+    monkeypatch.setattr(documents_module, "CHUNK", 1000)
     written = []
     for workers in (1, 2):
         count_contamination(file, "lambada", documents, tmp_path / "lambada.json", workers=workers)

@@ -13,7 +13,6 @@ from relm.examples.masked import MaskedExamples, pregenerate_masked
 from relm.examples.masking import prediction_capacity
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.span_corruption import SpanCorruptionExamples
 from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Objective
 from small_tokenizers import save_words
@@ -61,14 +60,6 @@ def test_causal_batches_are_laid_out_like_real_ones(tmp_path, options) -> None:
     assert layout(batch_of(generated(wanted))) == layout(real)
 
 
-@pytest.mark.parametrize("options", [{}, {"mean_span_length": 8, "noise_density": 0.4}])
-def test_span_corruption_batches_are_laid_out_like_real_ones(tmp_path, options) -> None:
-    wanted = objective("span_corruption", 64, **options)
-    manifest = write_stream(tmp_path, {"train": {"a": list(range(199)) * 2}}, end_of_text_id=1)
-    real = SpanCorruptionExamples(manifest, "train", wanted, seed=0).batch(ROWS, ROWS)
-    assert layout(batch_of(generated(wanted, 300))) == layout(real)
-
-
 @pytest.mark.parametrize("options", [{}, {"target_length": 9}])
 def test_seq2seq_batches_are_laid_out_like_real_ones(tmp_path, words, documents, options) -> None:
     wanted = objective("seq2seq", **options)
@@ -105,7 +96,7 @@ def test_originals_leave_room_for_all_predictions() -> None:
     assert prediction_capacity(published) == 20
 
 
-@pytest.mark.parametrize("name", ["causal", "masked", "seq2seq", "span_corruption"])
+@pytest.mark.parametrize("name", ["causal", "masked", "seq2seq"])
 def test_an_example_is_the_same_in_every_batch_and_new_in_every_epoch(name) -> None:
     examples = generated(objective(name), vocabulary_size=5000)
     together = examples.batch(np.array([3, 0, 3]), np.array([1, 0, 0]))
@@ -139,7 +130,5 @@ def test_an_example_that_does_not_exist_is_refused() -> None:
 
 
 def test_options_that_fit_no_examples_are_refused_at_once() -> None:
-    with pytest.raises(RelmError, match="no text fits sequence_length 2"):
-        generated(objective("span_corruption", 2))
     with pytest.raises(RelmError, match="the tokenizer has no mask token"):
         GeneratedExamples(objective("masked"), 56, SpecialIds(), 5, 0)

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,11 @@ from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
-from relm.examples.chunks import Chunk, ChunkEncoding, _encoder, encoded_chunk
+from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenization.byte_level import ByteLevel
-from relm.examples.tokenization.encoder import FAST_ENCODERS, Disagreement, TextEncoder
+from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
 
@@ -29,8 +28,7 @@ def pregenerate(documents: Path, tokenizer: Path, output: Path, workers: int | N
 
 
 def with_small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for namespace in (documents_module, module):
-        monkeypatch.setattr(namespace, "CHUNK", size)
+    monkeypatch.setattr(documents_module, "CHUNK", size)
 
 
 def files_of(shard: Path) -> tuple[bytes, ...]:
@@ -185,7 +183,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
 def test_a_tokenizer_that_changes_midway_is_refused(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
-        encoded_chunk(ChunkEncoding(tokenizer, "0" * 64, "uint16", True), 0, Lines(documents, 1, 0, documents.stat().st_size))
+        encoded_chunk(ChunkEncoding(tokenizer, "0" * 64, "uint16"), 0, Lines(documents, 1, 0, documents.stat().st_size))
 
 
 def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
@@ -317,7 +315,7 @@ def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
 def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
     line = write_documents("a.jsonl", prose[:1]).read_bytes()
     monkeypatch.setattr(ByteLevel, "encoded", lambda self, texts: [np.zeros(1, dtype=np.int32)])
-    encoding = ChunkEncoding(tokenizer, load_tokenizer(tokenizer).sha256, "uint16", True)
+    encoding = ChunkEncoding(tokenizer, load_tokenizer(tokenizer).sha256, "uint16")
     found = []
     for mib in range(9):
         with open(tmp_path / "holes.jsonl", "wb") as file:
@@ -328,25 +326,3 @@ def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, wr
         except Disagreement:
             found.append(mib)
     assert found == [0, 4, 8]
-
-
-class Wrong:
-    """A fast encoder whose ids are all wrong."""
-
-    def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.full(len(text), 7, dtype=np.int32) for text in texts]
-
-
-def test_the_library_replaces_a_wrong_fast_encoder_and_the_step_reports_it(
-    tmp_path, tokenizer, prose, write_documents, monkeypatch
-) -> None:
-    documents = write_documents("a.jsonl", prose)
-    pregenerate(documents, tokenizer, tmp_path / "right.bin", 1)
-    monkeypatch.setitem(FAST_ENCODERS, "byte_level_bpe", lambda *_: Wrong())
-    _encoder.cache_clear()
-    with pytest.raises(Disagreement):
-        TextEncoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
-    message = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-    assert "; by the tokenizers library alone, since the tokenizers library and Wrong give different ids for" in message
-    assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")
-    _encoder.cache_clear()

@@ -107,7 +107,6 @@ def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_doc
     documents = write_documents("a.jsonl", prose)
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "one.arrow", objective(), "ro", workers=1)
     monkeypatch.setattr("relm.examples.documents.CHUNK", 5000)
-    monkeypatch.setattr("relm.examples.seq2seq.CHUNK", 5000)
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "two.arrow", objective(), "ro", workers=2)
     assert (tmp_path / "one.arrow").read_bytes() == (tmp_path / "two.arrow").read_bytes()
     facts = [read_sidecar(tmp_path / name) for name in ("one.arrow", "two.arrow")]

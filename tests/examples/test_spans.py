@@ -8,7 +8,7 @@ import pytest
 
 from question_files import SAMPLE, made_file, misplaced_file
 from relm.errors import RelmError
-from relm.examples.builders import open_examples, pregenerate
+from relm.examples.builders import open_examples
 from relm.examples.fine_tuning.answer_windows import WindowLengths, window_questions
 from relm.examples.fine_tuning.squad import parse_squad
 from relm.examples.manifest import write_manifest
@@ -53,5 +53,5 @@ def test_a_file_without_a_usable_answer_is_refused(tokenizer: Path, tmp_path: Pa
     content["data"][0]["paragraphs"] = [paragraph]
     (tmp_path / "made.json").write_text(json.dumps(content))
     with pytest.raises(RelmError, match=r"made.json: no answer is where the file says; give a file of SQuAD 1.1"):
-        pregenerate(tmp_path / "made.json", tokenizer, tmp_path / "train.arrow", OBJECTIVE, "en")
+        write_span_table(tmp_path / "made.json", tokenizer, tmp_path / "train.arrow", OBJECTIVE, LENGTHS)
     assert not (tmp_path / "train.arrow.json").exists()

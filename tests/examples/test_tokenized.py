@@ -93,7 +93,6 @@ def test_any_number_of_workers_gives_the_same_arrays(wordpiece, prose, write_doc
     with tokenized_documents(documents, wordpiece, "split", "en", 1) as found:
         expected = arrays_of(found)
     monkeypatch.setattr(documents_module, "CHUNK", 8192)
-    monkeypatch.setattr(module, "CHUNK", 8192)
     with tokenized_documents(documents, wordpiece, "split", "en", workers) as found:
         assert arrays_of(found) == expected
 
@@ -124,7 +123,6 @@ def test_a_killed_worker_is_an_error_and_the_next_attempt_gives_the_same(
 ) -> None:
     documents = write_documents("a.jsonl", prose)
     monkeypatch.setattr(documents_module, "CHUNK", 4096)
-    monkeypatch.setattr(module, "CHUNK", 4096)
     with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
         expected = arrays_of(found)
     before = sorted(tmp_path.rglob("*"))

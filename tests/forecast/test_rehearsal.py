@@ -54,13 +54,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "pretrain": {"main": {"objective": "masked", "masked": {"packing": "sentence_pairs"}, "optimizer": {"name": "lamb"}}},
     },
     "seq2seq": {"model": T5, "pretrain": {"main": {"objective": "seq2seq", "optimizer": {"name": "adafactor"}}}},
-    "span_corruption": {"model": T5, "pretrain": {"main": {"objective": "span_corruption"}}},
 }
 
 
 def rehearsal(objective: str = "causal", changes: dict[str, Any] | None = None, **options: Any) -> Rehearsal:
     given = merge(RECIPE, CHANGES[objective])
-    if objective in ("seq2seq", "span_corruption"):
+    if objective == "seq2seq":
         given["model"] = T5
     return Rehearsal(Recipe.model_validate(merge(given, changes or {})), "main", TOKENIZER, **options)
 

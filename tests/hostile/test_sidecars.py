@@ -112,8 +112,6 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
         ],
         "manifest": [
             "manifest",
-            "--dataset",
-            "recipes/data/texts.yaml",
             "--sidecars",
             f"{names['examples']}.json",
             "--output",
@@ -185,8 +183,11 @@ def test_a_json_file_larger_than_any_of_relms_is_not_read(tmp_path: Path) -> Non
 
 SHARD: dict[str, Any] = {
     "objective": "causal",
+    "layout": "tokens",
     "dtype": "uint16",
     "tokenizer_sha256": "0" * 64,
+    "special": {"end_of_text": None},
+    "settings": {},
     "vocabulary_size": 300,
     "tokens": 4,
     "documents": 2,
@@ -200,11 +201,11 @@ COUNTS = {
     "wider tokens": ({"dtype": "int32"}, "4 tokens of 4 bytes are not the 8 bytes"),
     "unknown type": ({"dtype": "object"}, "dtype: expected uint16 or int32, found 'object'"),
     "more documents than tokens": ({"documents": 9}, "9 documents with 4 tokens"),
-    "tokens are true": ({"tokens": True}, "tokens: expected a whole number from 0 on, found True"),
-    "tokens are text": ({"tokens": "4"}, "tokens: expected a whole number from 0 on, found '4'"),
-    "negative documents": ({"documents": -2}, "documents: expected a whole number from 0 on, found -2"),
-    "histogram of one number": ({"length_histogram": [[2]]}, r"length_histogram\[0\]: expected a pair of counts"),
-    "settings are a list": ({"settings": []}, "settings: expected an object"),
+    "tokens are true": ({"tokens": True}, "tokens: Input should be a valid integer, found True"),
+    "tokens are text": ({"tokens": "4"}, "tokens: Input should be a valid integer, found '4'"),
+    "negative documents": ({"documents": -2}, "documents: Input should be greater than or equal to 0, found -2"),
+    "histogram of one number": ({"length_histogram": [[2]]}, r"length_histogram\.0: List should have at least 2 items"),
+    "settings are a list": ({"settings": []}, r"settings: Input should be an object, found \[\]"),
 }
 
 
@@ -221,9 +222,13 @@ MANIFESTS = {
     "tokens of a split": (("splits", "train", "tokens"), 400, "splits.train.tokens is 400, but its shards have 4"),
     "documents of a split": (("splits", "train", "documents"), 1, "splits.train.documents is 1, but its shards have 2"),
     "tokens of a shard": (("splits", "train", "shards", 0, "tokens"), 400, "400 tokens of 2 bytes are not the 8 bytes"),
-    "no splits": (("splits",), {}, "splits: there is none"),
-    "negative size": (("splits", "train", "shards", 0, "size"), -8, "size: expected a whole number from 0 on, found -8"),
-    "size is true": (("splits", "train", "shards", 0, "size"), True, "size: expected a whole number from 0 on, found True"),
+    "no splits": (("splits",), {}, "splits: Dictionary should have at least 1 item"),
+    "negative size": (
+        ("splits", "train", "shards", 0, "size"),
+        -8,
+        "size: Input should be greater than or equal to 0, found -8",
+    ),
+    "size is true": (("splits", "train", "shards", 0, "size"), True, "size: Input should be a valid integer, found True"),
 }
 
 

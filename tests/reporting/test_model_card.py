@@ -97,7 +97,7 @@ MODELS: dict[str, tuple[dict[str, Any], str, str, dict[str, Any]]] = {
     ),
     "t5": (
         ENCODER | {"head_size": 32},
-        "span_corruption",
+        "seq2seq",
         "T5ForConditionalGeneration",
         {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0},
     ),

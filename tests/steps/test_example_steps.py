@@ -26,7 +26,6 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
     ("flags", "phase"),
     [
         ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
-        (["--objective", "span_corruption"], {"objective": "span_corruption", "sequence_length": 8}),
         (
             ["--objective", "masked", "--sequence-length", "128", "--option", "masked.packing=sentence_pairs"],
             {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},

@@ -43,7 +43,7 @@ def counted_cases(dropout: float = 0.1) -> dict[str, tuple[Configuration, Phase]
     return cases(dropout) | {
         "roberta": (roberta, phase("masked", masked={"selection": "bernoulli"})),
         "bert, few biases": (bare, phase("masked")),
-        "mt5": (mt5, phase("span_corruption")),
+        "mt5": (mt5, phase("seq2seq")),
     }
 
 

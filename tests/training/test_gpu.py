@@ -27,7 +27,6 @@ WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
     "causal": {"dropout": 0.0},
     "masked": {"hidden_dropout": 0.0, "attention_dropout": 0.0},
     "seq2seq": {"dropout": 0.0},
-    "span_corruption": {"dropout": 0.0},
 }
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"name": "adamw"},
@@ -39,10 +38,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 # Objective -> two kill points of its run, as for a CPU.
 KILLS = {
-    "causal": ("data:8", "checkpoint-renamed:1"),
+    "causal": ("data:8", "checkpoint-renamed:1", "model-written:1"),
     "masked": ("gradient:4", "checkpoint-tensor:60"),
-    "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1"),
-    "span_corruption": ("checkpoint-written:2", "model-written:1"),
+    "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1", "checkpoint-written:3"),
 }
 SHORT: dict[str, Any] = {"pretrain": {"main": {"steps": 12}}, "run": {"log_interval": 1}}
 ON_GPU: dict[str, Any] = {"run": {"device": "cuda"}}
@@ -58,9 +56,7 @@ def losses(run: TinyRun) -> list[float]:
 
 def float32(objective: str) -> dict[str, Any]:
     """Return the changes of a run without dropout, in float32."""
-    scaling = (
-        {"loss_scaling": {"name": "static", "scale": 1.0, "growth_interval": 2000}} if objective == "span_corruption" else {}
-    )
+    scaling = {"loss_scaling": {"name": "static", "scale": 1.0, "growth_interval": 2000}} if objective == "seq2seq" else {}
     return {"model": WITHOUT_DROPOUT[objective], "pretrain": {"main": {"precision": "float32", **scaling}}}
 
 

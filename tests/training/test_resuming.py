@@ -33,10 +33,9 @@ def wait_for_lines(run, count: int) -> None:
 
 # Objective -> the two kill points of its run; every kill point occurs once.
 KILLS = {
-    "causal": ("data:8", "checkpoint-renamed:1"),
+    "causal": ("data:8", "checkpoint-renamed:1", "model-written:1"),
     "masked": ("gradient:4", "checkpoint-tensor:60"),
-    "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1"),
-    "span_corruption": ("checkpoint-written:2", "model-written:1"),
+    "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1", "checkpoint-written:3"),
 }
 
 

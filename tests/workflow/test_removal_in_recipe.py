@@ -69,25 +69,16 @@ def test_a_key_that_removes_nothing_or_names_no_test_is_refused(project: Command
     recipe = project.folder / "recipes" / "unique.yaml"
     for remove, words in [
         ("{}", "data.remove: removes nothing; set duplicates: true, name tests, or leave it out"),
-        ("{duplicates: true, cut_passages: true}", "data.remove.cut_passages: no tests are named whose passages are cut out"),
         ("{tests: [pasages]}", "data.remove.tests: there is no evaluation 'pasages'"),
     ]:
         recipe.write_text(RECIPE.replace("{duplicates: true, tests: [passages]}", remove))
         assert words in Project().faults()[0]
 
 
-def test_passages_that_are_cut_give_other_documents_by_an_option_of_the_command(
-    project: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_has_the_tests_with_their_keys(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
-    whole = Project().plan("unique").kept_job
-    cut = "{duplicates: true, tests: [passages], cut_passages: true}"
-    (project.folder / "recipes" / "unique.yaml").write_text(RECIPE.replace("{duplicates: true, tests: [passages]}", cut))
     job = Project().plan("unique").kept_job
-    assert job.key != whole.key
     assert isinstance(job, KeptDocumentsJob)
-    assert isinstance(whole, KeptDocumentsJob)
     words = list_removed(job).command()
-    assert words[1:3] == ["--duplicates", "--cut-passages"]
-    assert words[words.index("--text-key") + 1 :][:2] == ["passages", "text"]
-    assert "--cut-passages" not in list_removed(whole).command()
+    assert words[1:5] == ["--duplicates", "--test", "passages", "lambada"]
+    assert words[6] == "text"

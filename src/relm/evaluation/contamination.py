@@ -2,21 +2,18 @@
 
 import itertools
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from relm.artifact import write_json
 from relm.corpus.documents import parse_document
-from relm.corpus.ngrams import Integers, hash_ngrams, hash_words, split_words
 from relm.errors import RelmError
-from relm.evaluation.evaluated_items import Item, read_items
-from relm.examples.documents import checked_documents
-from relm.examples.overlap import LONGEST, SHORTEST, DocumentLine, ItemNGrams, Overlap, Sought, count_overlap, seek_items
+from relm.evaluation.evaluated_items import Item, read_sought
+from relm.examples.cut_passages import LONGEST, SHORTEST, WordSequences, find_every, list_sequences
+from relm.examples.documents import Lines, checked_documents
+from relm.examples.overlap import DocumentComparison, compare
 
 # Shared items that are shown, and characters of a document around the words that are shared.
 SAMPLES, AROUND = 10, 100
@@ -26,6 +23,8 @@ DESCRIPTION = (
     f"(the length of GPT-3's paper, the words of GPT-2's). A text of {SHORTEST} to {LONGEST - 1} words is sought as a whole, "
     "and a shorter one not at all."
 )
+Place = tuple[Lines, int]
+"""Some lines of documents, and the position of a document in them."""
 
 
 def count_contamination(
@@ -52,18 +51,31 @@ def count_contamination(
         RelmError: a file has another sha256 or another form, nothing in it is long enough, or there are no documents.
     """
     started = perf_counter()
-    items, sha256 = read_items(file, file_sha256, form, text_key)
-    sought = seek_items([item.texts for item in items])
-    if not len(sought.sought):
-        raise RelmError(
-            f"{file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is --format "
-            "that of the file?"
-        )
+    items, sha256 = read_sought(file, file_sha256, form, text_key)
     sources = {path.name: checked_documents(path)[0] for path in documents}
-    overlap = count_overlap(sought.sought, documents, workers)
-    if not overlap.total:
+    sought = WordSequences.of(sequence for _, sequences in items for sequence in sequences)
+    firsts: dict[str, Place] = {}  # the first document that has a sequence
+    total = sharing = words = 0
+    for lines, compared in compare(documents, DocumentComparison(sought, find_every), workers):
+        total, sharing, words = total + compared.documents, sharing + len(compared.found), words + compared.words
+        for position, found in compared.found.items():
+            for sequence in found:
+                firsts.setdefault(sequence, (lines, position))
+    if not total:
         raise RelmError(f"{', '.join(map(str, documents))}: no documents; give those that the model was trained on")
-    found = count_figures(sought, overlap, len(items))
+    shared = [(item, sequences) for item, sequences in items if not firsts.keys().isdisjoint(sequences)]
+    figures = {
+        "items": len(items),
+        "shared_items": len(shared),
+        "share": len(shared) / len(items),
+        "short_items": sum(_is_short(sequences) for _, sequences in items),
+        "shared_short_items": sum(_is_short(sequences) for _, sequences in shared),
+        "too_short": sum(not sequences for _, sequences in items),
+        "documents": total,
+        "sharing_documents": sharing,
+        "words": words,
+    }
+    count = min(SAMPLES, len(shared))
     content = {
         "test": output.stem,
         "protocol": {
@@ -76,83 +88,38 @@ def count_contamination(
             "words_of_short_texts": SHORTEST,
             "documents": sources,
         },
-        "figures": found,
-        "samples": list_samples(items, sought, overlap),
+        "figures": figures,
+        "samples": [_sample(shared[number * len(shared) // count][0], firsts) for number in range(count)],
     }
     write_json(output, content)
     rate = sum(path.stat().st_size for path in documents) / 1e6 / (perf_counter() - started)
     return (
-        f"{found['shared_items']:,} of {found['items']:,} items ({found['share']:.2%}) share {LONGEST} words with "
-        f"{found['sharing_documents']:,} of {found['documents']:,} documents; {found['too_short']:,} items are too short to be "
-        f"sought; {rate:,.0f} MB/s"
+        f"{len(shared):,} of {len(items):,} items ({figures['share']:.2%}) share {LONGEST} words with {sharing:,} of {total:,} "
+        f"documents; {figures['too_short']:,} items are too short to be sought; {rate:,.0f} MB/s"
     )
 
 
-def count_figures(sought: ItemNGrams, overlap: Overlap, items: int) -> dict[str, float | int]:
-    """Return the counts of items and documents."""
-    shared = _find_shared(sought, overlap)
-    return {
-        "items": items,
-        "shared_items": len(shared),
-        "share": len(shared) / items,
-        "short_items": int(sought.whole.sum()),
-        "shared_short_items": int(sought.whole[shared].sum()),
-        "too_short": items - len(np.unique(sought.items)),
-        "documents": overlap.total,
-        "sharing_documents": overlap.sharing,
-        "words": overlap.words,
-    }
+def _is_short(sequences: Sequence[str]) -> bool:
+    """Return whether a text of the item is sought as a whole."""
+    return any(sequence.count(" ") < LONGEST - 1 for sequence in sequences)
 
 
-def _find_shared(sought: ItemNGrams, overlap: Overlap) -> Integers:
-    """Return the index of each item of which a document has a sequence, ascending."""
-    shared: Integers = np.unique(sought.items[overlap.documents[sought.numbers] > 0])
-    return shared
-
-
-# --- samples -----------------------------------------------------------------------------------------------------------------
-
-
-def list_samples(items: Sequence[Item], sought: ItemNGrams, overlap: Overlap) -> list[dict[str, Any]]:
-    """Return some of the shared items, evenly spread, each with the first document that shares words with it."""
-    shared = _find_shared(sought, overlap)
-    count = min(SAMPLES, len(shared))
-    chosen = [int(shared[number * len(shared) // count]) for number in range(count)]
-    return [_sample(items[item], sought.numbers[sought.items == item], sought.sought, overlap) for item in chosen]
-
-
-def _sample(item: Item, numbers: Integers, sought: Sought, overlap: Overlap) -> dict[str, Any]:
-    shared = [number for number in numbers.tolist() if overlap.documents[number]]
-    lines = {sought.sequence(number): overlap.find_first(number) for number in shared}
-    text, words, line = _find_run(item, lines)
-    with open(line.path, "rb") as file:
-        file.seek(line.offset)
-        document = parse_document(file.readline(), f"{line.path}, line {line.line}")
+def _sample(item: Item, firsts: Mapping[str, Place]) -> dict[str, Any]:
+    """Return a shared item with the first document that shares words with it, and the first of these words in a row."""
+    text = next(text for text in item.texts if not firsts.keys().isdisjoint(list_sequences(text)))
+    runs = itertools.groupby(list_sequences(text), firsts.get)
+    (lines, position), (first, *following) = next((place, run) for place, run in runs if place is not None)
+    words = [*first.split(" "), *(sequence.rpartition(" ")[2] for sequence in following)][:MOST_WORDS]
+    line = lines.first + position
+    document = parse_document(lines.lines[position], f"{lines.path}, line {line}")
     return {
         "item": item.where,
         "text": text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…",
         "words": " ".join(words),
-        "document": f"{line.path.name}, line {line.line}",
+        "document": f"{lines.path.name}, line {line}",
         "title": document.title,
         "passage": find_passage(words, document.text),
     }
-
-
-def _find_run(item: Item, lines: Mapping[tuple[int, int], DocumentLine]) -> tuple[str, list[str], DocumentLine]:
-    """Return the text of an item that shares words with a document, the first of these words in a row, and the document.
-
-    Args:
-        lines: count of words and hash of each of the item's sequences that is in a document -> the first such document.
-    """
-    for text in item.texts:
-        words = split_words(text)
-        n = min(len(words), LONGEST)
-        found = [lines.get((n, hash_)) for hash_ in hash_ngrams(hash_words([text]), n).hashes.tolist()] if n else []
-        for start, line in enumerate(found):
-            if line is not None:
-                following = next(len(list(run)) for _, run in itertools.groupby(found[start:])) - 1
-                return text, words[start : start + min(n + following, MOST_WORDS)], line
-    raise AssertionError("no text of the item has a sequence of it")
 
 
 def find_passage(words: Sequence[str], document: str) -> str:
@@ -161,9 +128,8 @@ def find_passage(words: Sequence[str], document: str) -> str:
     >>> find_passage(["well", "known"], "He is Well-known.")
     'He is Well-known.'
     """
-    text = unicodedata.normalize("NFC", document)
-    found = re.search(r"[\W_]+".join(map(re.escape, words)), text, re.IGNORECASE)
+    found = re.search(r"\W+".join(map(re.escape, words)), document, re.IGNORECASE)
     if found is None:  # of a letter whose small form has several characters
         return " ".join(words)
     start, end = max(0, found.start() - AROUND), found.end() + AROUND
-    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+    return f"{'…' if start else ''}{document[start:end]}{'…' if end < len(document) else ''}"

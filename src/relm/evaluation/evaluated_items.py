@@ -9,6 +9,7 @@ from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import READERS, Question, read_questions
 from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_text
 from relm.evaluation.passages import read_passages
+from relm.examples.cut_passages import SHORTEST, list_sequences
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,24 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
         return _read_glue(rows, file), found
     content, found = read_text(file, sha256)
     return (_read_lines if form == "text" else _read_squad)(content.removeprefix(BYTE_ORDER_MARK), file), found
+
+
+def read_sought(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[tuple[Item, list[str]]], str]:
+    """Return each item of a test's file with the sequences of words that are sought of it, and the sha256 of the file.
+
+    Arguments are those of `read_items`.
+
+    Raises:
+        RelmError: no text of an item is long enough.
+    """
+    items, found = read_items(file, sha256, form, text_key)
+    sought = [(item, [sequence for text in item.texts for sequence in list_sequences(text)]) for item in items]
+    if not any(sequences for _, sequences in sought):
+        raise RelmError(
+            f"{file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is {form} "
+            "the format of the file?"
+        )
+    return sought, found
 
 
 def _question_item(question: Question, file: Path) -> Item:

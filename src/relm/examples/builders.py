@@ -10,12 +10,6 @@ from relm.recipes.declaration import load
 from relm.recipes.objectives import Objective
 
 Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
-# Functions that compare the documents with their sidecar, so that the command need not hash them first.
-CHECKING = {
-    "relm.examples.pregenerate:pregenerate_stream",
-    "relm.examples.masked:pregenerate_masked",
-    "relm.examples.seq2seq:pregenerate_seq2seq",
-}
 
 
 def pregenerate(
@@ -45,29 +39,20 @@ def pregenerate(
         return f"{sentence}; by the tokenizers library alone, since {disagreement}"
 
 
-def checks_documents(objective: Objective) -> bool:
-    """Return whether the function that makes these examples compares the documents with their sidecar itself."""
-    return _pregenerate_name(objective) in CHECKING
-
-
 def _pregenerate(objective: Objective) -> Pregenerate:
-    name = _pregenerate_name(objective)
+    original = objective.original
+    name = (original and original.pregenerate) or objective.declaration.pregenerate
     if name is None:
         raise RelmError(f"objective {objective.objective}: no documents make its examples; the evaluation of a task does")
     function: Pregenerate = load(name)
     return function
 
 
-def _pregenerate_name(objective: Objective) -> str | None:
-    original = objective.original
-    return (original and original.pregenerate) or objective.declaration.pregenerate
-
-
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
     """Return the examples of one split, which can be read in any order.
 
     Args:
-        seed: seed of draws at reading time: dynamic masks, masked spans.
+        seed: seed of dynamic masks, which are drawn at reading time.
         check_content: compare each shard's sha256 with the manifest, not its size alone.
 
     Raises:

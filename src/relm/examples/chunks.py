@@ -22,8 +22,6 @@ class ChunkEncoding(NamedTuple):
     tokenizer_sha256: str
     dtype: str
     """Type of stored tokens: uint16 or int32."""
-    fast: bool
-    """True: faster encoders than the `tokenizers` library are allowed."""
 
 
 class Chunk(NamedTuple):
@@ -34,12 +32,6 @@ class Chunk(NamedTuple):
     """Tokens of each document."""
     words: int
     bytes: int
-    read: int
-    """Bytes of their lines."""
-    begins: bool = True
-    """True: the first document begins here; False: it continues."""
-    ends: bool = True
-    """True: the last document ends here."""
 
 
 def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
@@ -56,9 +48,9 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
         tokens = tokens.astype(dtype)
-    return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
+    return Chunk(tokens, sizes, words, text_bytes)
 
 
 @functools.lru_cache(maxsize=1)
 def _encoder(encoding: ChunkEncoding) -> TextEncoder:
-    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
+    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 from relm.errors import RelmError
@@ -17,31 +18,17 @@ def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]
     block fails, a change of the file is the error that is raised, since a fault of its content may only follow from it.
     """
     require_documents(documents)
-    check = _Check(documents)
-    check.start()
+    check: Future[tuple[str, bool]] = Future()
+
+    def run() -> None:
+        try:
+            check.set_result(checked_documents(documents))
+        except Exception as error:  # raised where the result is used
+            check.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()  # Ctrl-C does not wait for it
     try:
         yield check.result
     except RelmError:
         check.result()
         raise
-
-
-class _Check(threading.Thread):
-    def __init__(self, documents: Path) -> None:
-        super().__init__(daemon=True)  # Ctrl-C does not wait for it
-        self.documents = documents
-        self.found: tuple[str, bool] | None = None
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self.found = checked_documents(self.documents)
-        except Exception as error:  # raised where the result is used
-            self.error = error
-
-    def result(self) -> tuple[str, bool]:
-        self.join()
-        if self.error is not None:
-            raise self.error
-        assert self.found is not None
-        return self.found

@@ -35,8 +35,7 @@ class Examples(Protocol):
     - masked: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L); ``masked_positions``, ``masked_labels``
       (examples, P), ascending, unused entries at the end with position 0 and label `IGNORED`; with sentence pairs
       ``next_sentence_labels`` (examples,), 0 where the second segment follows the first, 1 where it is random.
-    - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T),
-      padded with `IGNORED`.
+    - seq2seq: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T), padded with `IGNORED`.
     - spans, two_classes, three_classes, score: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L);
       ``answer_positions`` (examples, 2), ``class_labels`` (examples,) or ``scores`` (examples,).
     """

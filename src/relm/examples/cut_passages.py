@@ -12,12 +12,13 @@ sought at its beginning alone; a piece of 200 characters or fewer is dropped onl
 from the front to the end, behind each sequence found, so that only the first 13 words of a longer common phrase count as one.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from relm.examples.overlap import LONGEST, SHORTEST
-
+# GPT-3's paper (https://arxiv.org/abs/2005.14165, appendix C) compares 13 words too, and 8 at least where texts are short.
+LONGEST, SHORTEST = 13, 8
 # Characters that are cut on each side of a passage, and those that a piece has at most if it is dropped.
 EACH_SIDE = SHORT = 200
 MOST_PIECES = 10
@@ -39,6 +40,11 @@ class WordSequences(NamedTuple):
     beginnings: frozenset[str]
     """The first 8 words of each, without which no longer ones are compared."""
 
+    def may_be_in(self, words: Sequence[str]) -> bool:
+        """Return False if no sequence is among the words; fast, so that most documents are passed over."""
+        shifted = (itertools.islice(words, first, None) for first in range(SHORTEST))
+        return not self.beginnings.isdisjoint(map(" ".join, zip(*shifted, strict=False)))
+
     @classmethod
     def of(cls, sequences: Iterable[str]) -> "WordSequences":
         """Return some sequences of 8 words or more."""
@@ -51,7 +57,7 @@ def _begin(words: Sequence[str], first: int = 0) -> str:
     return " ".join(words[first : first + SHORTEST])
 
 
-class _Words(NamedTuple):
+class Words(NamedTuple):
     """The words of a text in lower case, and the position of each."""
 
     words: list[str]
@@ -65,9 +71,10 @@ class _Match(NamedTuple):
     sequence: str
 
 
-def _find_words(text: str) -> _Words:
+def find_words(text: str) -> Words:
+    """Return the words of a text."""
     found = [(match[0], match.start()) for match in _WORD.finditer(text.lower())]
-    return _Words([word for word, _ in found], [position for _, position in found])
+    return Words([word for word, _ in found], [position for _, position in found])
 
 
 def list_sequences(text: str) -> list[str]:
@@ -76,7 +83,7 @@ def list_sequences(text: str) -> list[str]:
     >>> list_sequences("One, two: three four five six seven EIGHT!")
     ['one two three four five six seven eight']
     """
-    words = _find_words(text).words
+    words = find_words(text).words
     if len(words) < LONGEST:
         return [" ".join(words)] if len(words) >= SHORTEST else []
     return [" ".join(words[first : first + LONGEST]) for first in range(len(words) - LONGEST + 1)]
@@ -84,7 +91,7 @@ def list_sequences(text: str) -> list[str]:
 
 def _find_first(text: str, sought: WordSequences) -> _Match | None:
     """Return the sought sequence that the original finds first."""
-    words, positions = _find_words(text)
+    words, positions = find_words(text)
     last = len(words) - LONGEST
     for first in range(last + 1):
         if _begin(words, first) in sought.beginnings:
@@ -111,6 +118,18 @@ def find_sequences(text: str, sought: WordSequences) -> list[str]:
     return list(found)
 
 
+def find_every(text: str, sought: WordSequences) -> list[str]:
+    """Return all sought sequences that a document has, each once, also those that overlap.
+
+    >>> find_every("A b c d e f g h i", WordSequences.of(["a b c d e f g h", "b c d e f g h i"]))
+    ['a b c d e f g h', 'b c d e f g h i']
+    """
+    words = find_words(text).words
+    firsts = [first for first in range(len(words) - SHORTEST + 1) if _begin(words, first) in sought.beginnings]
+    found = (" ".join(words[first : first + length]) for first in firsts for length in sought.lengths)
+    return list(dict.fromkeys(sequence for sequence in found if sequence in sought.known))
+
+
 class Cut(NamedTuple):
     """A document without the passages that were found in it."""
 
@@ -126,7 +145,7 @@ def cut_passages(text: str, sought: WordSequences) -> Cut | None:
     >>> passage = "seven eight nine ten eleven twelve thirteen fourteen"
     >>> text = "a " * 150 + f". It is {passage}" + " b" * 150 + ". Then" + " c" * 150
     >>> cut_passages(text, WordSequences.of([passage])).pieces
-    [(662, 967)]
+    [(661, 966)]
     """
     pieces: list[Piece] = []
     start, first = 0, None

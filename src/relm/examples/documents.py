@@ -4,10 +4,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from relm.corpus.documents import parse_document
 from relm.corpus.plain_lines import read_plain_texts
 from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
+
+Result = TypeVar("Result")
 
 # Bytes of documents in one task of a worker: some 20 ms of work.
 CHUNK = 2**20
@@ -179,11 +181,16 @@ def _count_newlines(block: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\n")))
 
 
-def read_chunks(documents: Iterable[Path]) -> Iterator[Lines]:
-    """Yield the whole lines of several files of documents, one file after the other, in chunks of about `CHUNK` bytes."""
+def read_chunks(documents: Iterable[Path], parting: re.Pattern[bytes] | None = None, numbered: bool = True) -> Iterator[Lines]:
+    """Yield the lines of several files of documents, one file after the other, as `chunks_of` does."""
     for path in documents:
         with open(path, "rb") as file:
-            yield from chunks_of(file)
+            yield from chunks_of(file, parting, numbered)
+
+
+def applied(function: Callable[[Lines], Result], lines: Lines) -> tuple[Lines, Result]:
+    """Return the lines with what a function makes of them; a worker calls it."""
+    return lines, function(lines)
 
 
 def _line_size(file: IO[bytes], start: int) -> int:

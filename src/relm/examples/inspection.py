@@ -1,6 +1,5 @@
 """Format the content of a file of examples for a terminal: a few decoded examples with visible masks, and statistics."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,30 +7,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.examples.duplicates import DUPLICATE
-from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
-from relm.examples.formats.json_lines import KEYS, read_lines
 from relm.examples.formats.megatron import IndexedFile, open_indexed
-from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
-from relm.examples.formats.tfrecord import decode_example, read_records
 from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
-from relm.examples.kept_documents import read_removals
 from relm.examples.manifest import AGAIN_SHARD, length_histogram, read_manifest, require_shard, summed
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.formatting import escape_controls
-from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE
 
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
-# Bytes of a first line that is looked at, to tell the kind of a file.
-LONGEST_LINE = 1 << 24
 ROWS_AT_ONCE = 2**16
 
 
@@ -47,7 +36,7 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, a shard (.bin, .arrow), a list of removed documents, or another program's .tfrecord or JSON lines.
+    """Describe a manifest, a table (.arrow), or a stream of tokens, also one that Megatron-LM wrote (.bin, .idx).
 
     Args:
         tokenizer: `tokenizer.json`; None: show token ids.
@@ -59,8 +48,6 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
     Raises:
         RelmError: the file is absent, damaged or of an unknown kind, or was made with another tokenizer.
     """
-    if path.suffix in SUFFIXES:
-        refuse_pickle(path)
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
@@ -68,45 +55,13 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
 
 
 def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
-    if path.suffix in (".json", ".jsonl"):
-        if _is_list_of_removed(path):
-            return _removed
-        return _tpu_pretrain if _is_tpu_pretrain(path) else _manifest
-    by_suffix = {".bin": _stream, ".idx": _stream, ".arrow": _table, ".table": _table, ".tfrecord": _tfrecord}
+    by_suffix = {".json": _manifest, ".bin": _stream, ".idx": _stream, ".arrow": _table}
     if path.suffix not in by_suffix:
-        known = ", ".join([*by_suffix, "manifest.json", ".jsonl"])
-        raise RelmError(f"{path}: expected one of {known}; found a file that ends in {path.suffix or 'nothing'}")
+        raise RelmError(
+            f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}; `relm "
+            "import` reads files of other programs"
+        )
     return by_suffix[path.suffix]
-
-
-def _is_tpu_pretrain(path: Path) -> bool:
-    with open(path, "rb") as file:
-        line = file.readline(LONGEST_LINE)
-    try:
-        first = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and KEYS[0] in first
-
-
-def _is_list_of_removed(path: Path) -> bool:
-    return path.suffix == ".jsonl" and sidecar_of(path).exists() and {"removed", "sources"} <= set(read_sidecar(path))
-
-
-def _removed(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    """Describe a list of `relm list-removed`, with examples of each reason."""
-    counts = checked_sidecar(path)["removed"]
-    wanted = {reason: set(_spread(count, examples)) for reason, count in counts.items()}
-    contents, seen = Contents(path, "list of removed documents"), dict.fromkeys(counts, 0)
-    for entry in read_removals(path):
-        reason = entry["reason"]
-        if seen[reason] in wanted[reason]:
-            relation = "equal to" if reason == DUPLICATE else "shares words with"
-            lines = [f"{relation} {escape_controls(entry['of'])}", escape_controls(entry["text"])]
-            contents.examples.append((f"{reason}: {entry['file']}, line {entry['line']}", lines))
-        seen[reason] += 1
-    contents.statistics.append(SplitStatistics("removed", counts))
-    return contents
 
 
 def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
@@ -180,71 +135,12 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
     return Contents(path, kind, notes, [SplitStatistics("all", counts, length_histogram(lengths))], shown)
 
 
-def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    wanted = set(_spread(sum(1 for _ in ProgressBar(read_records(path), "counting", unit="records", disable=None)), examples))
-    histogram: list[list[int]] = []
-    shown: list[tuple[str, list[str]]] = []
-    records = tokens = 0
-    features: dict[str, Any] = {}
-    for number, record in enumerate(ProgressBar(read_records(path), "reading", unit="records", disable=None)):
-        location = f"{path}, record {number:,}"
-        features = decode_example(record, location)
-        length = _record_length(features)
-        records, tokens = records + 1, tokens + length
-        histogram = summed([histogram, length_histogram(np.array([length]))])
-        if number in wanted:
-            shown.append((f"record {number:,}", _format_record(features, location, TokenTexts(loaded))))
-    notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
-    counts = {"records": records, "tokens": tokens or None}
-    return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
-
-
-def _record_length(features: Mapping[str, Any]) -> int:
-    if "input_mask" in features:
-        return int(np.sum(features["input_mask"]))
-    if "seq_padding_index" in features and "mask_padding_index" in features:
-        reserved = len(features.get("masked_labels", ()))
-        return int(features["mask_padding_index"][0] + features["seq_padding_index"][0] - reserved)
-    return len(features.get("input_ids", ()))
-
-
-def _format_record(features: dict[str, Any], location: str, texts: TokenTexts) -> list[str]:
-    if "masked_lm_positions" in features:
-        read = parse_remasked_records if "input_position" in features else parse_plain_records
-        columns = {name: values[0] for name, values in read([features], [location]).items()}
-        return _format_masked(columns, None, texts)
-    if isinstance(features.get("input_ids"), np.ndarray):
-        return [_cut(features["input_ids"].tolist(), lambda tokens: texts.line(tokens))]
-    return [f"{name}: {str(values)[:60]}" for name, values in sorted(features.items())]
-
-
-def _tpu_pretrain(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    sizes = [len(example["tokens"]) for _, example in ProgressBar(read_lines(path), "counting", unit="lines", disable=None)]
-    wanted, masked = set(_spread(len(sizes), examples)), 0
-    contents = Contents(path, "JSON lines of tpu_pretrain")
-    for number, (_, example) in enumerate(read_lines(path)):
-        labels = dict(zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True))
-        masked += len(labels)
-        if number in wanted:
-            words = [
-                f"[{token.strip('[]')}→{labels[position]}]" if position in labels else token
-                for position, token in enumerate(example["tokens"])
-            ]
-            heading = f"line {number + 1:,}{', is_random_next' if example['is_random_next'] else ''}"
-            contents.examples.append((heading, [_cut(words, lambda tokens: " ".join(tokens))]))
-    counts = {"examples": len(sizes), "tokens": sum(sizes), "masked tokens": masked}
-    contents.statistics.append(SplitStatistics("all", counts, length_histogram(np.array(sizes, dtype=np.int64))))
-    return contents
-
-
 def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
     texts, shown = TokenTexts(loaded), []
     for number in _spread(len(table), examples):
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
             lines = [f"{name}: {_cut(row[name].tolist(), lambda tokens: texts.line(tokens))}" for name in ("source", "target")]
-        elif "tokens" in row:
-            lines = [_cut(row["tokens"].tolist(), lambda tokens: texts.line(tokens))]
         elif "length" in row:
             lines = _format_masked(row, row.get("word_starts"), texts)
         else:

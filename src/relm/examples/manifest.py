@@ -1,35 +1,53 @@
 """The manifest: the content of all shards of examples, with their hashes. A recipe's training depends on this one file."""
 
+import json
 import os
-import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, TypeAdapter, ValidationError
 
 from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.formatting import escape_controls
-from relm.json_shapes import COUNT, LINE, Kind, Nullable, is_count, require_shape
 from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
 AGAIN = "make the manifest again"
 AGAIN_SHARD = "delete it with its sidecar and give the same command again"
-# Facts that all shards share. Sidecars of older versions lack those with a default.
-AGREED: dict[str, Any] = {
-    "objective": MISSING,
-    "dtype": MISSING,
-    "tokenizer_sha256": MISSING,
-    "vocabulary_size": MISSING,
-    "layout": TOKEN_STREAM,
-    "special": {},
-    "end_of_text_id": None,
-    "settings": {},
-}
+Facts = TypeVar("Facts")
+Count = Annotated[int, Field(ge=0)]
+Histogram = list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
+# Facts that all shards share.
+AGREED = ("objective", "dtype", "tokenizer_sha256", "vocabulary_size", "layout", "special", "end_of_text_id", "settings")
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """The sidecar of a shard."""
+
+    sha256: str
+    size: Count
+    objective: str
+    dtype: str
+    tokens: Count
+    documents: Count
+    words: Count
+    bytes: Count
+    tokenizer_sha256: str
+    vocabulary_size: Count
+    layout: str = TOKEN_STREAM
+    special: dict[str, Count | None] = field(default_factory=dict)
+    end_of_text_id: Count | None = None
+    """In sidecars without `special`."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    examples: Count | None = None
+    idx_sha256: str | None = None
+    source: str | None = None
+    length_histogram: Histogram = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -37,9 +55,9 @@ class TokenizerFacts:
     """The tokenizer that all examples were made with."""
 
     sha256: str
-    vocabulary_size: int
-    end_of_text_id: int | None
-    special: dict[str, int | None] = field(default_factory=dict)
+    vocabulary_size: Count
+    end_of_text_id: Count | None
+    special: dict[str, Count | None] = field(default_factory=dict)
     """Name (end_of_text, pad, unk, cls, sep, mask) -> id, or null; empty: not recorded."""
 
     @property
@@ -55,14 +73,14 @@ class Shard:
     file: str
     """Path relative to the manifest."""
     sha256: str
-    size: int
+    size: Count
     """Size in bytes."""
     dtype: str
     """Type of tokens, uint16 or int32."""
-    tokens: int
+    tokens: Count
     """Count of tokens, with ends of text, without padding."""
-    documents: int
-    examples: int | None = None
+    documents: Count
+    examples: Count | None = None
     """Rows of a table."""
     idx_sha256: str | None = None
     """sha256 of the `.idx` beside a `.bin`."""
@@ -74,18 +92,18 @@ class Shard:
 class Split:
     """The shards of one split, in order, and their sums."""
 
-    tokens: int
-    documents: int
-    words: int
+    tokens: Count
+    documents: Count
+    words: Count
     """Whitespace-separated words of the source text."""
-    bytes: int
+    bytes: Count
     """Bytes of the source text in UTF-8."""
     shards: list[Shard]
-    examples: int | None = None
+    examples: Count | None = None
     """Rows of all tables."""
     utilisation: float | None = None
     """Tokens as a share of the positions in rows of a fixed length; the rest is padding."""
-    length_histogram: list[list[int]] = field(default_factory=list)
+    length_histogram: Histogram = field(default_factory=list)
     """[longest, count] of documents, or rows of tables, with more tokens than the previous bound; empty: not recorded."""
 
 
@@ -95,7 +113,7 @@ class Manifest:
 
     objective: str
     tokenizer: TokenizerFacts
-    splits: dict[str, Split]
+    splits: Annotated[dict[str, Split], Field(min_length=1)]
     layout: str = TOKEN_STREAM
     """tokens: a stream of tokens, read in windows; table: rows."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -122,57 +140,43 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     Raises:
         RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
     """
-    sidecars: dict[Path, Mapping[str, Any]] = {shard: read_sidecar(shard) for paths in shards.values() for shard in paths}
-    for shard, facts in sidecars.items():
-        require_shape(facts, _SIDECAR, str(sidecar_of(shard)))
-    agreed = _agreed(sidecars)
-    for shard, facts in sidecars.items():
-        require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)
-    splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
-    special = agreed["special"]
-    end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
-    tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
-    write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
-    return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
+    found = {
+        path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
+        for paths in shards.values()
+        for path in paths
+    }
+    agreed = _agreed(found)
+    for path, facts in found.items():
+        require_possible_counts(facts, str(sidecar_of(path)), AGAIN_SHARD)
+    splits = {name: _split(name, {path: found[path] for path in paths}, agreed, output) for name, paths in shards.items()}
+    end_of_text = agreed.special.get("end_of_text", agreed.end_of_text_id)
+    tokenizer = TokenizerFacts(agreed.tokenizer_sha256, agreed.vocabulary_size, end_of_text, agreed.special)
+    write_json(output, asdict(Manifest(agreed.objective, tokenizer, splits, agreed.layout, agreed.settings)))
+    return f"listed {len(found):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
 
 
-# Facts of a sidecar that a manifest takes over; which of them must be there is decided with the objective.
-_OPTIONAL_COUNT, _OPTIONAL_LINE = Nullable(COUNT), Nullable(LINE)
-_HISTOGRAM = [Kind("a pair of counts", lambda value: isinstance(value, list) and list(map(is_count, value)) == [True, True])]
-_SIDECAR = {
-    "file": LINE,
-    "sha256": LINE,
-    "size": COUNT,
-    "dtype?": LINE,
-    **{f"{key}?": COUNT for key in ("tokens", "documents", "words", "bytes")},
-    **{f"{key}?": _OPTIONAL_COUNT for key in ("examples", "vocabulary_size", "end_of_text_id")},
-    **{f"{key}?": _OPTIONAL_LINE for key in ("idx_sha256", "source", "objective", "layout", "tokenizer_sha256")},
-    "special?": Nullable({"*": _OPTIONAL_COUNT}),
-    "length_histogram?": _HISTOGRAM,
-}
 # Bytes of a token in a stream.
 _WIDTHS = {"uint16": 2, "int32": 4}
 
 
-def require_possible_counts(facts: Mapping[str, Any], place: str, remedy: str = AGAIN) -> None:
+def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str = AGAIN) -> None:
     """Raise RelmError if a stream of tokens has other counts than its size in bytes allows.
 
     Args:
-        facts: `size`, `dtype`, `tokens` and `documents` of a shard; a table, which has `examples`, is compressed and passes.
+        facts: those of a shard; a table, which has `examples`, has other columns too and passes.
         place: the file that states them, for the message.
         remedy: what the user can do.
     """
-    if facts.get("examples") is not None:
+    if facts.examples is not None:
         return
-    if (width := _WIDTHS.get(facts.get("dtype", ""))) is None:
-        raise RelmError(f"{place}: dtype: expected {' or '.join(_WIDTHS)}, found {facts.get('dtype')!r:.80}; {remedy}")
-    tokens, documents = facts.get("tokens", 0), facts.get("documents", 0)
-    if tokens * width != facts["size"]:
+    if (width := _WIDTHS.get(facts.dtype)) is None:
+        raise RelmError(f"{place}: dtype: expected {' or '.join(_WIDTHS)}, found {facts.dtype!r:.80}; {remedy}")
+    if facts.tokens * width != facts.size:
         raise RelmError(
-            f"{place}: {tokens:,} tokens of {width} bytes are not the {facts['size']:,} bytes of its file; {remedy}"
+            f"{place}: {facts.tokens:,} tokens of {width} bytes are not the {facts.size:,} bytes of its file; {remedy}"
         )
-    if documents > tokens:
-        raise RelmError(f"{place}: {documents:,} documents with {tokens:,} tokens: each has at least one; {remedy}")
+    if facts.documents > facts.tokens:
+        raise RelmError(f"{place}: {facts.documents:,} documents with {facts.tokens:,} tokens: each has at least one; {remedy}")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -181,26 +185,28 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         RelmError: the file is absent or lacks the keys and types of a manifest; names the key.
     """
-    manifest = _built(Manifest, read_json(path), str(path))
+    manifest = _validated(Manifest, read_json(path), str(path), AGAIN)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
-    _require_sums(manifest, path)
+    for name, split in manifest.splits.items():
+        for number, shard in enumerate(split.shards):
+            require_possible_counts(shard, f"{path}: splits.{name}.shards[{number}]")
+        for key in ("tokens", "documents") if split.shards else ():
+            count, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
+            if count != expected:
+                raise RelmError(f"{path}: splits.{name}.{key} is {count:,}, but its shards have {expected:,}; {AGAIN}")
     return manifest
 
 
-def _require_sums(manifest: Manifest, path: Path) -> None:
-    """Raise RelmError if the counts of a split are not the sums of its shards', or those of a shard contradict its size."""
-    if not manifest.splits:
-        raise RelmError(f"{path}: splits: there is none; {AGAIN}")
-    for name, split in manifest.splits.items():
-        require_shape(split.length_histogram, _HISTOGRAM, f"{path}: splits.{name}.length_histogram", AGAIN)
-        for number, shard in enumerate(split.shards):
-            require_possible_counts(asdict(shard), f"{path}: splits.{name}.shards[{number}]")
-        for key in ("tokens", "documents") if split.shards else ():
-            found, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
-            if found != expected:
-                raise RelmError(f"{path}: splits.{name}.{key} is {found:,}, but its shards have {expected:,}; {AGAIN}")
+def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
+    """Return a dataclass built from a JSON value, whose keys and types are checked."""
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+    key = ".".join(map(str, fault["loc"]))
+    raise RelmError(f"{place}: {key}: {fault['msg']}, found {fault['input']!r:.80}; {remedy}".replace(": : ", ": "))
 
 
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
@@ -224,49 +230,40 @@ def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
     return path
 
 
-def _agreed(sidecars: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts that all shards must share."""
-    if not sidecars:
+def _agreed(found: Mapping[Path, ShardFacts]) -> ShardFacts:
+    """Return the facts of the first shard, after comparing those that all shards must share."""
+    if not found:
         raise RelmError("manifest: there are no shards; give it at least one")
-    first = next(iter(sidecars))
-    agreed = {key: _fact(sidecars, first, key, default) for key, default in AGREED.items()}
-    for path in sidecars:
-        for key, default in AGREED.items():
-            if (found := _fact(sidecars, path, key, default)) != agreed[key]:
+    first, agreed = next(iter(found.items()))
+    for path, facts in found.items():
+        for key in AGREED:
+            if (value := getattr(facts, key)) != getattr(agreed, key):
                 raise RelmError(
-                    f"{path}: {key} is {found}, but {first} has {agreed[key]}; "
+                    f"{path}: {key} is {value}, but {first} has {getattr(agreed, key)}; "
                     "make all shards with one tokenizer and one objective"
                 )
     return agreed
 
 
-def _fact(sidecars: Mapping[Path, Mapping[str, Any]], path: Path, key: str, default: Any = MISSING) -> Any:
-    if key in sidecars[path]:
-        return sidecars[path][key]
-    if default is MISSING:
-        raise RelmError(f"{sidecar_of(path)}: lacks {key}; delete it and {path.name}, and run the step that makes them")
-    return default
-
-
-def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mapping[str, Any], output: Path) -> Split:
-    table = agreed["layout"] == TABLE
+def _split(name: str, found: Mapping[Path, ShardFacts], agreed: ShardFacts, output: Path) -> Split:
+    table = agreed.layout == TABLE
     keys = ("tokens", "documents", "words", "bytes", *(["examples"] if table else []))
-    sums = {key: sum(_fact(sidecars, path, key) for path in sidecars) for key in keys}
+    sums = {key: sum(getattr(facts, key) or 0 for facts in found.values()) for key in keys}
     if not sums["tokens"] or not sums.get("examples", 1):
         raise RelmError(
             f"{output}: split {name} has no {'examples' if sums['documents'] else 'documents'} in any shard; "
             "with few documents, a smaller held_out_one_in in the dataset's file leaves some in both splits"
         )
-    shards = []
-    for path in sidecars:
-        facts = {field.name: _fact(sidecars, path, field.name, field.default) for field in fields(Shard)}
-        shards.append(Shard(**{**facts, "file": Path(os.path.relpath(path, output.parent)).as_posix()}))
-    length = agreed["settings"].get("sequence_length") if table else None
+    length = agreed.settings.get("sequence_length") if table else None
+    names = [each.name for each in fields(Shard) if each.name != "file"]
     return Split(
         **sums,
-        shards=shards,
+        shards=[
+            Shard(Path(os.path.relpath(path, output.parent)).as_posix(), **{key: getattr(facts, key) for key in names})
+            for path, facts in found.items()
+        ],
         utilisation=sums["tokens"] / (sums["examples"] * length) if length else None,
-        length_histogram=summed([_fact(sidecars, path, "length_histogram", []) for path in sidecars]),
+        length_histogram=summed([facts.length_histogram for facts in found.values()]),
     )
 
 
@@ -297,43 +294,3 @@ def _format_split(split: Split) -> str:
     rows = "" if split.examples is None else f" in {split.examples:,} examples"
     share = "" if split.utilisation is None else f", {split.utilisation:.1%} utilisation"
     return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}"
-
-
-Facts = TypeVar("Facts")
-
-
-def _built(kind: type[Facts], value: Any, place: str) -> Facts:
-    """Return a dataclass built from a JSON object, whose keys and types are checked."""
-    if not isinstance(value, dict):
-        raise RelmError(f"{place}: expected an object, found {type(value).__name__}; {AGAIN}")
-    built: dict[str, Any] = {}
-    for known in fields(kind):  # type: ignore[arg-type]
-        if known.name in value:
-            built[known.name] = _value(known.type, value[known.name], f"{place}: {known.name}")
-        elif known.default is MISSING and known.default_factory is MISSING:
-            raise RelmError(f"{place}: lacks {known.name}; {AGAIN}")
-    return kind(**built)
-
-
-def _value(kind: Any, value: Any, place: str) -> Any:
-    if kind is Any:
-        return value
-    if is_dataclass(kind):
-        return _built(kind, value, place)  # type: ignore[arg-type]
-    if get_origin(kind) is types.UnionType:  # X | None
-        return None if value is None else _value(get_args(kind)[0], value, place)
-    if get_origin(kind) is list:
-        return [_value(get_args(kind)[0], item, f"{place}[{n}]") for n, item in enumerate(_typed(list, value, place))]
-    if get_origin(kind) is dict:
-        return {name: _value(get_args(kind)[1], item, f"{place}.{name}") for name, item in _typed(dict, value, place).items()}
-    return _typed(kind, value, place)
-
-
-def _typed(kind: type, value: Any, place: str) -> Any:
-    if kind is int:
-        kind_words, fits = COUNT
-    else:
-        kind_words, fits = kind.__name__, lambda found: isinstance(found, kind) and not isinstance(found, bool)
-    if not fits(value):
-        raise RelmError(f"{place}: expected {kind_words}, found {escape_controls(repr(value)[:80])}; {AGAIN}")
-    return value

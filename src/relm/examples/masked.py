@@ -10,7 +10,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -18,24 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import write_sidecar
 from relm.errors import RelmError
+from relm.examples.as_published.instances import table_columns as static_columns
 from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
+from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import checked_documents
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.manifest import length_histogram, summed
 from relm.examples.masking import MaskedRows, capacity, masked_rows, prediction_capacity
 from relm.examples.order import row_keys
 from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
 from relm.examples.sequences import Specials, rows_of
 from relm.examples.sharded_tables import ExampleTables, open_tables
-from relm.examples.storage import dtype_of
-from relm.examples.table import Column, table_writer
+from relm.examples.table import Column
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
 from relm.limits import usable_cores
-from relm.progress import ProgressBar
-from relm.recipes.objectives import TABLE, Objective
+from relm.recipes.objectives import Objective
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -52,23 +49,6 @@ class SequenceBatch(NamedTuple):
     """Index of its first row in the table."""
     read: int
     """Tokens of the text up to its end, over all repetitions."""
-
-
-class MaskedStatistics:
-    """Sums over the rows of a table."""
-
-    def __init__(self) -> None:
-        self.tokens = self.truncated = 0
-        self.pairs = {FOLLOWS: 0, RANDOM: 0}
-        self.histogram: list[list[int]] = []
-
-    def add(self, columns: Columns, truncated: int) -> None:
-        """Add some rows to the sums."""
-        self.tokens += int(columns["length"].sum(dtype=np.int64))
-        self.truncated += truncated
-        for label in self.pairs:
-            self.pairs[label] += int(np.count_nonzero(columns["next_sentence_label"] == label))
-        self.histogram = summed([self.histogram, length_histogram(columns["length"])])
 
 
 def pregenerate_masked(
@@ -92,33 +72,34 @@ def pregenerate_masked(
     require_room(_packing(objective, ""))
     require_special(load_tokenizer(tokenizer))
     cores = usable_cores() if workers is None else workers
-    statistics = MaskedStatistics()
+    truncated, labels = 0, np.zeros(2, dtype=np.int64)
     with tokenized_documents(
         documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
     ) as found:
         if not len(found.tokens) and not checked_documents(documents)[1]:
             raise RelmError(f"{documents}: holds no text; run the step that extracts the documents again")
-        facts = _facts(found, objective)
+        source = TableSource(found.source_sha256, len(found.document_starts) - 1, found.words, found.bytes)
         make = functools.partial(made_columns, found, objective)
-        total = len(found.tokens) * objective.masked.duplication_factor
+        total, read = len(found.tokens) * objective.masked.duplication_factor, 0
+        columns_of_table = table_columns(objective, found.loaded.vocabulary_size)
         with (
-            table_writer(output, table_columns(objective, found.loaded.vocabulary_size), facts) as table,
+            open_table(output, objective, found.loaded, source, columns_of_table, total, "tokens") as table,
             contextlib.closing(_in_threads(make, blocks_of(found, objective), cores)) as made,
-            ProgressBar(total=total, unit="tokens", unit_scale=True, desc=documents.name, disable=None) as bar,
         ):
             for block, columns in made:
-                table.append(columns)
-                statistics.add(columns, block.sequences.truncated)
-                bar.update(block.read - bar.n)
-    counts = {"tokens": statistics.tokens, "examples": table.rows, "length_histogram": statistics.histogram}
-    packed_facts = {
-        "utilisation": statistics.tokens / max(1, table.rows * objective.sequence_length),
-        "pairs_that_follow": statistics.pairs[FOLLOWS],
-        "random_pairs": statistics.pairs[RANDOM],
-        "truncated_tokens": statistics.truncated,
-    }
-    write_sidecar(output, **facts, **counts, **packed_facts)
-    return _sentence(facts, counts, packed_facts, perf_counter() - started)
+                table.append(columns, columns["length"], block.read - read)
+                read, truncated = block.read, truncated + block.sequences.truncated
+                labels += [np.count_nonzero(columns["next_sentence_label"] == label) for label in (FOLLOWS, RANDOM)]
+            utilisation = table.tokens / max(1, table.examples * objective.sequence_length)
+            follow, random = labels.tolist()
+            pairs = {"pairs_that_follow": follow, "random_pairs": random, "truncated_tokens": truncated}
+            table.counts = {"utilisation": utilisation, **pairs}
+    shown = f"; {follow:,} pairs follow each other, {random:,} are random, {truncated:,} tokens were cut off" if random else ""
+    return (
+        f"packed {source.documents:,} documents with {source.words:,} words into {table.examples:,} sequences of "
+        f"{table.tokens:,} tokens, {utilisation:.1%} utilisation{shown}; "
+        f"{table.examples / (perf_counter() - started):,.0f} sequences/s"
+    )
 
 
 def require_special(loaded: LoadedTokenizer) -> None:
@@ -133,23 +114,9 @@ def require_special(loaded: LoadedTokenizer) -> None:
 
 def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of masked examples, which `pregenerate_masked` describes."""
-    length: int = objective.sequence_length
-    kind: Any = dtype_of(vocabulary_size)
-    columns = [
-        Column("input_ids", kind, length, vocabulary_size),
-        Column("length", "uint16"),
-        Column("second_start", "uint16"),
-        Column("next_sentence_label", "int8"),
-    ]
-    if objective.masked.masks == "dynamic":
-        return [*columns, Column("word_starts", "bool", length)]
-    places = capacity(objective.masked, length)
-    return [
-        *columns,
-        Column("masked_positions", "uint16", places),
-        Column("masked_labels", kind, places, vocabulary_size),
-        Column("masked_count", "uint16"),
-    ]
+    length = objective.sequence_length
+    columns = static_columns(length, capacity(objective.masked, length), vocabulary_size)
+    return columns if objective.masked.masks == "static" else [*columns[:4], Column("word_starts", "bool", length)]
 
 
 def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[SequenceBatch]:
@@ -210,36 +177,6 @@ def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[Seque
 
 def _packing(objective: Objective, source: str, repetition: int = 0) -> Packing:
     return Packing(objective.masked, objective.sequence_length, source, repetition)
-
-
-def _facts(found: TokenizedDocuments, objective: Objective) -> dict[str, Any]:
-    """Return the facts of a table that are known before its rows are built."""
-    return {
-        "objective": objective.objective,
-        "layout": TABLE,
-        "dtype": dtype_of(found.loaded.vocabulary_size),
-        "documents": len(found.document_starts) - 1,
-        "words": found.words,
-        "bytes": found.bytes,
-        "tokenizer_sha256": found.loaded.sha256,
-        "vocabulary_size": found.loaded.vocabulary_size,
-        "special": asdict(found.loaded.special),
-        "settings": objective.stored_keys(),
-        "source": found.source_sha256,
-    }
-
-
-def _sentence(facts: dict[str, Any], counts: dict[str, Any], packed_facts: dict[str, Any], seconds: float) -> str:
-    pairs = (
-        f"; {packed_facts['pairs_that_follow']:,} pairs follow each other, {packed_facts['random_pairs']:,} are random, "
-        f"{packed_facts['truncated_tokens']:,} tokens were cut off"
-    )
-    return (
-        f"packed {facts['documents']:,} documents with {facts['words']:,} words into {counts['examples']:,} sequences of "
-        f"{counts['tokens']:,} tokens, {packed_facts['utilisation']:.1%} utilisation"
-        + (pairs if packed_facts["random_pairs"] else "")
-        + f"; {counts['examples'] / seconds:,.0f} sequences/s"
-    )
 
 
 class MaskedExamples:

@@ -7,7 +7,6 @@ serves any lengths.
 
 import contextlib
 import functools
-from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -17,29 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import write_sidecar
-from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Column, Kind, Ragged
 from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
+from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.diacritics import with_standard_letters, without_diacritics
-from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of
+from relm.examples.documents import AFTER_NEWLINE, Lines, checked_documents
 from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.manifest import length_histogram, summed
+from relm.examples.mapped_documents import map_documents
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, loaded_as
-from relm.limits import usable_cores
-from relm.progress import ProgressBar
-from relm.recipes.objectives import TABLE, Objective, Seq2Seq
+from relm.recipes.objectives import Objective, Seq2Seq
 
 
 class PairEncoding(NamedTuple):
     """The options by which a worker makes pairs from documents."""
 
-    documents: Path
     tokenizer: Path
     tokenizer_sha256: str
     options: Seq2Seq
@@ -54,8 +51,6 @@ class Pairs(NamedTuple):
     documents: int
     words: int
     bytes: int
-    read: int
-    """Bytes of the documents' lines."""
 
 
 @dataclass
@@ -99,23 +94,16 @@ def pregenerate_seq2seq(
     loaded = load_tokenizer(tokenizer)
     loaded.required("end_of_text")
     source, may_be_empty = checked_documents(documents)
-    facts = {
-        "objective": objective.objective,
-        "layout": TABLE,
-        "dtype": dtype_of(loaded.vocabulary_size),
-        "tokenizer_sha256": loaded.sha256,
-        "vocabulary_size": loaded.vocabulary_size,
-        "special": asdict(loaded.special),
-        "settings": objective.stored_keys(),
-        "source": source,
-    }
-    encoding = PairEncoding(documents, tokenizer, loaded.sha256, objective.seq2seq, language)
+    facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
+    encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
+    parting = AFTER_NEWLINE if objective.seq2seq.texts == "lines" else None
+    task = f"encoding {documents}"
     counts = PairCounts()
     with (
         table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
-        contextlib.closing(_encoded(encoding, workers, started)) as encoded,
+        contextlib.closing(map_documents(encode, [documents], workers, task, parting, numbered=False)) as encoded,
     ):
-        for pairs in encoded:
+        for _, pairs in encoded:
             table.append({"source": pairs.source, "target": pairs.target})
             counts.add(pairs)
         if not table.rows and not may_be_empty:
@@ -132,27 +120,6 @@ def pair_columns(vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of pairs."""
     kind: Kind = "uint16" if dtype_of(vocabulary_size) == "uint16" else "int32"
     return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
-
-
-def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Generator[Pairs, None, None]:
-    """Yield the pairs of all documents, some at a time."""
-    size = encoding.documents.stat().st_size
-    wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
-    encode = functools.partial(encoded_pairs, encoding)
-    parting = AFTER_NEWLINE if encoding.options.texts == "lines" else None
-    tokens = 0
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(open(encoding.documents, "rb"))
-        bar = stack.enter_context(
-            ProgressBar(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None)
-        )
-        chunks = ordered_map(encode, chunks_of(file, parting, numbered=False), wanted, f"encoding {encoding.documents}")
-        stack.enter_context(contextlib.closing(chunks))
-        for pairs in chunks:
-            yield pairs
-            tokens += len(pairs.source.values) + len(pairs.target.values)
-            bar.update(pairs.read)
-            bar.set_postfix_str(f"{tokens / (perf_counter() - started):,.0f} tokens/s")
 
 
 def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
@@ -176,7 +143,6 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
         documents=len(texts) - (not chunk.begins),
         words=sum(len(text.split()) for text in texts),
         bytes=sum(len(text.encode()) for text in texts),
-        read=chunk.size,
     )
 
 

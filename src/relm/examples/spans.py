@@ -2,39 +2,28 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from relm.artifact import write_sidecar
 from relm.errors import RelmError
 from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
+from relm.examples.described_tables import TableSource, open_table
+from relm.examples.documents import counts_of
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
 from relm.examples.fine_tuning.answer_windows import AnswerWindows, WindowLengths, window_questions
-from relm.examples.fine_tuning.squad import Paragraph, first_questions, parse_squad
+from relm.examples.fine_tuning.squad import first_questions, parse_squad
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
-from relm.examples.table import table_writer
 from relm.examples.text_pairs import model_inputs
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.recipes.objectives import TABLE, Objective
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.recipes.objectives import Objective
 
 # Paragraphs whose windows are in memory at once.
 TOGETHER = 64
-
-
-def pregenerate_spans(
-    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
-) -> str:
-    """Window the questions of a SQuAD 1.1 file by `write_span_table`, with the strides of the original.
-
-    Language and workers change nothing: text is not split into sentences, and all of SQuAD takes one process a minute.
-    """
-    return write_span_table(documents, tokenizer, output, objective, WindowLengths(objective.sequence_length))
 
 
 def write_span_table(
@@ -60,23 +49,24 @@ def write_span_table(
     started = perf_counter()
     content = documents.read_bytes()
     paragraphs, loaded = first_questions(parse_squad(content, str(documents)), limit), load_tokenizer(tokenizer)
-    facts = _facts(paragraphs, loaded, objective, hashlib.sha256(content).hexdigest())
-    counts = {"tokens": 0, "questions": 0, "skipped": 0, "unanswered": 0}
-    with table_writer(output, span_columns(objective.sequence_length, loaded.vocabulary_size), facts) as table:
+    texts = [paragraph.context for paragraph in paragraphs]
+    source = TableSource(hashlib.sha256(content).hexdigest(), len(texts), *counts_of(texts))
+    counts = {"questions": 0, "skipped": 0, "unanswered": 0}
+    columns = span_columns(objective.sequence_length, loaded.vocabulary_size)
+    with open_table(output, objective, loaded, source, columns) as table:
         for first in range(0, len(paragraphs), TOGETHER):
             asked, windows, skipped = window_questions(paragraphs[first : first + TOGETHER], loaded, lengths, labelled=True)
-            table.append(_columns_of(windows))
-            counts["tokens"] += int(windows.lengths.sum())
+            table.append(_columns_of(windows), windows.lengths)
             counts["questions"] += len(asked)
             counts["skipped"] += skipped
             counts["unanswered"] += int((windows.ends == 0).sum())
-    if not table.rows:
-        raise RelmError(f"{documents}: no answer is where the file says; give a file of SQuAD 1.1, such as train-v1.1.json")
-    write_sidecar(output, **facts, **counts, examples=table.rows)
+        if not table.examples:
+            raise RelmError(f"{documents}: no answer is where the file says; give a file of SQuAD 1.1, such as train-v1.1.json")
+        table.counts = {**counts}
     return (
-        f"windowed {counts['questions']:,} questions as {table.rows:,} sequences, {counts['unanswered']:,} of them without the "
-        f"answer, and left out {counts['skipped']:,} questions, whose answer is not where the file says; "
-        f"{table.rows / (perf_counter() - started):,.0f} sequences/s"
+        f"windowed {counts['questions']:,} questions as {table.examples:,} sequences, {counts['unanswered']:,} of them without "
+        f"the answer, and left out {counts['skipped']:,} questions, whose answer is not where the file says; "
+        f"{table.examples / (perf_counter() - started):,.0f} sequences/s"
     )
 
 
@@ -97,28 +87,11 @@ def _columns_of(windows: AnswerWindows) -> Mapping[str, Any]:
     }
 
 
-def _facts(paragraphs: list[Paragraph], loaded: LoadedTokenizer, objective: Objective, sha256: str) -> dict[str, Any]:
-    texts = [paragraph.context for paragraph in paragraphs]
-    return {
-        "objective": objective.objective,
-        "layout": TABLE,
-        "dtype": dtype_of(loaded.vocabulary_size),
-        "documents": len(texts),
-        "words": sum(len(text.split()) for text in texts),
-        "bytes": sum(len(text.encode()) for text in texts),
-        "tokenizer_sha256": loaded.sha256,
-        "vocabulary_size": loaded.vocabulary_size,
-        "special": asdict(loaded.special),
-        "settings": objective.stored_keys(),
-        "source": sha256,
-    }
-
-
 class SpanExamples:
     """The windows of one split, by index."""
 
     def __init__(self, tables: ExampleTables) -> None:
-        """Set up the reading of tables with the columns of `pregenerate_spans`."""
+        """Set up the reading of tables with the columns of `write_span_table`."""
         self.tables = tables
 
     def __len__(self) -> int:

@@ -15,14 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.corpus.sentences import split_sentences
-from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
-from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of, counts_of
+from relm.examples.documents import AFTER_NEWLINE, Lines, checked_documents, counts_of
+from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import DTYPES, dtype_of
-from relm.examples.tokenization.encoder import Disagreement, TextEncoder
+from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, loaded_as
-from relm.limits import usable_cores
-from relm.progress import ProgressBar
 
 Sentences = Literal["split", "lines"]
 
@@ -55,8 +53,6 @@ class SentenceEncoding(NamedTuple):
     sentences: Sentences
     language: str
     stripped_lines: bool
-    fast: bool
-    """True: faster encoders than the `tokenizers` library are allowed."""
 
 
 class Part(NamedTuple):
@@ -69,7 +65,6 @@ class Part(NamedTuple):
     """Count of sentences in each document."""
     words: int
     bytes: int
-    lines: Lines
 
 
 @contextlib.contextmanager
@@ -97,14 +92,9 @@ def tokenized_documents(
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
-    encoding = SentenceEncoding(loaded.path, loaded.sha256, sentences, language, stripped_lines, fast=True)
-    with contextlib.ExitStack() as stack:
-        spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
-        try:
-            spool.fill(encoding, workers)
-        except Disagreement:  # the library must then encode everything
-            spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
-            spool.fill(encoding._replace(fast=False), workers)
+    encoding = SentenceEncoding(loaded.path, loaded.sha256, sentences, language, stripped_lines)
+    with _Spool(documents, folder or documents.parent, loaded.vocabulary_size) as spool:
+        spool.fill(encoding, workers)
         tokens, word_starts, sentence_starts, document_starts = spool.arrays()
         yield TokenizedDocuments(
             tokens, word_starts, sentence_starts, document_starts, spool.words, spool.bytes, source, loaded
@@ -118,7 +108,7 @@ def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
     ragged, word_starts = _encoder(encoding).with_word_starts(list(chain.from_iterable(sentences)))
     words, text_bytes = counts_of(texts)
     document_sizes = _kept_of_each(sentences, ragged.sizes)
-    return Part(ragged.tokens, word_starts, ragged.sizes[ragged.sizes > 0], document_sizes, words, text_bytes, lines)
+    return Part(ragged.tokens, word_starts, ragged.sizes[ragged.sizes > 0], document_sizes, words, text_bytes)
 
 
 def sentences_of(text: str, encoding: SentenceEncoding) -> list[str]:
@@ -142,7 +132,7 @@ def _kept_of_each(sentences: Sequence[Sequence[str]], sizes: npt.NDArray[np.int3
 
 @functools.lru_cache(maxsize=1)
 def _encoder(encoding: SentenceEncoding) -> TextEncoder:
-    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
+    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer)
 
 
 class _Spool:
@@ -172,20 +162,12 @@ class _Spool:
 
     def fill(self, encoding: SentenceEncoding, workers: int | None) -> None:
         """Encode and write all documents."""
-        size = self.documents.stat().st_size
-        wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
         encode = functools.partial(encoded_part, encoding)
-        with (
-            open(self.documents, "rb") as file,
-            contextlib.closing(
-                ordered_map(encode, chunks_of(file, AFTER_NEWLINE, numbered=False), wanted, f"encoding {self.documents}")
-            ) as parts,
-            ProgressBar(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
-        ):
-            for part in parts:
+        task = f"encoding {self.documents}"
+        with contextlib.closing(map_documents(encode, [self.documents], workers, task, AFTER_NEWLINE, numbered=False)) as parts:
+            for lines, part in parts:
                 with self._report_disk_errors():
-                    self._append(part)
-                bar.update(part.lines.size)
+                    self._append(lines, part)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Yield memory-maps of the written files."""
@@ -194,7 +176,7 @@ class _Spool:
                 file.flush()
                 yield np.memmap(file, dtype=dtype, mode="r") if file.tell() else np.empty(0, dtype)
 
-    def _append(self, part: Part) -> None:
+    def _append(self, lines: Lines, part: Part) -> None:
         if len(part.tokens) and not 0 <= int(part.tokens.min()) <= int(part.tokens.max()) < self.vocabulary_size:
             raise RelmError(
                 f"{self.documents}: token ids {part.tokens.min()} to {part.tokens.max()}, but the vocabulary has 0 to "
@@ -204,10 +186,10 @@ class _Spool:
         self.files[1].write(part.word_starts.data)
         self._append_starts(0, part.sentence_sizes)
         sizes = part.document_sizes
-        if not (part.lines.begins and part.lines.ends):
+        if not (lines.begins and lines.ends):
             self._open_document += int(sizes.sum())
-            sizes = np.array([self._open_document] if part.lines.ends and self._open_document else [], dtype=np.int32)
-            self._open_document *= not part.lines.ends
+            sizes = np.array([self._open_document] if lines.ends and self._open_document else [], dtype=np.int32)
+            self._open_document *= not lines.ends
         self._append_starts(1, sizes)
         self.words += part.words
         self.bytes += part.bytes

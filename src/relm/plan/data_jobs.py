@@ -59,11 +59,11 @@ def extract(job: DocumentsJob, shard: str) -> RecipeJob:
 def list_removed(job: KeptDocumentsJob) -> RecipeJob:
     """Return the job that lists the documents of all shards, held-out ones first, that are removed."""
     documents = [job.extracted.documents(shard, split) for split in reversed(SPLITS) for shard in job.shards]
-    tests: list[Words] = [["--test", name, str(each.test.item_format), each.file] for name, each in job.tests.items()]
-    keys: list[Words] = [["--text-key", name, each.text_key] for name, each in job.tests.items() if each.text_key]
-    choices = ["--duplicates"] if job.document["duplicates"] else []
-    choices += ["--cut-passages"] if job.document.get("cut_passages") else []
-    described = [*choices, *itertools.chain.from_iterable([*tests, *keys])]
+    tests = [
+        ["--test", name, str(each.test.item_format), each.file, *([each.text_key] if each.text_key else [])]
+        for name, each in job.tests.items()
+    ]
+    described = [*(["--duplicates"] if job.document["duplicates"] else []), *itertools.chain.from_iterable(tests)]
     return RecipeJob(
         ["list-removed", *described, *flags({"documents": documents, "output": job.removed})],
         {"removed": job.removed},
@@ -109,7 +109,7 @@ def import_tokens(job: ExamplesJob, shard: str, split: str) -> RecipeJob:
 def manifest(job: ExamplesJob) -> RecipeJob:
     """Return the job that lists all shards of examples, training first."""
     read = {"sidecars": [sidecar_of(path) for path in job.files()]}
-    words = ["manifest", "--dataset", f"recipes/data/{job.dataset_name}.yaml", *flags({**read, "output": job.manifest})]
+    words = ["manifest", *flags({**read, "output": job.manifest})]
     return RecipeJob(words, {"manifest": job.manifest}, dated=read)
 
 

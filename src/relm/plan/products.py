@@ -99,7 +99,6 @@ PRODUCTS = {
     "examples": ProductKind("examples/{dataset}-{key}/{shard}.{split}.{suffix}", "pregenerate", remade=True),
     "imported": ProductKind("examples/{dataset}-{key}/imported/{shard}.{split}.{suffix}", "import", remade=True),
     "manifest": ProductKind("examples/{dataset}-{key}/manifest.json", "manifest", remade=True),
-    "croissant": ProductKind("examples/{dataset}-{key}/croissant.json", "manifest", remade=True),
     "tokenizer": ProductKind("tokenizers/{origin}-{key}/tokenizer.json", "train-tokenizer", remade=True),
     "converted": ProductKind("converted/{model}-{key}/{file}", "convert-weights", remade=True),
     RESOLVED: ProductKind(f"{RUN}/{RESOLVED}", "pretrain"),
@@ -170,7 +169,7 @@ def _list_data(plan: Plan) -> Iterator[Path]:
     yield from plan.document_files
     yield plan.tokenizer
     for phase in plan.phases:
-        yield from (plan.manifest(phase), plan.manifest(phase).with_name("croissant.json"))
+        yield plan.manifest(phase)
         yield from with_indexes(plan.example_files(phase))
 
 

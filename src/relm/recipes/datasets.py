@@ -181,8 +181,6 @@ class Dataset(Section):
     """BCP 47 code of the text, such as en or ro; und: not known, mul: several. A dump that states another one is refused."""
     homepage: WebAddress | None = None
     """A page about the data."""
-    published: str | None = Field(default=None, pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")
-    """When the data were published: a year, a month or a day, such as "2016-09-26"; null: not known."""
     format: Annotated[str, NameIn(FORMATS)]
     """Format of the documents. mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document per
     article; text_files: one document per file, UTF-8; text_archives: a tar archive of such files, or of tar archives of

@@ -136,20 +136,17 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
     return identity if limit is None else {**identity, "documents": limit}
 
 
-def kept_identity(
-    documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]], cut_passages: bool = False
-) -> dict[str, Any]:
-    """Return the identity of the documents that stay when some are removed.
+def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the identity of the documents that stay when duplicates are removed, and passages of tests cut out.
 
     Args:
         documents: the identity of the extracted documents.
         duplicates: whether duplicates are removed.
         tests: test -> what identifies its items: its form and its file's sha256.
-        cut_passages: whether passages are cut out, instead of removing the documents that have them.
     """
     listed = {name: list(identity) for name, identity in tests.items()}
     kept = {"revision": REVISIONS["kept"], "documents": digest(documents), "duplicates": duplicates, "tests": listed}
-    return {**kept, "cut_passages": True} if cut_passages else kept
+    return {**kept, "cut_passages": True} if tests else kept
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:

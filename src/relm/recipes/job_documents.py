@@ -25,9 +25,7 @@ _OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
 _OF_TOKENIZER = frozenset({"revision", "documents"})
 _OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "language"})
 # Options that no identity of documents or examples has: the command or another key of the document decides them.
-_IN_NO_DOCUMENTS = frozenset(
-    {"title", "licence", "homepage", "published", "language", "folder", "pattern", "hub", "files", "smoke"}
-)
+_IN_NO_DOCUMENTS = frozenset({"title", "licence", "homepage", "language", "folder", "pattern", "hub", "files", "smoke"})
 _IN_NO_EXAMPLES = frozenset({"objective"})
 
 

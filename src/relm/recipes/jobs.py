@@ -109,7 +109,7 @@ class SoughtTest:
 
 @dataclass(frozen=True, eq=False)
 class KeptDocumentsJob(DocumentsJob):
-    """Removal of duplicates, and of documents that share words with tests, from the extracted documents."""
+    """Removal of duplicates, and of passages of tests, from the extracted documents."""
 
     product: ClassVar[str] = "kept"
     extracted: DocumentsJob

@@ -151,15 +151,6 @@ class Seq2Seq(Section):
     """Length of the target in tokens, its end included; null: sequence_length, which is the length of the source."""
 
 
-class SpanCorruption(Section):
-    """Prediction of masked spans of a text from the rest (T5, section 3.1.4)."""
-
-    noise_density: float = Field(default=0.15, gt=0, lt=1)
-    """Share of tokens that are masked."""
-    mean_span_length: float = Field(default=3.0, ge=1)
-    """Mean length of a masked span in tokens."""
-
-
 class Objective(Section):
     """Keys of a phase that determine its objective and sequences; `Phase` adds those of its training."""
 
@@ -167,18 +158,16 @@ class Objective(Section):
 
     objective: Annotated[str, NameIn(OBJECTIVES)]
     """Training objective. causal: predict each next token; masked: predict masked tokens; seq2seq: predict a target text from a
-    source text; span_corruption: predict masked spans; spans: mark an answer; two_classes, three_classes: predict the class
-    of a text or a pair of texts; score: predict its score. Only fine-tuning on a task has the last four, and no recipe."""
+    source text; spans: mark an answer; two_classes, three_classes: predict the class of a text or a pair of texts; score:
+    predict its score. Only fine-tuning on a task has the last four, and no recipe."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
-    """Length of a sequence in tokens; for seq2seq and span_corruption, that of the encoder."""
+    """Length of a sequence in tokens; for seq2seq, that of the encoder."""
     causal: Causal = Causal()
     """Options of the objective causal."""
     masked: Masked = Masked()
     """Options of the objective masked."""
     seq2seq: Seq2Seq = Seq2Seq()
     """Options of the objective seq2seq."""
-    span_corruption: SpanCorruption = SpanCorruption()
-    """Options of the objective span_corruption."""
     as_published: AsPublished | None = None
     """Reproduction of an original script's examples, its defects included; null: examples without such defects."""
 
@@ -302,20 +291,10 @@ for _declaration in (
         option_lengths=("target_length",),
     ),
     ObjectiveDeclaration(
-        name="span_corruption",
-        layout=TOKEN_STREAM,
-        labels={"target_token": "labels"},
-        pregenerate="relm.examples.pregenerate:pregenerate_stream",
-        read="relm.examples.span_corruption:SpanCorruptionExamples",
-        generate="relm.examples.span_corruption:generate_span_corruption",
-        lengths="relm.examples.span_corruption:span_corruption_lengths",
-        options=SpanCorruption,
-    ),
-    ObjectiveDeclaration(
         name="spans",
         layout=TABLE,
         labels={"answer": "answer_positions"},
-        pregenerate="relm.examples.spans:pregenerate_spans",
+        pregenerate=None,
         read="relm.examples.spans:open_spans",
         generate="relm.examples.spans:generate_spans",
         lengths="relm.examples.spans:span_lengths",

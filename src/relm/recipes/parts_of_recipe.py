@@ -66,8 +66,6 @@ def require_countable_tests(
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)
         if not (recipe.data.remove.duplicates or removed):
             raise RelmError(f"{path}: data.remove: removes nothing; set duplicates: true, name tests, or leave it out")
-        if recipe.data.remove.cut_passages and not removed:
-            raise RelmError(f"{path}: data.remove.cut_passages: no tests are named whose passages are cut out; name some")
     if not recipe.contamination:
         return
     if not evaluated:

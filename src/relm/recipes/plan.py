@@ -90,7 +90,7 @@ class Plan:
             return self.documents_job
         tests = {name: SoughtTest(test, self._downloads_of(name, test)["file"]) for name, test in self.removed_tests.items()}
         identities = {name: sought.identity for name, sought in tests.items()}
-        document = identity.kept_identity(self.documents_job.document, remove.duplicates, identities, remove.cut_passages)
+        document = identity.kept_identity(self.documents_job.document, remove.duplicates, identities)
         return KeptDocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work, self.documents_job, tests)
 
     @property

@@ -55,10 +55,8 @@ class Removal(Section):
     duplicates: bool = False
     """Remove all but the first of documents whose texts are equal but for case and white space; held-out ones come first."""
     tests: list[Slug] = Field(default_factory=list)
-    """Tests: the names of files in `recipes/evaluations/`. A document that shares 13 words in a row with an item is removed."""
-    cut_passages: bool = False
-    """Cut the words that such a document shares, and what is near them, out of it instead, by the rules of Megatron-LM's
-    filter_ngrams.py; what is left is one document or several."""
+    """Tests: the names of files in `recipes/evaluations/`. The words that a document shares with an item, 13 in a row, and what
+    is near them are cut out, by the rules of Megatron-LM's filter_ngrams.py; what is left is one document or several."""
 
 
 class DataChoice(Section):

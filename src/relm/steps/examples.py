@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import (
     stored_identity,
 )
@@ -36,7 +35,7 @@ IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
 def pregenerate_job(a: Arguments) -> Job:
-    from relm.examples.builders import checks_documents, pregenerate
+    from relm.examples.builders import pregenerate
 
     if len(a.documents) != len(a.output):
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
@@ -59,8 +58,7 @@ def pregenerate_job(a: Arguments) -> Job:
             for documents, output in zip(a.documents, a.output, strict=True)
         )
 
-    checked = a.documents if checks_documents(objective) else ()
-    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output, checked_by_run=checked)
+    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output, checked_by_run=a.documents)
 
 
 def document_of_examples(a: Arguments) -> dict[str, Any]:
@@ -160,7 +158,6 @@ def import_tensorflow_job(a: Arguments) -> Job:
 
 
 def manifest_job(a: Arguments) -> Job:
-    from relm.examples.croissant import write_croissant
     from relm.examples.manifest import write_manifest
 
     shards: dict[str, list[Path]] = {"train": [], "held_out": []}
@@ -172,15 +169,7 @@ def manifest_job(a: Arguments) -> Job:
         shards[split].append(shard)
     shards = {split: found for split, found in shards.items() if found}
     inputs = [shard for split in shards.values() for shard in split]
-    croissant = a.output.with_name("croissant.json")
-
-    def run() -> str:
-        sentence = write_manifest(shards, a.output)
-        if a.dataset is not None:
-            write_croissant(a.output, load_dataset(a.dataset), a.dataset.stem, croissant)
-        return sentence
-
-    return Job(run, inputs=inputs, outputs=[a.output, *([croissant] if a.dataset is not None else [])])
+    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
 
 
 STEPS: dict[str, Step] = {
@@ -214,9 +203,7 @@ STEPS: dict[str, Step] = {
     "inspect": Step(
         "show a few examples decoded, stored masks visible, and the statistics",
         [
-            argument(
-                "path", type=given_path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"
-            ),
+            argument("path", type=given_path, metavar="PATH", help="manifest.json, or a .bin, .idx or .arrow file"),
             path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
             argument("--examples", type=int, default=3, metavar="N", help="number of examples; default: 3"),
         ],
@@ -255,7 +242,6 @@ STEPS: dict[str, Step] = {
         "list all shards of examples with their counts and hashes",
         [
             paths("--sidecars", "the sidecars of the shards (.bin.json or .arrow.json), training first"),
-            path("--dataset", "the dataset's file: croissant.json then goes beside the manifest", required=False),
             path("--output", "manifest.json"),
         ],
         manifest_job,

@@ -1,28 +1,32 @@
-"""The steps that remove documents: duplicates, and those that share words with a test."""
+"""The steps that remove documents: duplicates, and passages of tests."""
 
+import argparse
 from pathlib import Path
+from typing import Any
 
-from relm.errors import RelmError
 from relm.recipes.evaluation.published_tests import ITEM_FORMATS
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths, unite_values
+from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths
 
 
 def list_removed_job(a: Arguments) -> Job:
     from relm.evaluation.removed_documents import ComparedTest, list_removed
 
-    text_keys: dict[str, str] = unite_values("--text-key", map(tuple, a.text_key))
-    tests = [ComparedTest(name, form, given_path(file), text_keys.pop(name, "text")) for name, form, file in a.test]
-    if text_keys:
-        raise RelmError(f"--text-key: {min(text_keys)} is the name of no --test; give the name of a test, and the key")
-    if unknown := [test.form for test in tests if test.form not in ITEM_FORMATS]:
-        raise RelmError(
-            f"--test: {unknown[0]} is no format of tests; give a name, a format ({', '.join(ITEM_FORMATS)}), a file"
-        )
+    tests = [ComparedTest(name, form, given_path(file), *key) for name, form, file, *key in a.test]
     return Job(
-        lambda: list_removed(a.documents, a.output, a.duplicates, tests, a.workers, cut=a.cut_passages),
+        lambda: list_removed(a.documents, a.output, a.duplicates, tests, a.workers),
         inputs=[*a.documents, *(test.file for test in tests)],
         outputs=[a.output],
     )
+
+
+class NamedTest(argparse.Action):
+    """One test: its name, format and file, and the key of a passage."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
+        """Add a test, or end the command with a message."""
+        if len(values) not in (3, 4) or values[1] not in ITEM_FORMATS:
+            parser.error(f"{option}: expected NAME FORMAT FILE [KEY], with a FORMAT of {', '.join(ITEM_FORMATS)}")
+        namespace.test = [*namespace.test, values]
 
 
 def remove_listed_job(a: Arguments) -> Job:
@@ -38,7 +42,7 @@ def remove_listed_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "list-removed": Step(
-        "list documents to be removed: duplicates, and those that share 13 words in a row with a test",
+        "list documents to be removed: duplicates, and those of which passages of a test are cut out",
         [
             paths(
                 "--documents", "files of documents, JSON lines; of duplicates the first one stays, so give held-out files first"
@@ -50,24 +54,12 @@ STEPS: dict[str, Step] = {
             ),
             argument(
                 "--test",
-                nargs=3,
-                action="append",
+                nargs="+",
+                action=NamedTest,
                 default=[],
-                metavar=("NAME", "FORMAT", "FILE"),
-                help=f"list documents that share words with a test (may be repeated); FORMAT: {', '.join(ITEM_FORMATS)}",
-            ),
-            argument(
-                "--cut-passages",
-                action="store_true",
-                help="cut the shared passages out of the documents instead, by the rules of Megatron-LM's filter_ngrams.py",
-            ),
-            argument(
-                "--text-key",
-                nargs=2,
-                action="append",
-                default=[],
-                metavar=("NAME", "KEY"),
-                help="key of a passage in a test of the format lambada (may be repeated); default: text",
+                metavar=("NAME FORMAT FILE", "KEY"),
+                help="cut the passages of a test out of documents, by the rules of Megatron-LM's filter_ngrams.py (may be "
+                f"repeated); FORMAT: {', '.join(ITEM_FORMATS)}; KEY: of a passage of lambada, default: text",
             ),
             WORKERS,
             path("--output", "the list, JSON lines: file, line, reason, and of which document or item"),

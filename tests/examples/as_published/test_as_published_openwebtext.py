@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import read_sidecar, sidecar_of
-from relm.cli import main
 from relm.corpus.documents import read_documents
 from relm.corpus.extract import extract
-from relm.errors import RelmError
 from relm.evaluation.removed_documents import ComparedTest, list_removed
 from relm.examples import documents as documents_module
-from relm.examples import kept_documents, overlap
 from relm.examples.cut_passages import EACH_SIDE, WordSequences, cut_passages, list_sequences
-from relm.examples.inspection import inspect
 from relm.examples.kept_documents import remove_listed
 from relm.recipes.datasets import Dataset
 from small_documents import write_texts
@@ -54,7 +50,7 @@ def test_what_stays_is_what_megatrons_program_leaves(tmp_path: Path) -> None:
     original = ORIGINAL["filter_ngrams"]
     texts = write_texts(tmp_path / "texts.jsonl", make_texts(), title="page")
     removed, kept = tmp_path / "removed.jsonl", tmp_path / "kept.jsonl"
-    list_removed([texts], removed, False, [lambada(tmp_path, make_passages())], cut=True)
+    list_removed([texts], removed, False, [lambada(tmp_path, make_passages())])
     remove_listed(texts, removed, kept)
     assert {"pieces": len(texts_of(kept)), "sha256": hash_lines(texts_of(kept))} == {
         name: original[name] for name in ("pieces", "sha256")
@@ -72,7 +68,7 @@ def test_pieces_are_named_by_their_place_and_the_list_says_where_a_passage_is_fr
     text = f"{first}It said: {PASSAGE.upper()}{last}"
     texts = write_texts(tmp_path / "texts.jsonl", ["Before.", text, PASSAGE, "before."], title="page")
     removed, kept = tmp_path / "removed.jsonl", tmp_path / "kept.jsonl"
-    sentence = list_removed([texts], removed, True, [lambada(tmp_path, ["Another passage", PASSAGE])], cut=True)
+    sentence = list_removed([texts], removed, True, [lambada(tmp_path, ["Another passage", PASSAGE])])
     assert sentence == f"2 of 4 documents are to be removed: duplicate 1, lambada 1; of 1 others pieces stay; {removed}"
     entries = [json.loads(line) for line in removed.read_text().splitlines()]
     (start, middle), (second, end) = entries[0]["kept"]
@@ -92,7 +88,6 @@ def test_pieces_are_named_by_their_place_and_the_list_says_where_a_passage_is_fr
         ("1:0", "page1", text[:middle]),
         (f"1:{second}", "page1", text[second:]),
     ]
-    assert "1 duplicate, 1 lambada" in inspect(removed, None, 1)
 
 
 def test_a_phrase_in_ten_documents_is_no_passage_and_duplicates_do_not_count(tmp_path: Path) -> None:
@@ -100,7 +95,7 @@ def test_a_phrase_in_ten_documents_is_no_passage_and_duplicates_do_not_count(tmp
     texts = [f"{phrase} {number}." for number in range(9)]
     for further, removed_documents in (([texts[0].upper()], 9), ([f"{phrase}, he said."], 0)):
         documents = write_texts(tmp_path / "texts.jsonl", ["Other.", *texts, *further])
-        list_removed([documents], tmp_path / "removed.jsonl", True, [lambada(tmp_path, [phrase])], cut=True)
+        list_removed([documents], tmp_path / "removed.jsonl", True, [lambada(tmp_path, [phrase])])
         assert read_sidecar(tmp_path / "removed.jsonl")["removed"]["lambada"] == removed_documents
         sidecar_of(documents).unlink()
 
@@ -114,10 +109,8 @@ def test_any_count_of_workers_and_any_size_of_chunks_gives_the_same_bytes(
     made = []
     for workers, chunk in ((1, 2**20), (2, 20_000)):
         monkeypatch.setattr(documents_module, "CHUNK", chunk)
-        monkeypatch.setattr(overlap, "BYTES_PER_WORKER", 1000)
-        monkeypatch.setattr(kept_documents, "BYTES_PER_WORKER", 1000)
         removed = tmp_path / f"removed-{workers}.jsonl"
-        list_removed(files, removed, True, [test], workers, cut=True)
+        list_removed(files, removed, True, [test], workers)
         kept = [tmp_path / f"{workers}" / file.name for file in files]
         for file, output in zip(files, kept, strict=True):
             remove_listed(file, removed, output, workers)
@@ -141,13 +134,3 @@ def test_any_count_of_workers_and_any_size_of_chunks_gives_the_same_bytes(
 def test_a_passage_is_cut_with_its_surroundings(text: str, stays: list[tuple[int, int]] | None) -> None:
     found = cut_passages(text, WordSequences.of(list_sequences(PASSAGE)))
     assert (found.pieces if found else None) == stays
-
-
-def test_without_a_test_there_is_no_passage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    documents = write_texts(tmp_path / "texts.jsonl", ["a", "b"])
-    with pytest.raises(RelmError, match=r"--cut-passages: no test has passages; name one by --test"):
-        list_removed([documents], tmp_path / "r.jsonl", True, [], cut=True)
-    test = lambada(tmp_path, [PASSAGE])
-    command = ["list-removed", "--documents", str(documents), "--cut-passages", "--test", "lambada", "lambada", str(test.file)]
-    assert main([*command, "--output", str(tmp_path / "r.jsonl")]) == 0
-    assert "0 of 2 documents are to be removed: lambada 0; of 0 others pieces stay" in capsys.readouterr().out

@@ -24,8 +24,9 @@ from relm.corpus.documents import Document, read_documents
 from relm.corpus.workers import ordered_map
 from relm.examples.as_published.instances import NO_PAIR
 from relm.examples.as_published.options import Original, require_options
-from relm.examples.as_published.tables import TableSource, format_summary, open_table, require_documents
+from relm.examples.as_published.tables import format_summary, require_documents
 from relm.examples.columns import Column
+from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import checked_documents
 from relm.examples.storage import dtype_of
 from relm.examples.tokenization.encoder import TextEncoder

@@ -1,95 +1,19 @@
-"""Write tables of instances: with progress, the sidecar at the end, and a sentence about the result."""
+"""Read documents as the originals do, and describe the tables that are made of them."""
 
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from relm.artifact import read_sidecar, sidecar_of, write_sidecar
+from relm.artifact import read_sidecar, sidecar_of
 from relm.errors import RelmError
 from relm.examples.as_published.pairs import Corpus
-from relm.examples.manifest import length_histogram, summed
-from relm.examples.storage import dtype_of
-from relm.examples.table import Column, TableWriter, table_writer
+from relm.examples.described_tables import Table, TableSource
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.examples.tokenized import Sentences, tokenized_documents
-from relm.progress import ProgressBar
-from relm.recipes.objectives import TABLE, Objective
-
-
-class TableSource(NamedTuple):
-    """The documents file from which a table is built."""
-
-    sha256: str
-    documents: int
-    words: int
-    bytes: int
-
-
-class Table:
-    """A table that is being written, from `open_table`."""
-
-    def __init__(self, writer: TableWriter, bar: "ProgressBar") -> None:
-        self.tokens = 0
-        """The tokens of all rows so far, padding not counted."""
-        self.histogram: list[list[int]] = []
-        self.counts: dict[str, int] = {}
-        """Further facts for the sidecar."""
-        self._writer = writer
-        self._bar = bar
-
-    @property
-    def examples(self) -> int:
-        """The rows so far."""
-        return self._writer.rows
-
-    def append(self, columns: Mapping[str, Any], lengths: npt.NDArray[np.integer]) -> None:
-        """Append rows.
-
-        Args:
-            lengths: (rows,), tokens of each.
-        """
-        self._writer.append(columns)
-        self.tokens += int(lengths.sum(dtype=np.int64))
-        self.histogram = summed([self.histogram, length_histogram(lengths)])
-        self._bar.update(len(lengths))
-
-
-@contextlib.contextmanager
-def open_table(
-    output: Path, objective: Objective, loaded: LoadedTokenizer, source: TableSource, columns: Sequence[Column], **more: Any
-) -> Iterator[Table]:
-    """Write the table `output`, and its sidecar when the block ends without an error.
-
-    Args:
-        more: further facts for the table and its sidecar.
-    """
-    facts = {
-        "objective": objective.objective,
-        "layout": TABLE,
-        "dtype": dtype_of(loaded.vocabulary_size),
-        "documents": source.documents,
-        "words": source.words,
-        "bytes": source.bytes,
-        "tokenizer_sha256": loaded.sha256,
-        "vocabulary_size": loaded.vocabulary_size,
-        "special": asdict(loaded.special),
-        "settings": objective.stored_keys(),
-        "source": source.sha256,
-        **more,
-    }
-    with table_writer(output, columns, facts) as writer, ProgressBar(desc=output.name, unit="rows", disable=None) as bar:
-        table = Table(writer, bar)
-        yield table
-    counts = {"tokens": table.tokens, "examples": table.examples, "length_histogram": table.histogram}
-    write_sidecar(output, **facts, **counts, **table.counts)
 
 
 class Documents(NamedTuple):

@@ -34,7 +34,8 @@ from relm.examples.as_published.options import (
     require_predictions,
 )
 from relm.examples.as_published.pairs import Corpus, Pair, Rule, make_pairs, mask_tokens
-from relm.examples.as_published.tables import format_summary, open_table, read_documents
+from relm.examples.as_published.tables import format_summary, read_documents
+from relm.examples.described_tables import open_table
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.objectives import Objective
 

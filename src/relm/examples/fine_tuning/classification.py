@@ -2,24 +2,23 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from relm.artifact import write_sidecar
 from relm.examples.columns import Column
 from relm.examples.contract import Batch, Integers, Vocabulary
+from relm.examples.described_tables import TableSource, open_table
+from relm.examples.documents import counts_of
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.fine_tuning.glue import HIGHEST_SCORE, LabelledTexts, parse_glue
+from relm.examples.fine_tuning.glue import HIGHEST_SCORE, parse_glue
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
-from relm.examples.table import table_writer
 from relm.examples.text_pairs import encode_pairs, model_inputs
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.recipes.objectives import TABLE, Objective
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.recipes.objectives import Objective
 
 # Texts whose sequences are in memory at once.
 TOGETHER = 4096
@@ -48,25 +47,21 @@ def write_labelled_table(
     started = perf_counter()
     content = file.read_bytes()
     texts, loaded = parse_glue(content, task, str(file)).head(limit), load_tokenizer(tokenizer)
-    facts = _facts(texts, loaded, objective, hashlib.sha256(content).hexdigest())
-    cut = tokens = 0
-    with table_writer(output, labelled_columns(objective, loaded.vocabulary_size), facts) as table:
+    every = [*texts.first, *(texts.second or ())]
+    source = TableSource(hashlib.sha256(content).hexdigest(), len(texts.first), *counts_of(every))
+    columns, cut = labelled_columns(objective, loaded.vocabulary_size), 0
+    with open_table(output, objective, loaded, source, columns) as table:
         for begin in range(0, len(texts.first), TOGETHER):
             some = slice(begin, begin + TOGETHER)
             second = None if texts.second is None else texts.second[some]
             found = encode_pairs(loaded, texts.first[some], second, objective.sequence_length)
-            table.append({
-                "input_ids": found.input_ids,
-                "length": found.lengths,
-                "second_start": found.second_starts,
-                LABEL: np.array(texts.labels[some]),
-            })  # fmt: skip
-            tokens += int(found.lengths.sum())
+            labels = np.array(texts.labels[some])
+            rows = {"input_ids": found.input_ids, "length": found.lengths, "second_start": found.second_starts, LABEL: labels}
+            table.append(rows, found.lengths)
             cut += int((found.lengths == objective.sequence_length).sum())
-    write_sidecar(output, **facts, tokens=tokens, examples=table.rows)
     return (
-        f"encoded {table.rows:,} examples, of which {cut:,} fill the {objective.sequence_length} tokens of a sequence or were "
-        f"truncated to them; {table.rows / (perf_counter() - started):,.0f} sequences/s"
+        f"encoded {table.examples:,} examples, of which {cut:,} fill the {objective.sequence_length} tokens of a sequence or "
+        f"were truncated to them; {table.examples / (perf_counter() - started):,.0f} sequences/s"
     )
 
 
@@ -83,23 +78,6 @@ def count_classes(objective: Objective) -> int:
     """Return the count of classes of an objective's one term; 1 for a score."""
     (classes,) = objective.classes.values()
     return classes
-
-
-def _facts(texts: LabelledTexts, loaded: LoadedTokenizer, objective: Objective, sha256: str) -> dict[str, Any]:
-    every = [*texts.first, *(texts.second or ())]
-    return {
-        "objective": objective.objective,
-        "layout": TABLE,
-        "dtype": dtype_of(loaded.vocabulary_size),
-        "documents": len(texts.first),
-        "words": sum(len(text.split()) for text in every),
-        "bytes": sum(len(text.encode()) for text in every),
-        "tokenizer_sha256": loaded.sha256,
-        "vocabulary_size": loaded.vocabulary_size,
-        "special": asdict(loaded.special),
-        "settings": objective.stored_keys(),
-        "source": sha256,
-    }
 
 
 class LabelledExamples:

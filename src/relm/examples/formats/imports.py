@@ -2,8 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,22 +13,24 @@ import numpy.typing as npt
 from relm.artifact import sha256_of, write_hashed_sidecar, write_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.instances import table_columns
+from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.formats.bert_records import LABEL, Columns, parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import build_columns, map_tokens, read_lines, read_shape
 from relm.examples.formats.megatron import open_indexed
 from relm.examples.formats.tfrecord import Features, decode_example, read_records
 from relm.examples.manifest import length_histogram, summed
-from relm.examples.storage import dtype_of, index_of, shard_writer
+from relm.examples.storage import index_of, shard_writer
 from relm.examples.table import table_writer
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
-from relm.recipes.objectives import TABLE, TOKEN_STREAM, Masked, Objective
+from relm.recipes.objectives import Masked, Objective
 
 Integers = npt.NDArray[np.int64]
 Documents = tuple[Integers, Integers, Callable[[int], str]]
 """The tokens of some documents in sequence, their counts, and a function from n to the n-th's location, for messages."""
 
 EXAMPLES_AT_ONCE = 1024
+STREAM = Objective(objective="causal", sequence_length=Objective.LONGEST)
 
 
 class ImportCounts:
@@ -119,7 +120,7 @@ def import_stream(
             without_end += len(sizes) - int((tokens[np.cumsum(sizes)[sizes > 0] - 1] == end).sum())
             counts.add([piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])])
             bar.update(len(tokens))
-    facts = {**_collect_facts(loaded, "causal", TOKEN_STREAM, {}, sources, format), **counts.facts}
+    facts = {**_collect_facts(loaded, STREAM, sources, format), **counts.facts}
     write_hashed_sidecar(output, writer.sha256, **facts, idx_sha256=writer.index_sha256)
     summary = f"read {counts.tokens:,} tokens of {counts.documents:,} documents: {output}"
     return summary + (f"; {without_end:,} of them do not end with the end-of-text token" if without_end else "")
@@ -135,7 +136,7 @@ def _import_table(
 ) -> str:
     _require_suffix(output, ".arrow", "masked examples")
     length, predictions = objective.sequence_length, objective.masked.max_predictions or 1
-    facts = _collect_facts(loaded, "masked", TABLE, objective.stored_keys(), sources, format)
+    facts = _collect_facts(loaded, objective, sources, format)
     counts = ImportCounts(loaded)
     with (
         table_writer(output, table_columns(length, predictions, loaded.vocabulary_size), facts) as writer,
@@ -154,21 +155,10 @@ def _import_table(
     return f"read {writer.rows:,} examples of {length} positions, {counts.tokens:,} tokens: {output}"
 
 
-def _collect_facts(
-    loaded: LoadedTokenizer, objective: str, layout: str, settings: Mapping[str, Any], sources: Sequence[Path], format: str
-) -> dict[str, Any]:
+def _collect_facts(loaded: LoadedTokenizer, objective: Objective, sources: Sequence[Path], format: str) -> dict[str, Any]:
     digests = [sha256_of(path) for path in sources]
-    return {
-        "objective": objective,
-        "layout": layout,
-        "dtype": dtype_of(loaded.vocabulary_size),
-        "tokenizer_sha256": loaded.sha256,
-        "vocabulary_size": loaded.vocabulary_size,
-        "special": asdict(loaded.special),
-        "settings": dict(settings),
-        "source": digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
-        "imported_from": format,
-    }
+    source = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return {**first_facts(objective, loaded), **last_facts(objective, loaded, source), "imported_from": format}
 
 
 def _make_objective(length: int, predictions: int, pairs: bool) -> Objective:

@@ -1,0 +1,47 @@
+"""Apply a function to the lines of files of documents by several processes, in the order of the lines, beside a bar."""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from relm.corpus.workers import ordered_map
+from relm.examples import documents as reading
+from relm.examples.documents import Lines, applied, read_chunks
+from relm.limits import usable_cores
+from relm.progress import ProgressBar
+
+Result = TypeVar("Result")
+
+
+def map_documents(
+    function: Callable[[Lines], Result],
+    documents: Sequence[Path],
+    workers: int | None,
+    task: str,
+    parting: re.Pattern[bytes] | None = None,
+    numbered: bool = True,
+) -> Generator[tuple[Lines, Result], None, None]:
+    """Yield some lines of the files at a time, and what the function makes of them.
+
+    Args:
+        function: importable, as are its results, as for `relm.corpus.workers.ordered_map`.
+        documents: JSON lines; read in this order.
+        workers: processes; None: one for each core.
+        task: what is done, for the bar, and for the message when a worker dies.
+        parting: as in `relm.examples.documents.chunks_of`.
+        numbered: likewise.
+    """
+    size = sum(path.stat().st_size for path in documents)
+    processes = min(usable_cores() if workers is None else workers, 1 + size // reading.CHUNK)
+    chunks = read_chunks(documents, parting, numbered)
+    name = documents[0].name if len(documents) == 1 else task
+    with (
+        contextlib.closing(ordered_map(functools.partial(applied, function), chunks, processes, task)) as results,
+        ProgressBar(total=size, desc=name, unit="B", unit_scale=True, disable=None) as bar,
+    ):
+        for lines, result in results:
+            yield lines, result
+            bar.update(lines.size)
