@@ -233,7 +233,7 @@ def refusal(folder: Path, tokens: int = TOKENS) -> str:
 def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     config = hf.T5Config(vocab_size=TOKENS, d_model=16, d_kv=8, d_ff=32, num_layers=1)
     saved(tmp_path / "t5", hf.T5ForConditionalGeneration, config)
-    assert refusal(tmp_path / "t5") == "config.json names t5, which is no causal language model; give a folder of one"
+    assert refusal(tmp_path / "t5") == "config.json names t5, which is not a causal language model; give a folder of one"
     saved(tmp_path / "bert", hf.BertForMaskedLM, hf.BertConfig(**MANY))
     message = refusal(tmp_path / "bert")
     assert message == "sees the tokens that follow, so its losses mean nothing; give a causal language model"

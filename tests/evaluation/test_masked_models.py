@@ -226,7 +226,7 @@ T5 = hf.T5Config(vocab_size=VOCABULARY, d_model=16, num_layers=1, num_heads=2, d
         (
             hf.T5ForConditionalGeneration,
             T5,
-            "config.json names t5, which is no masked language model; give a folder of a masked",
+            "config.json names t5, which is not a masked language model; give a folder of a masked",
         ),
         (
             hf.BertLMHeadModel,

@@ -192,7 +192,7 @@ def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path, evaluated) -> No
     with pytest.raises(RelmError, match="damaged: cannot be read as a causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
     (damaged / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(RelmError, match=r"damaged: config\.json names t5, which is no causal language model"):
+    with pytest.raises(RelmError, match=r"damaged: config\.json names t5, which is not a causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
 
 

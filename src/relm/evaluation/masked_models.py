@@ -218,7 +218,7 @@ def _open_own(folder: Path, sha256: str, own: Bert, execution: Execution) -> Mas
 
 
 def _require_masked(folder: Path) -> None:
-    """Refuse an architecture that is no masked language model."""
+    """Refuse an architecture that is not a masked language model."""
     from transformers.models.auto import modeling_auto
 
     config = configuration(folder)
@@ -226,7 +226,7 @@ def _require_masked(folder: Path) -> None:
     if config.get("is_decoder"):
         raise RelmError(f"{folder}: config.json sets is_decoder, so it sees no later token; {WANTED}")
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "no masked"
+        what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "not a masked"
         raise RelmError(f"{folder}: config.json names {kind}, which is {what} language model; {WANTED}")
 
 

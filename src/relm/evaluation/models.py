@@ -150,14 +150,14 @@ def _open_own(folder: Path, sha256: str, own: Gpt2, execution: Execution) -> Cau
 
 
 def _require_causal_kind(folder: Path) -> None:
-    """Refuse an architecture that is no causal language model."""
+    """Refuse an architecture that is not a causal language model."""
     kind = model_type(folder)
     if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
         return
     from transformers.models.auto import modeling_auto
 
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise RelmError(f"{folder}: config.json names {kind}, which is no causal language model; give a folder of one")
+        raise RelmError(f"{folder}: config.json names {kind}, which is not a causal language model; give a folder of one")
 
 
 def _own_gpt2(folder: Path) -> Gpt2 | None:

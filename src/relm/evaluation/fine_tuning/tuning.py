@@ -57,8 +57,8 @@ def evaluate_tuning(
 
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved.
-        RelmError: a file has another sha256 or a fault; the model is no BERT or RoBERTa, or lacks weights; tokenizer and model
-            do not belong together; the loss is not finite.
+        RelmError: a file has another sha256 or a fault; the model is not a BERT or RoBERTa, or lacks weights; tokenizer and
+            model do not belong together; the loss is not finite.
     """
     execution = execution or Execution()
     require_pipeline(execution, options)

@@ -195,7 +195,7 @@ def build_result(found: Mapping[str, Any], harness_task: str, task: str, model_s
     """Return the harness's results as a result.
 
     Args:
-        facts: what the protocol records beside them: `limit`, and `batch_size`, which changes figures by rounding.
+        facts: more keys of the protocol, such as `limit` and `batch_size`; the latter changes figures by rounding.
     """
     figures, left_out = select_figures(found["results"], harness_task)
     if not figures:
