@@ -91,7 +91,6 @@ def perplexity_of(folder: Path, text: str, made: Path, **options: Any) -> dict[s
         folder / "tokenizer.json",
         file=made / "a.txt",
         output=made / "e.json",
-        task="e",
         options=TextPerplexity(**options),
         execution=ONE_THREAD,
     )
@@ -120,7 +119,6 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
         folder / "tokenizer.json",
         file=tmp_path / "f.jsonl",
         output=tmp_path / "e.json",
-        task="e",
         options=options,
         execution=ONE_THREAD,
     )
@@ -350,6 +348,6 @@ def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_
     without_bos = llama_folder(tmp_path / "without", adds_bos=False, bos_token=None)
     begins = []
     for folder in (folders[True], folders[False], without_bos):
-        write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", Samples(prompt=["the"]), "samples", ONE_THREAD)
+        write_samples(folder, folder / "tokenizer.json", Samples(prompt=["the"]), ONE_THREAD, output=tmp_path / "s.json")
         begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
     assert begins == ["<s>", "<s>", "an end of text"]

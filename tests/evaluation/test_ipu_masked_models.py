@@ -11,9 +11,8 @@ from masked_cases import ALONE, LENGTH, TINY, bert, phase
 
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.ipu_masked_model import IpuMaskedModel, ReadingProgram
 from relm.evaluation.masked_lm import evaluate_masked_lm
-from relm.evaluation.masked_models import load_masked
+from relm.evaluation.masked_models import IpuMaskedModel, ReadingProgram, load_masked
 from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -60,9 +59,13 @@ def test_evaluations_have_the_figures_of_the_cpu(task: str, case: Any, tmp_path:
     figures = []
     for execution in (ALONE, simulated()):
         if task == "masked_lm":
-            evaluate_masked_lm(case.model, case.manifest, tmp_path / "out.json", task, phase=phase(), execution=execution)
+            evaluate_masked_lm(
+                case.model, case.manifest, output=tmp_path / "out.json", task=task, phase=phase(), execution=execution
+            )
         else:
-            evaluate_pseudo_perplexity(case.model, case.manifest, tmp_path / "out.json", task, limit=4, execution=execution)
+            evaluate_pseudo_perplexity(
+                case.model, case.manifest, output=tmp_path / "out.json", task=task, limit=4, execution=execution
+            )
         figures.append(json.loads((tmp_path / "out.json").read_text())["figures"])
     assert figures[1] == pytest.approx(figures[0], rel=1e-5)
 

@@ -144,7 +144,7 @@ def test_each_protocol_has_the_figures_of_its_original(tmp_path: Path, evaluated
 def test_the_result_has_three_accuracies_and_counts(tmp_path: Path, evaluated, folder, reference, encode) -> None:
     file = written(tmp_path / "lambada.jsonl", TEXTS)
     summary = evaluate_lambada(
-        folder, evaluated.tokenizer, file, tmp_path / "e.json", "lambada", Lambada(), sha256_of(file), None, ONE_THREAD
+        folder, evaluated.tokenizer, file, Lambada(), sha256_of(file), None, ONE_THREAD, output=tmp_path / "e.json"
     )
     result = read_json(tmp_path / "e.json")
     figures, protocol = result["figures"], result["protocol"]
@@ -189,7 +189,7 @@ def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_pa
     file = tmp_path / "f.jsonl"
     file.write_text('{"passage": "one two"}\n{"passage": "three four"}\nno JSON\n')
     options = Lambada(text_key="passage")
-    evaluate_lambada(folder, evaluated.tokenizer, file, tmp_path / "e.json", "e", options, None, 2, ONE_THREAD)
+    evaluate_lambada(folder, evaluated.tokenizer, file, options, None, 2, ONE_THREAD, output=tmp_path / "e.json")
     result = read_json(tmp_path / "e.json")
     assert (result["figures"]["examples"], result["protocol"]["limit"], result["protocol"]["text_key"]) == (2, 2, "passage")
 

@@ -92,7 +92,7 @@ def scores(folder: Path, file: Path, batch_tokens: int) -> tuple[Any, Any]:
 def evaluate(folder: Path, file: Path, form: str = "blimp", **more: Any) -> dict[str, Any]:
     options = MultipleChoice.model_validate({"format": form})
     output, execution = file.parent / "e.json", Execution(threads=1, batch_tokens=more.pop("batch_tokens", 64))
-    evaluate_multiple_choice(folder, folder / "tokenizer.json", file, output, "e", options, execution=execution, **more)
+    evaluate_multiple_choice(folder, folder / "tokenizer.json", file, options, output=output, execution=execution, **more)
     return read_json(output)
 
 

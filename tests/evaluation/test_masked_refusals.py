@@ -15,11 +15,11 @@ from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
 
 
 def masked_lm(model: Path, manifest: Path, output: Path) -> None:
-    evaluate_masked_lm(model, manifest, output, "masked_lm", phase(), execution=ALONE)
+    evaluate_masked_lm(model, manifest, phase(), output=output, execution=ALONE)
 
 
 def pseudo(model: Path, manifest: Path, output: Path) -> None:
-    evaluate_pseudo_perplexity(model, manifest, output, "pseudo_perplexity", execution=ALONE)
+    evaluate_pseudo_perplexity(model, manifest, output=output, execution=ALONE)
 
 
 both = pytest.mark.parametrize("evaluate", [masked_lm, pseudo])

@@ -26,7 +26,7 @@ def evaluate(case: Case, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(model: Path = case.model, manifest: Path = case.manifest, examples: int = 6, **given: Any) -> dict[str, Any]:
         given = {"execution": ALONE, "task": "pseudo_perplexity", **given}
         options = PseudoPerplexity(examples=examples)
-        summary = evaluate_pseudo_perplexity(model, manifest, tmp_path / "out.json", options=options, **given)
+        summary = evaluate_pseudo_perplexity(model, manifest, output=tmp_path / "out.json", options=options, **given)
         return {**json.loads((tmp_path / "out.json").read_text()), "summary": summary}
 
     return run

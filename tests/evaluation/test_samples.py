@@ -37,7 +37,13 @@ def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) 
 
 def written(evaluated: Any, output: Path, length: int = 8, tokenizer: Path | None = None, **options: Any) -> dict[str, Any]:
     write_samples(
-        evaluated.model, tokenizer or evaluated.tokenizer, output, Samples(**options), output.stem, ONE_THREAD, length
+        evaluated.model,
+        tokenizer or evaluated.tokenizer,
+        Samples(**options),
+        ONE_THREAD,
+        length,
+        output=output,
+        task=output.stem,
     )
     return read_json(output)
 
@@ -57,7 +63,7 @@ def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated
 def test_published_samples_are_written_again_byte_for_byte(tmp_path, checkout) -> None:
     folder = checkout / "results" / "shakespeare_char"
     output = tmp_path / "samples.json"
-    write_samples(folder, folder / "tokenizer.json", output, Samples(), "samples", ONE_THREAD)
+    write_samples(folder, folder / "tokenizer.json", Samples(), ONE_THREAD, output=output)
     assert output.read_bytes() == (folder / "eval" / "samples.json").read_bytes()
 
 

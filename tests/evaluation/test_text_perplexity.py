@@ -58,7 +58,7 @@ def scored(tmp_path: Path, evaluated):
         file, output = tmp_path / "a.txt", tmp_path / "eval.json"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         how = TextPerplexity(**options)
-        summary = evaluate_text(evaluated.model, evaluated.tokenizer, file, output, "eval", how, None, limit, execution)
+        summary = evaluate_text(evaluated.model, evaluated.tokenizer, file, how, None, limit, execution, output=output)
         return read_json(output) | {"summary": summary}
 
     return evaluation
@@ -314,7 +314,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_an_error(tmp_path: Path, ev
     (tmp_path / "a.txt").write_text("some text")
     with pytest.raises(RelmError, match=r"the model has 257 tokens, the tokenizer 258"):
         evaluate_text(
-            evaluated.model, tmp_path / "tokenizer.json", tmp_path / "a.txt", tmp_path / "e.json", "e", TextPerplexity()
+            evaluated.model, tmp_path / "tokenizer.json", tmp_path / "a.txt", TextPerplexity(), output=tmp_path / "e.json"
         )
 
 

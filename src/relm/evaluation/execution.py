@@ -54,3 +54,7 @@ class Execution:
                 f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "
                 "give another device"
             )
+
+
+ON_THE_HOST = Execution()
+"""The CPU, with its defaults."""

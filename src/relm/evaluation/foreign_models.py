@@ -168,7 +168,7 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _require_language_model(config)
         kind = getattr(transformers, auto_class)
-        with _without_a_table():
+        with only_errors_logged():  # it prints a table of the weights that do not fit, which are refused by name below
             model, report = kind.from_pretrained(
                 folder,
                 config=config,
@@ -178,7 +178,7 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
                 use_safetensors=True,
                 dtype=torch.float32,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused by name below
+                ignore_mismatched_sizes=True,
             )
     except StrictDataclassError as error:
         raise ValueError(f"config.json: {' '.join(str(error).split())}") from None
@@ -191,8 +191,8 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
 
 
 @contextlib.contextmanager
-def _without_a_table() -> Iterator[None]:
-    """Keep `transformers` from printing a table of the weights that do not fit, which are refused by name."""
+def only_errors_logged() -> Iterator[None]:
+    """Keep `transformers` from logging warnings."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

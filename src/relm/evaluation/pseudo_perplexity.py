@@ -7,7 +7,6 @@ sequences has these probabilities, so the figure compares masked models with eac
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
 from relm.evaluation.masked_scoring import (
     Flags,
@@ -26,7 +25,8 @@ from relm.evaluation.masked_scoring import (
     require_positions,
     score_masked,
 )
-from relm.evaluation.result import Result, perplexity
+from relm.evaluation.result import perplexity
+from relm.evaluation.runner import Scored, evaluation
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.sharded_tables import ExampleTables
@@ -55,30 +55,16 @@ class Originals(NamedTuple):
     """(rows,) position at which the second segment begins; the length if there is none."""
 
 
+@evaluation
 def evaluate_pseudo_perplexity(
     model_folder: Path,
     manifest: Path,
-    output: Path,
-    task: str,
     options: PseudoPerplexity | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score each token of held-out examples by itself and write `eval/pseudo_perplexity.json`.
-
-    Args:
-        model_folder: Hugging Face folder of any masked language model.
-        manifest: that of masked examples, whose masks are undone; its tokenizer is the model's.
-        output: the JSON file.
-        task: the name of the evaluation.
-        options: the count of examples.
-        limit: score only the first `limit` of them; None: as many as the options name.
-        execution: device and precision; figures change by rounding at most.
-
-    Returns:
-        A sentence with figures and rate.
-    """
-    started, options, execution = perf_counter(), options or PseudoPerplexity(), execution or Execution()
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score each token of held-out masked examples by itself, after undoing their masks."""
+    options = options or PseudoPerplexity()
     facts = masked_manifest(manifest)
     mask = mask_token(facts, manifest)
     tables = ExampleTables(manifest, "held_out")
@@ -97,11 +83,11 @@ def evaluate_pseudo_perplexity(
         **({} if limit is None else {"limit": limit}),
         "precision": f"{execution.precision}, probabilities in float32, sums in float64, natural logarithms",
     }
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
-    return (
+    sentence = (
         f"predicted each of {tokens:,} tokens of {count:,} sequences by itself: {figures['pseudo_nats_per_token']:.4f} "
-        f"pseudo-nats per token; {tokens / (perf_counter() - started):,.0f} passes/s"
+        "pseudo-nats per token"
     )
+    return Scored(figures, protocol, model.sha256, sentence, (tokens, "passes"))
 
 
 def _sum_losses(

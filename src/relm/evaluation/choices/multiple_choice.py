@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,11 @@ from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.evaluation.evaluated_text import load_tokenizer_of
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.models import CausalModel, load_causal
-from relm.evaluation.result import Result, describe_ties
+from relm.evaluation.result import describe_ties
+from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
@@ -57,31 +57,20 @@ DESCRIPTION_OF_MASKED = (
 SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
+@evaluation
 def evaluate_multiple_choice(
     model_folder: Path,
     tokenizer: Path,
     file: Path,
-    output: Path,
-    task: str,
     options: MultipleChoice,
     file_sha256: str | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score the choices of questions and write `eval/TASK.json`.
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score the choices of questions, which a causal language model does, and for BLiMP a masked one as well.
 
-    Args:
-        model_folder: any causal language model that `load_causal` reads, or for BLiMP a masked one that `load_masked` reads.
-        tokenizer: its `tokenizer.json`.
-        file: a JSON object on each line, or a zip archive of such files.
-        output: the JSON file.
-        task: the name of the evaluation in it.
-        options: the format of the file.
-        file_sha256: the expected sha256 of the file; None: any.
-        limit: score only the first `limit` questions; None: all.
+    The file has a JSON object on each line, or is a zip archive of such files.
     """
-    started = perf_counter()
-    execution = execution or Execution()
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
     loaded = load_tokenizer_of(model_folder, tokenizer)
     score = _score_masked if is_masked(model_folder) else _score_causal
@@ -101,10 +90,9 @@ def evaluate_multiple_choice(
         "precision": execution.precision,
         **({} if limit is None else {"limit": limit}),
     }
-    Result(task=task, protocol=protocol, figures=found, model_sha256=scored.model_sha256).write(output)
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return f"{_describe(found)}; {found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
+    return Scored(found, protocol, scored.model_sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:

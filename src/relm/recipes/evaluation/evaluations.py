@@ -280,7 +280,7 @@ _declare(
     EvaluationDeclaration(
         name="training",
         summary="the time and the speed of training, from its log",
-        run="relm.evaluation.training_speed:evaluate_logs",
+        run="relm.evaluation.training_speed:evaluate_training",
         objectives=("causal", "masked", "seq2seq", "span_corruption"),
         inputs=("log",),
         facts=("phases",),
