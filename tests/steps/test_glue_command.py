@@ -72,8 +72,8 @@ def test_what_does_not_fit_is_refused(fault: str, model: Path, tmp_path: Path, c
 
 
 def test_a_task_must_be_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["glue", "--model", str(model), "--train", "a", "--dev", "b", "--output", str(tmp_path / "a.json")]) == 2
-    assert "--task" in capsys.readouterr().err
+    assert main(["glue", "--model", str(model), "--train", "a", "--dev", "b", "--output", str(tmp_path / "a.json")]) == 1
+    assert "--task is missing; give it, or the test's file with --test" in capsys.readouterr().err
 
 
 def test_ipus_need_a_pipeline(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,11 @@ def test_what_ipus_cannot_fine_tune_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("evaluation", "words", "message"),
     [
-        ("squad", ["--layers-per-ipu", "1"], "--layers-per-ipu: squad fine-tunes a model, for which --pipeline has the layers"),
+        (
+            "squad",
+            ["--layers-per-ipu", "1"],
+            "--layers-per-ipu has no effect when a model is fine-tuned; --pipeline splits it over IPUs",
+        ),
         (
             "samples",
             ["--pipeline", "{}"],

@@ -22,13 +22,13 @@ from relm.evaluation.result import Result, Sample
 
 @dataclass(frozen=True)
 class Scored:
-    """What a protocol found."""
+    """The findings of a protocol."""
 
     figures: Mapping[str, float | int]
     protocol: dict[str, Any]
     model_sha256: str
     sentence: str
-    """What was scored, for the user, without a full stop."""
+    """Sentence for the user, without a full stop."""
     scored: tuple[float, str] | None = None
     """Count and unit of the speed that is added to the sentence; None: no speed is added."""
     samples: list[Sample] | None = None

@@ -64,8 +64,8 @@ class EvaluationDeclaration:
     """The evaluation's command names the result after its output file; false: always after the evaluation."""
     command: str = ""
     """Name of the command that users call; default: the evaluation's name with hyphens."""
-    has_step: bool = False
-    """The command is a step of its own, with arguments of its own; false: it is a short form of `relm evaluate`."""
+    named_options: tuple[str, ...] = ()
+    """Options without which the command is refused, unless a test's file has them."""
     epilog: str = ""
     """Sentence at the end of the command's help."""
 
@@ -200,6 +200,12 @@ def register_evaluation(declaration: EvaluationDeclaration) -> None:
         PROTOCOLS.register(declaration)
 
 
+_RESUMES = (
+    "Runs and answers are written to the folder TASK beside the output. TERM or INT: saves a checkpoint and exits with 75; the "
+    "same command resumes, with the same bytes as result."
+)
+
+
 def _declare(declaration: EvaluationDeclaration) -> None:
     EVALUATIONS.register(declaration)
     if declaration.is_protocol:
@@ -329,7 +335,7 @@ _declare(
         inputs=("training_file", "file", "tokenizer"),
         options=Squad,
         takes_limit=True,
-        has_step=True,
+        epilog=_RESUMES,
     )
 )
 _declare(
@@ -342,7 +348,8 @@ _declare(
         optional_inputs=("mismatched_file",),
         options=Glue,
         takes_limit=True,
-        has_step=True,
+        named_options=("task",),
+        epilog=_RESUMES,
     )
 )
 _declare(
