@@ -179,7 +179,7 @@ def test_a_folder_that_the_harness_would_misread_is_refused(
 ) -> None:
     change(copy / file, **keys)
     with pytest.raises(RelmError, match=message):
-        evaluate_harness(copy, "hellaswag", output=tmp_path / "a.json", execution=ONE_THREAD)
+        evaluate_harness(copy, "hellaswag", Path(sys.executable), output=tmp_path / "a.json", execution=ONE_THREAD)
 
 
 def test_attention_is_the_one_that_transformers_prefers_whatever_the_configuration_names(copy: Path, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
         bare, "own-both", python, tasks, 3, ONE_THREAD, model / "tokenizer.json", output=output, task=output.stem
     )
     assert "lm_eval's own-both: own_lambada_perplexity " in sentence
-    assert "; 6 examples, " in sentence
+    assert "; 6 examples; " in sentence
     result = json.loads(output.read_text())
     assert result["task"] == "lm_eval_own-both"
     assert result["model_sha256"] == weights_sha256(model)

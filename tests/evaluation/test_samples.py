@@ -2,11 +2,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from relm.artifact import read_json, sha256_of
-from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import PROMPTS, write_samples
 from relm.evaluation.generation.sampling import random_stream
@@ -36,15 +34,7 @@ def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) 
 
 
 def written(evaluated: Any, output: Path, length: int = 8, tokenizer: Path | None = None, **options: Any) -> dict[str, Any]:
-    write_samples(
-        evaluated.model,
-        tokenizer or evaluated.tokenizer,
-        Samples(**options),
-        ONE_THREAD,
-        length,
-        output=output,
-        task=output.stem,
-    )
+    write_samples(evaluated.model, tokenizer or evaluated.tokenizer, Samples(**options), ONE_THREAD, length, output=output)
     return read_json(output)
 
 
@@ -106,11 +96,3 @@ def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluat
     assert found["protocol"]["begins_with"] == "a line end"
     assert "each text after a line end, up to 8 tokens: " in found["protocol"]["in_words"]
     assert len(found["samples"][0]["text"]) > 0
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, evaluated) -> None:
-    content = json.loads(evaluated.tokenizer.read_text())
-    content["added_tokens"].append({**content["added_tokens"][0], "id": 257, "content": "<|more|>"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(RelmError, match="the model has 257 tokens, the tokenizer 258"):
-        written(evaluated, tmp_path / "a.json", tokenizer=tmp_path / "tokenizer.json")

@@ -23,7 +23,7 @@ UNUSUAL = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 
 
 class ForeignCausalModel:
-    """A model of `transformers`; fulfils `CausalModel`, `BranchingModel` and `LengthDependentModel`.
+    """A model of `transformers`; fulfils `CausalModel` and `BranchingModel`.
 
     Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
     cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
@@ -35,6 +35,8 @@ class ForeignCausalModel:
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions, self.short_rows = longest_sequence(model), longest_short_row(model)
+        """Tokens of the longest row, and of the longest one that has the same output with more padding: in a batch with longer
+        rows than that no row may be shorter. None: any length."""
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
         self.model: Any = self._device.place(model.eval())

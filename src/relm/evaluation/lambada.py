@@ -29,13 +29,10 @@ from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.scoring import ScoredSequences, Scores, score
+from relm.evaluation.scoring import Flags, Integers, ScoredSequences, Scores, score
 from relm.examples.tokenization.encoder import EncodedTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import Lambada
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DESCRIPTION = (
     "The last word of each passage by three protocols: its last token alone; all its tokens after the stripped beginning "
@@ -85,8 +82,7 @@ def _describe_beginning(beginning: Beginning) -> list[str]:
     """Return a sentence on the tokens before each passage; none if there are no such tokens."""
     if not beginning.ids:
         return []
-    when_cut = "loses it" if beginning.every_window is None else "keeps it"
-    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut {when_cut}."]
+    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."]
 
 
 # --- passages --------------------------------------------------------------------------------------------------------------
@@ -251,7 +247,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
             f"{model.folder} has {model.positions} positions; evaluate a model with more"
         )
     ends = np.cumsum(sizes)
-    sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
+    sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
     truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
     return sequences, indices, truncated
 

@@ -17,17 +17,10 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
-from relm.evaluation.masked_scoring import (
-    Floats,
-    Integers,
-    chunks_of,
-    mask_token,
-    masked_manifest,
-    require_positions,
-    score_masked,
-)
+from relm.evaluation.masked_scoring import chunks_of, mask_token, masked_manifest, require_positions, score_masked
 from relm.evaluation.result import LARGEST_EXPONENT, perplexity
 from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Floats, Integers
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
@@ -102,7 +95,7 @@ def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int)
     examples = open_examples(manifest, "held_out", phase, seed)
     assert isinstance(examples, MaskedExamples), "the objective says so"
     if not examples.is_static:
-        mask_token(facts, manifest)
+        mask_token(facts.tokenizer.special.get("mask"), manifest)
     return examples
 
 

@@ -73,15 +73,6 @@ class BranchingModel(Protocol):
         """
 
 
-@runtime_checkable
-class LengthDependentModel(Protocol):
-    """A `CausalModel` whose output for a row depends on the row's length, padding included."""
-
-    short_rows: int | None
-    """Tokens up to which rows have the same output with more padding; a longer row needs a batch without shorter ones, and a
-    shorter one a batch without longer ones. None: no row's output depends on its length."""
-
-
 class OwnCausalModel:
     """A GPT-2 of relm's own; fulfils `CausalModel`, `SelectiveModel` and `BranchingModel`."""
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
@@ -15,6 +13,7 @@ from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.windows import overlapping
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 from relm.progress import ProgressBar
@@ -56,9 +55,8 @@ def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tok
     sums: list[float] = []
     with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for tokens in _whole_windows(stream, context):
-            starts = np.arange(0, len(tokens) - 1, context)
-            ends = np.minimum(starts + context + 1, len(tokens))
-            sequences = ScoredSequences(tokens, starts, ends, scored=ends - starts - 1)
+            windows = overlapping(len(tokens), context, stride=context)
+            sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
 

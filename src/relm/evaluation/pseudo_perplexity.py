@@ -16,17 +16,10 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
-from relm.evaluation.masked_scoring import (
-    Flags,
-    Integers,
-    chunks_of,
-    mask_token,
-    masked_manifest,
-    require_positions,
-    score_masked,
-)
+from relm.evaluation.masked_scoring import chunks_of, mask_token, masked_manifest, require_positions, score_masked
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Flags, Integers
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.sharded_tables import ExampleTables
@@ -66,7 +59,7 @@ def evaluate_pseudo_perplexity(
     """Score each token of held-out masked examples by itself, after undoing their masks."""
     options = options or PseudoPerplexity()
     facts = masked_manifest(manifest)
-    mask = mask_token(facts, manifest)
+    mask = mask_token(facts.tokenizer.special.get("mask"), manifest)
     tables = ExampleTables(manifest, "held_out")
     model = load_masked(model_folder, facts.tokenizer.vocabulary_size, execution)
     count = min(len(tables), options.examples, options.examples if limit is None else limit)
@@ -74,7 +67,9 @@ def evaluate_pseudo_perplexity(
     nats, tokens = _sum_losses(model, tables, SpecialIds(**facts.tokenizer.special), mask, count, execution.batch_tokens)
     if not tokens:
         raise RelmError(f"{manifest}: {count:,} held-out examples have only special tokens; build the examples again")
-    figures = figures_of(nats, tokens, count)
+    per_token = nats / tokens
+    figures: dict[str, float | int] = {"pseudo_nats_per_token": per_token, **perplexity("pseudo_perplexity", per_token)}
+    figures |= {"tokens": tokens, "sequences": count}
     protocol = {
         **PROTOCOL,
         "tokenizer_sha256": facts.tokenizer.sha256,
@@ -106,17 +101,6 @@ def _sum_losses(
                 tokens += len(nats)
             bar.update(len(numbers))
     return math.fsum(sums), tokens
-
-
-def figures_of(nats: float, tokens: int, sequences: int) -> dict[str, float | int]:
-    """Return all figures, from the sum of -ln P over the scored tokens."""
-    per_token = nats / tokens
-    return {
-        "pseudo_nats_per_token": per_token,
-        **perplexity("pseudo_perplexity", per_token),
-        "tokens": tokens,
-        "sequences": sequences,
-    }
 
 
 def originals(tables: ExampleTables, numbers: Integers) -> Originals:

@@ -4,14 +4,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.scoring import Floats, ScoredSequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
@@ -19,7 +18,6 @@ from relm.progress import ProgressBar
 from relm.recipes.evaluation.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
-Floats = npt.NDArray[np.float64]
 # Name of the figure -> its split. nanoGPT prints both.
 SPLITS = {"loss": "held_out", "train_loss": "train"}
 DESCRIPTION = (

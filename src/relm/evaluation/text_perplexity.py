@@ -65,7 +65,7 @@ def evaluate_text(
     context, stride = _reach(model, options)
     windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
-    sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored, beginning.every_window)
+    sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
     if options.documents == "level_1_headings":
         found["documents"] = len(prepared.sizes)
@@ -176,8 +176,7 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     if context is None:
         raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")
     require_context(model, context)
-    longest = options.longest_stride(context)
-    return context, min(options.stride or longest, longest)
+    return context, min(options.stride or context, context)
 
 
 def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> float:
@@ -243,8 +242,6 @@ def _protocol(
 
 def _first(options: TextPerplexity, beginning: Beginning) -> str:
     """Return a sentence, without its full stop, on the tokens before a document and the scored tokens."""
-    if beginning.every_window is not None:
-        return f"Every window begins with {beginning.names[0]}, which counts in its length and is not scored"
     if options.first_token == "given":
         which = "of which the first" if len(beginning.names) > 1 else "which"
         put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"

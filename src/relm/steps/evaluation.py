@@ -92,6 +92,8 @@ TASK_FOLDER = (
 )
 # Inputs that are one file each, in the order in which a record names them.
 FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
+# Files of a test -> the argument of an evaluation's function that has the sha256 which the file must have.
+HASHES = {"training_file": "training_sha256", "file": "file_sha256", "mismatched_file": "mismatched_sha256"}
 # Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
 OPTIONAL = {
     "manifest": False,
@@ -120,7 +122,7 @@ def list_weights(a: Arguments) -> list[Path]:
 
 def _expected(a: Arguments) -> dict[Path, str]:
     """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
-    files = [file for name in ("training_file", "file", "mismatched_file") if (file := getattr(a, name, None)) is not None]
+    files = [file for name in HASHES if (file := getattr(a, name, None)) is not None]
     return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 
 
@@ -235,29 +237,25 @@ def _tuning_run(a: Arguments) -> dict[str, Any]:
     return {"how": TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)} if hasattr(a, "keep_models") else {}
 
 
+def _given_inputs(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
+    """Return each input of an evaluation that a command gives; None for one that it need not give."""
+    found = {name: getattr(a, name, None) for name in (*declaration.inputs, *declaration.optional_inputs)}
+    return {name: find_tokenizer(a) if name == "tokenizer" else value for name, value in found.items()}
+
+
 def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
     """Return the keyword arguments of the evaluation's function that are files, or are about these."""
-    found: dict[str, Any] = {}
-    for name in declaration.inputs:
-        if name == "tokenizer":
-            found[name] = find_tokenizer(a)
-        elif name == "log":
-            found |= {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
-        else:
-            found[name] = getattr(a, name)
-    found |= {name: getattr(a, name, None) for name in declaration.optional_inputs}
-    if declaration.fine_tunes:
-        found["training_sha256"] = expected.get(a.training_file)
-    if "mismatched_file" in declaration.optional_inputs:
-        found["mismatched_sha256"] = expected.get(a.mismatched_file)
-    return found | ({"file_sha256": expected.get(a.file)} if declaration.is_protocol else {})
+    if declaration.reads_log_alone:
+        return {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
+    given = _given_inputs(declaration, a)
+    hashes = {HASHES[name]: expected.get(file) for name, file in given.items() if name in HASHES}
+    return {**given, **hashes}
 
 
 def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob) -> list[Path]:
     """Return the files beside the model that the record names."""
-    read = [find_tokenizer(a) if name == "tokenizer" else getattr(a, name) for name in FILES if name in declaration.inputs]
-    optional = [found for name in declaration.optional_inputs if (found := getattr(a, name, None)) is not None]
-    return [*read, *optional, *_expected_task_files(job, a)]
+    given = _given_inputs(declaration, a)
+    return [*(given[name] for name in FILES if given.get(name) is not None), *_expected_task_files(job, a)]
 
 
 def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:

@@ -48,7 +48,6 @@ def evaluate_tuning(
     Args:
         model_folder: a BERT or RoBERTa of relm's own, or one of transformers' with the same options.
         file: the development file; of MNLI the matched one.
-        task: the name of the evaluation in the output.
         options: the task, by their class, and how to train.
         mismatched_file: MNLI's second development file; None: there is none.
         training_sha256, file_sha256, mismatched_sha256: the expected sha256 of each file; None: any.

@@ -36,7 +36,8 @@ class EvaluationDeclaration:
     summary: str
     """Help of the command, which begins in lower case and has no full stop."""
     run: str
-    """Function as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
+    """Function as "module:function", as `relm.evaluation.runner.evaluation` makes one of a protocol that returns figures. It
+    gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
     name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
     `file_sha256` as well, for a `training_file` `training_sha256`, for a `mismatched_file` `mismatched_sha256`, for a `log`
     `logs` and `trained_on`. It returns a sentence for the user."""
