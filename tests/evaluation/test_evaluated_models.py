@@ -71,14 +71,14 @@ def windows(tokens: int = TOKENS, count: int = 30, longest: int = 20) -> ScoredS
     return ScoredSequences(generator.integers(2, tokens, 100), starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
 
 
-def expected(model: Any, sequences: ScoredSequences) -> np.ndarray:
-    """Return the losses that transformers computes for each sequence alone."""
+def nats_alone(model: Any, sequences: ScoredSequences) -> np.ndarray:
+    """Return the losses by transformers, which sees each sequence without its last token, by itself."""
     nats = []
     for start, end, scored in zip(sequences.starts, sequences.ends, sequences.scored, strict=True):
         ids = torch.from_numpy(sequences.tokens[start:end])[None]
         with torch.no_grad():
-            logits = model(ids).logits[0, :-1]
-        nats.append(torch.nn.functional.cross_entropy(logits.double(), ids[0, 1:], reduction="none")[-scored:])
+            logits = model(ids[:, :-1], use_cache=False).logits[0].double()
+        nats.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")[-scored:])
     return torch.cat(nats).numpy()
 
 
@@ -96,7 +96,7 @@ def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, 
     assert ours.vocabulary_size == TOKENS
     assert ours.sha256 == sha256_of(tmp_path / "model.safetensors")
     sequences = windows()
-    assert scored(ours, sequences).nats == pytest.approx(expected(theirs, sequences), rel=1e-5, abs=1e-5)
+    assert scored(ours, sequences).nats == pytest.approx(nats_alone(theirs, sequences), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -125,7 +125,7 @@ def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path
     monkeypatch.setattr(hf.LlamaForCausalLM, "forward", with_a_bias)
     ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
     sequences = windows()
-    assert scored(ours, sequences).nats == pytest.approx(expected(theirs, sequences), rel=1e-5)
+    assert scored(ours, sequences).nats == pytest.approx(nats_alone(theirs, sequences), rel=1e-5)
     with torch.inference_mode():
         assert ours.hidden(torch.tensor([[3, 4]])).shape == (1, 2, TOKENS)
 
@@ -175,7 +175,7 @@ def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
     theirs.load_state_dict(half)
     ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
     assert {parameter.dtype for parameter in ours.model.parameters()} == {torch.float32}
-    assert scored(ours, windows()).nats == pytest.approx(expected(theirs, windows()), rel=1e-5)
+    assert scored(ours, windows()).nats == pytest.approx(nats_alone(theirs, windows()), rel=1e-5)
 
 
 # --- a trained model -------------------------------------------------------------------------------------------------------
