@@ -17,7 +17,6 @@ from llama_form import BOS, EOS, POSITIONS, llama_folder
 from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from relm.artifact import read_json
 from relm.cli import main
-from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
@@ -86,15 +85,8 @@ def losses(folder: Path, ids: list[int]) -> torch.Tensor:
 def perplexity_of(folder: Path, text: str, made: Path, **options: Any) -> dict[str, Any]:
     """Return the result of `evaluate_text`."""
     (made / "a.txt").write_text(text, encoding="utf-8", newline="")
-    evaluate_text(
-        folder,
-        folder / "tokenizer.json",
-        file=made / "a.txt",
-        output=made / "e.json",
-        task="e",
-        options=TextPerplexity(**options),
-        execution=ONE_THREAD,
-    )
+    given = {"file": made / "a.txt", "options": TextPerplexity(**options), "output": made / "e.json", "execution": ONE_THREAD}
+    evaluate_text(folder, folder / "tokenizer.json", **given)
     return dict(read_json(made / "e.json"))
 
 
@@ -114,16 +106,8 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
     assert scores.harness.tolist() == [correct for _, correct in theirs]
     assert 0 < scores.truncated.sum() < len(TEXTS)
     (tmp_path / "f.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    options = Lambada() if begin == "tokenizer" else Lambada(begin=begin)
-    evaluate_lambada(
-        folder,
-        folder / "tokenizer.json",
-        file=tmp_path / "f.jsonl",
-        output=tmp_path / "e.json",
-        task="e",
-        options=options,
-        execution=ONE_THREAD,
-    )
+    given = {"options": Lambada(begin=begin), "output": tmp_path / "e.json", "execution": ONE_THREAD}
+    evaluate_lambada(folder, folder / "tokenizer.json", tmp_path / "f.jsonl", **given)
     figure = math.log(read_json(tmp_path / "e.json")["figures"]["lambada_openai_perplexity"])
     assert figure == pytest.approx(-np.mean([nats for nats, _ in theirs]), abs=SAME)
 
@@ -170,14 +154,12 @@ def test_the_shipped_test_of_wikitext_begins_as_lm_eval_does(
 def test_megatron_s_windows_begin_as_the_option_decides(
     folders: dict[bool, Path], begin: Begin, stride: int, tmp_path: Path
 ) -> None:
-    ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
+    ids = begun(folders[True], begin, TEXT)
     assert len(ids) > 2 * POSITIONS
     nats = 0.0
     for start in range(0, len(ids) - 1, stride):
         window = ids[start : start + POSITIONS + 1]
         new = window[1:] if start == 0 else window[POSITIONS + 1 - stride :]
-        if begin == "every_window":
-            window = [BOS, *window[1:]]
         nats += float(losses(folders[True], window)[len(window) - 1 - len(new) :].sum()) if new else 0.0
     result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride)
     found = result["figures"]
@@ -190,13 +172,11 @@ def test_megatron_s_windows_begin_as_the_option_decides(
 def test_the_page_s_windows_begin_as_the_option_decides(
     folders: dict[bool, Path], begin: Begin, stride: int | None, tmp_path: Path
 ) -> None:
-    ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
-    step = stride or POSITIONS - (begin == "every_window")
+    ids, step = begun(folders[True], begin, TEXT), stride or POSITIONS
     nats, counted, scored, reached = 0.0, 0, 0, 0
     for start in range(0, len(ids), step):
         end = min(start + POSITIONS, len(ids))
-        window = [BOS, *ids[start + 1 : end]] if begin == "every_window" else ids[start:end]
-        new = losses(folders[True], window)[-(end - reached) :]
+        new = losses(folders[True], ids[start:end])[-(end - reached) :]
         nats, counted, scored = nats + float(new.mean()) * (end - reached - 1), counted + end - reached - 1, scored + len(new)
         reached = end
         if end == len(ids):
@@ -204,21 +184,6 @@ def test_the_page_s_windows_begin_as_the_option_decides(
     result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride, windows="strided", first_token="given")
     assert result["figures"]["nats_per_token"] == pytest.approx(nats / counted, rel=1e-5)
     assert result["figures"]["tokens_scored"] == scored
-    if begin == "every_window":  # bos and L - 1 tokens of the text: none of them is lost, whatever the stride
-        assert scored == result["figures"]["tokens"]
-
-
-def test_rolling_windows_begin_with_bos_where_every_window_does(folders: dict[bool, Path], tmp_path: Path) -> None:
-    ids = [BOS, *begun(folders[True], "none", TEXT)]
-    nats = 0.0
-    for scored in range(1, len(ids), POSITIONS):
-        end = min(scored + POSITIONS, len(ids))
-        window = [BOS, *ids[max(end - POSITIONS - 1, 0) + 1 : end]]
-        nats += float(losses(folders[True], window)[scored - end :].sum())
-    result = perplexity_of(folders[True], TEXT, tmp_path, begin="every_window", windows="rolling", first_token="scored")
-    found = result["figures"]
-    assert found["tokens_scored"] == found["tokens"] == len(ids) - 1
-    assert found["nats_per_token"] * found["tokens"] == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
@@ -236,8 +201,6 @@ def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: B
         context, _, word = text.rpartition(" ")
         before, target = encode(context, add_special_tokens=False).ids, encode(f" {word}", add_special_tokens=False).ids
         ids = [*[BOS] * (begin != "none"), *before, *target][-(POSITIONS + 1) :]
-        if begin == "every_window":
-            ids[0] = BOS
         with torch.no_grad():
             likeliest = reference(torch.tensor([ids[:-1]])).logits[0].argmax(-1).tolist()
         return [a == b for a, b in zip(likeliest[-len(target) :], target, strict=True)]
@@ -271,30 +234,6 @@ def test_the_token_that_begins_a_text_is_the_one_that_the_settings_name(tmp_path
     assert prefix_token(load_tokenizer(folder / "tokenizer.json")) == EOS
 
 
-def test_every_window_is_refused_where_there_is_no_bos(tmp_path: Path) -> None:
-    folder = llama_folder(tmp_path / "model", adds_bos=False, bos_token=None)
-    (tmp_path / "a.txt").write_text("some words")
-    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
-    given = {"model_folder": folder, "tokenizer": folder / "tokenizer.json", "output": tmp_path / "e.json", "task": "e"}
-    with pytest.raises(
-        RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\), .* use begin: none, or name"
-    ):
-        evaluate_text(**given, file=tmp_path / "a.txt", options=TextPerplexity(begin="every_window"), execution=ONE_THREAD)
-    with pytest.raises(RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\)"):
-        evaluate_lambada(**given, file=tmp_path / "a.jsonl", options=Lambada(begin="every_window"), execution=ONE_THREAD)
-    assert not (tmp_path / "e.json").exists()
-
-
-def test_a_stride_that_leaves_tokens_out_is_refused(folders: dict[bool, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"stride \(16\): bos and 15 tokens fill a window"):
-        TextPerplexity(windows="strided", begin="every_window", context=16, stride=16)
-    TextPerplexity(windows="overlapping", begin="every_window", context=16, stride=16)
-    result = perplexity_of(
-        folders[True], "some words " * 20, tmp_path, windows="strided", begin="every_window", stride=POSITIONS
-    )
-    assert result["protocol"]["stride"] == POSITIONS - 1
-
-
 def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
     folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
@@ -311,7 +250,6 @@ def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: 
         ("none", "scored", [BOS], r"The first token is scored, after <s>;"),
         ("tokenizer", "given", [BOS], r"Each document begins with <s>, which is not scored;"),
         ("tokenizer", "scored", [BOS, BOS], r"The first token is scored, after <s>; it is <s>, which the tokenizer adds;"),
-        ("every_window", "given", [BOS], r"Every window begins with <s>, which counts in its length and is not scored;"),
     ],
 )
 def test_the_result_records_the_tokens_before_the_text(
@@ -329,7 +267,7 @@ def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, 
     for command, given, expected in (
         ("lambada", [], ("tokenizer", 1)),
         ("lambada", ["--begin", "none"], ("none", 0)),
-        ("perplexity", ["--begin", "every_window"], ("every_window", 1)),
+        ("perplexity", [], ("tokenizer", 1)),
     ):
         assert main([command, *paths, "--threads", "1", *given]) == 0
         protocol = read_json(tmp_path / "e.json")["protocol"]
@@ -350,6 +288,6 @@ def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_
     without_bos = llama_folder(tmp_path / "without", adds_bos=False, bos_token=None)
     begins = []
     for folder in (folders[True], folders[False], without_bos):
-        write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", Samples(prompt=["the"]), "samples", ONE_THREAD)
+        write_samples(folder, folder / "tokenizer.json", Samples(prompt=["the"]), ONE_THREAD, output=tmp_path / "s.json")
         begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
     assert begins == ["<s>", "<s>", "an end of text"]

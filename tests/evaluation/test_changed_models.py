@@ -1,6 +1,7 @@
 """A trained model whose configuration or tokenizer was changed gives no figure, no text, and nothing to publish."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -48,8 +49,14 @@ READERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "evaluations of masked models": ("bert", lambda folder, _: load_masked(folder, 5, ONE_THREAD)),
     "evaluations of encoder-decoders": ("t5", lambda folder, _: load_text_to_text(folder, 5, ONE_THREAD)),
     "generate": ("gpt2", lambda folder, _: Writer(folder, folder / "tokenizer.json", ONE_THREAD)),
-    "samples": ("gpt2", lambda folder, out: write_samples(folder, folder / "tokenizer.json", out, Samples(), "samples")),
-    "harness": ("gpt2", lambda folder, out: evaluate_harness(folder, "x", out, "x", Path("/nowhere"), execution=ONE_THREAD)),
+    "samples": (
+        "gpt2",
+        lambda folder, out: write_samples(folder, folder / "tokenizer.json", Samples(), output=out),
+    ),
+    "harness": (
+        "gpt2",
+        lambda folder, out: evaluate_harness(folder, "x", Path(sys.executable), output=out, execution=ONE_THREAD),
+    ),
 }
 
 

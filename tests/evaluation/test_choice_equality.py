@@ -46,7 +46,13 @@ def require_same(model: Path, folder: Path) -> int:
         assert found.log_likelihoods.tolist() == pytest.approx(expected, rel=0, abs=SAME), name
         cut += int(found.truncated.sum())
         evaluate_multiple_choice(
-            model, model / "tokenizer.json", file, folder / "e.json", name, MultipleChoice(format=name), execution=ONE_THREAD
+            model,
+            model / "tokenizer.json",
+            file,
+            MultipleChoice(format=name),
+            output=folder / "e.json",
+            task=name,
+            execution=ONE_THREAD,
         )
         figures = json.loads((folder / "e.json").read_text())["figures"]
         for key, own in FIGURES.items():

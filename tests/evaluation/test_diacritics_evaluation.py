@@ -80,13 +80,7 @@ class Restoring:
     def evaluated(self, manifest: Path, given: Objective | None = None, **arguments: object) -> Result:
         output = self.folder / "diacritics.json"
         summary = evaluate_diacritics(
-            self.model,
-            manifest,
-            self.tokenizer,
-            output,
-            "diacritics",
-            given or phase(),
-            **{"execution": EXECUTION, **arguments},
+            self.model, manifest, self.tokenizer, given or phase(), output=output, **{"execution": EXECUTION, **arguments}
         )
         assert summary.startswith("restored ")
         return Result(**read_json(output))

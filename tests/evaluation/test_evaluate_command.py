@@ -109,9 +109,10 @@ def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -
         "training_file": ["training_file", "training_sha256"],
         "log": ["logs", "trained_on"],
     }
-    arguments = ["model_folder", "output", "task", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]
+    arguments = ["model_folder", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]
     arguments += [fact for fact in declaration.facts if fact != "task_files"]
     arguments += ["options"] if declaration.options else []
     arguments += ["limit"] if declaration.takes_limit else []
     arguments += [] if declaration.reads_log_alone else ["execution"]
+    arguments += ["output", "task"] if declaration.fine_tunes else []  # others get these from the runner
     inspect.signature(load(declaration.run)).bind(**dict.fromkeys(arguments))

@@ -243,12 +243,16 @@ def test_where_there_is_no_terminal_the_standard_input_is_a_file_of_prompts(tmp_
     assert TIMES.search(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("words", [["--greedy", "--top-k", "0", "--stop", ""], ["--temperature", "0"]])
-def test_options_of_the_same_meaning_write_the_same(evaluated, words: list[str], capsys) -> None:
-    main(arguments(evaluated, "--prompt", "ab"))
-    first = capsys.readouterr().out
-    main(arguments(evaluated, "--prompt", "ab", *words))
-    assert capsys.readouterr().out == first
+def test_greedy_means_temperature_0_and_goes_with_no_option_of_draws(evaluated, capsys) -> None:
+    words = [*arguments(evaluated, "--prompt", "ab"), "--stop", ""]
+    texts = []
+    for given in (words, [*filter(lambda word: word != "--greedy", words), "--temperature", "0"]):
+        assert main(given) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    for option, value in (("--top-p", "0.9"), ("--top-k", "5"), ("--temperature", "1"), ("--uniform-top-k", "2")):
+        assert main([*words, option, value]) == 1
+        assert f"--greedy always takes the likeliest token, so {option} has no effect; remove one" in capsys.readouterr().err
 
 
 def test_a_batch_takes_as_long_as_its_last_token() -> None:
@@ -270,7 +274,7 @@ def test_texts_longer_than_the_positions_give_a_warning(evaluated, caplog) -> No
     ("words", "message"),
     [
         (["--prompt", "a", "--file", "b"], "generate: give either --prompt or --file"),
-        (["--prompt", "a", "--top-k", "-1"], "--top-k is -1; give a whole number from 1 on"),
+        (["--prompt", "a", "--repetition-penalty", "0"], "--repetition-penalty is 0.0; give a number above 0"),
         (["--prompt", "a", "--model", "NONE"], "NONE: no such file or folder"),
         (["--prompt", "a", "--tokenizer", "NONE"], "NONE"),
         (["--prompt", "a", "--model", "BERT"], "causal language model"),

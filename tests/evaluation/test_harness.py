@@ -87,12 +87,12 @@ def test_figures_have_the_harness_s_names(
 
 def test_a_result_without_a_figure_is_refused() -> None:
     with pytest.raises(RelmError, match=r'lm_eval\'s a: no figure is a finite number: \{"acc": "nan"\}'):
-        build_result({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", "0", {"limit": None})
+        build_result({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "0", {"limit": None})
 
 
 def test_the_protocol_records_version_data_and_each_task() -> None:
-    result = build_result(FOUND, "mmlu", "lm_eval_mmlu", "1" * 64, {"limit": 10, "batch_size": 4})
-    assert (result.task, result.model_sha256) == ("lm_eval_mmlu", "1" * 64)
+    result = build_result(FOUND, "mmlu", "1" * 64, {"limit": 10, "batch_size": 4})
+    assert (result.model_sha256, result.scored) == ("1" * 64, (10, "examples"))
     assert result.protocol == {
         "in_words": describe_protocol(FOUND, "mmlu", 10, 10),
         "harness": "lm_eval 0.4.13",
@@ -136,7 +136,7 @@ def test_the_batch_size_is_recorded_and_moves_figures_by_rounding_alone(model: P
     found = {}
     for tokens in (48, 1024):
         output = tmp_path / f"{tokens}.json"
-        evaluate_harness(model, "own_lambada", output, "a", python, tasks, None, Execution(threads=1, batch_tokens=tokens))
+        evaluate_harness(model, "own_lambada", python, tasks, None, Execution(threads=1, batch_tokens=tokens), output=output)
         result = json.loads(output.read_text())
         found[result["protocol"]["batch_size"]] = result["figures"]["perplexity"]
     assert list(found) == [1, 21]
@@ -179,7 +179,7 @@ def test_a_folder_that_the_harness_would_misread_is_refused(
 ) -> None:
     change(copy / file, **keys)
     with pytest.raises(RelmError, match=message):
-        evaluate_harness(copy, "hellaswag", tmp_path / "a.json", "a", execution=ONE_THREAD)
+        evaluate_harness(copy, "hellaswag", Path(sys.executable), output=tmp_path / "a.json", execution=ONE_THREAD)
 
 
 def test_attention_is_the_one_that_transformers_prefers_whatever_the_configuration_names(copy: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_given_tokenizer_keeps_the_special_tokens_that_the_files_beside_it_nam
 def test_a_task_file_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("task: mine\n  output_type: loglikelihood\n")
     with pytest.raises(RelmError, match=r"mine.yaml: cannot be read as a task of the harness: mapping values are not allowed"):
-        evaluate_harness(model, "mine", tmp_path / "a.json", "a", Path(sys.executable), tmp_path, execution=ONE_THREAD)
+        evaluate_harness(model, "mine", Path(sys.executable), tmp_path, output=tmp_path / "a.json", execution=ONE_THREAD)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_a_message_has_the_last_errors_of_a_harness_that_fails(words: str, messa
 
 def test_without_the_environment_the_message_names_the_command_that_makes_it(model: Path, tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"nothing/python: the harness's environment does not exist; `make harness` makes it"):
-        evaluate_harness(model, "hellaswag", tmp_path / "a.json", "a", tmp_path / "nothing" / "python")
+        evaluate_harness(model, "hellaswag", tmp_path / "nothing" / "python", output=tmp_path / "a.json")
 
 
 @pytest.mark.full
@@ -307,7 +307,7 @@ def test_what_no_task_can_use_ends_in_the_words_of_the_harness(
     write_task(tmp_path, "own_lambada", "lambada/lambada_openai.yaml", [], python)
     (tmp_path / "own_lambada.jsonl").write_bytes(content)
     with pytest.raises(RelmError) as raised:
-        evaluate_harness(model, task, tmp_path / "a.json", "a", python, tmp_path, None, ONE_THREAD)
+        evaluate_harness(model, task, python, tmp_path, None, ONE_THREAD, output=tmp_path / "a.json")
     assert message in str(raised.value)
 
 
@@ -318,7 +318,7 @@ def test_a_model_that_names_an_attention_has_the_same_figures(model: Path, copy:
     change(copy / "config.json", _attn_implementation="flash_attention_2")
     figures = []
     for folder in (model, copy):
-        evaluate_harness(folder, "own_lambada", tmp_path / "a.json", "a", python, tasks, None, ONE_THREAD)
+        evaluate_harness(folder, "own_lambada", python, tasks, None, ONE_THREAD, output=tmp_path / "a.json")
         figures.append(json.loads((tmp_path / "a.json").read_text())["figures"])
     assert figures[0] == figures[1]
 
@@ -335,9 +335,11 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
     for name in ("model.safetensors", "config.json"):
         (bare / name).write_bytes((model / name).read_bytes())
     output = tmp_path / "eval" / "lm_eval_own-both.json"
-    sentence = evaluate_harness(bare, "own-both", output, output.stem, python, tasks, 3, ONE_THREAD, model / "tokenizer.json")
+    sentence = evaluate_harness(
+        bare, "own-both", python, tasks, 3, ONE_THREAD, model / "tokenizer.json", output=output, task=output.stem
+    )
     assert "lm_eval's own-both: own_lambada_perplexity " in sentence
-    assert "; 6 examples, " in sentence
+    assert "; 6 examples; " in sentence
     result = json.loads(output.read_text())
     assert result["task"] == "lm_eval_own-both"
     assert result["model_sha256"] == weights_sha256(model)

@@ -61,7 +61,7 @@ def require_same_lambada(case: Compared) -> tuple[int, int]:
     assert scores.harness.tolist() == [correct for _, correct in theirs]
     file, output = case.folder / "passages.jsonl", case.folder / "lambada.json"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in case.texts), encoding="utf-8")
-    evaluate_lambada(case.model, case.tokenizer, file, output, "lambada", Lambada(), execution=ONE_THREAD)
+    evaluate_lambada(case.model, case.tokenizer, file, Lambada(), output=output, execution=ONE_THREAD)
     figures, theirs = json.loads(output.read_text())["figures"], case.found["results"]["own_lambada"]
     assert figures["lambada_openai_accuracy"] == pytest.approx(theirs["acc,none"], abs=SAME)
     assert figures["lambada_openai_perplexity"] == pytest.approx(theirs["perplexity,none"], rel=SAME)
@@ -82,7 +82,7 @@ def require_same_wikitext(case: Compared) -> int:
     assert (-sums).tolist() == pytest.approx(theirs, rel=SAME / 10)
     file, output = case.folder / "wiki.txt", case.folder / "wikitext.json"
     file.write_text(case.document, encoding="utf-8", newline="")
-    evaluate_text(case.model, case.tokenizer, file, output, "wikitext", WIKITEXT, execution=ONE_THREAD)
+    evaluate_text(case.model, case.tokenizer, file, WIKITEXT, output=output, execution=ONE_THREAD)
     figures, found = json.loads(output.read_text())["figures"], case.found["results"]["own_wikitext"]
     assert figures["bits_per_byte"] == pytest.approx(found["bits_per_byte,none"], abs=SAME)
     assert math.exp2(figures["bits_per_byte"]) == pytest.approx(found["byte_perplexity,none"], abs=SAME)

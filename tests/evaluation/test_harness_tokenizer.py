@@ -124,9 +124,9 @@ def test_the_harness_scores_the_ids_that_other_evaluations_score(tmp_path: Path,
     tasks = own_tasks(tmp_path / "tasks", texts, [], python)
     execution = Execution(threads=1)
     with caplog.at_level(logging.WARNING):
-        evaluate_harness(model, "own_lambada", tmp_path / "h.json", "h", python, tasks, execution=execution)
+        evaluate_harness(model, "own_lambada", python, tasks, output=tmp_path / "h.json", execution=execution)
     file = tasks / "own_lambada.jsonl"
-    evaluate_lambada(model, model / "tokenizer.json", file, tmp_path / "e.json", "e", Lambada(), execution=execution)
+    evaluate_lambada(model, model / "tokenizer.json", file, Lambada(), output=tmp_path / "e.json", execution=execution)
     harness, ours = read_json(tmp_path / "h.json"), read_json(tmp_path / "e.json")["figures"]
     assert harness["figures"]["perplexity"] == pytest.approx(ours["lambada_openai_perplexity"], rel=1e-4)
     assert harness["protocol"]["tokenizer"] in caplog.text

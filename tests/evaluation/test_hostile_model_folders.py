@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
-from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, saved, windows
+from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, nats_alone, saved, windows
 
 from relm.errors import RelmError
 from relm.evaluation.choices.shared_prefixes import score_groups
@@ -35,17 +35,6 @@ FAR: dict[str, tuple[Callable[..., Any], Any]] = {
         hf.MptConfig(d_model=16, n_heads=2, n_layers=2, max_seq_len=20, vocab_size=TOKENS, expansion_ratio=2),
     ),
 }  # fmt: skip
-
-
-def nats_alone(model: Any, sequences: ScoredSequences) -> np.ndarray:
-    """Return the losses by transformers, which sees each sequence without its last token, by itself."""
-    nats = []
-    for start, end, scored in zip(sequences.starts, sequences.ends, sequences.scored, strict=True):
-        ids = torch.from_numpy(sequences.tokens[start:end])[None]
-        with torch.no_grad():
-            logits = model(ids[:, :-1], use_cache=False).logits[0].double()
-        nats.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")[-scored:])
-    return torch.cat(nats).numpy()
 
 
 @pytest.mark.parametrize("name", FAR)

@@ -100,10 +100,10 @@ def without_ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_needs_no_end_of_text_is_scored_without_one(without_ends: Path, tmp_path: Path) -> None:
     tokenizer, output = without_ends / "tokenizer.json", tmp_path / "e.json"
     questions = write_lines(tmp_path / "q.jsonl", HELLASWAG)
-    evaluate_multiple_choice(without_ends, tokenizer, questions, output, "e", MultipleChoice(format="hellaswag"))
+    evaluate_multiple_choice(without_ends, tokenizer, questions, MultipleChoice(format="hellaswag"), output=output)
     assert read_json(output)["figures"]["examples"] == len(HELLASWAG)
     lines = write_lines(tmp_path / "l.jsonl", [{"text": text} for text in passages()[:3]])
-    evaluate_lambada(without_ends, tokenizer, lines, output, "e", Lambada(), execution=ONE_THREAD)
+    evaluate_lambada(without_ends, tokenizer, lines, Lambada(), output=output, execution=ONE_THREAD)
     assert read_json(output)["protocol"]["begin_tokens"] == []
 
 
@@ -116,7 +116,7 @@ def test_what_needs_one_is_refused_with_the_way_out(without_ends: Path, tmp_path
     file = write_lines(tmp_path / "q.jsonl", sentences)
     with pytest.raises(RelmError, match="has no token that begins a text"):
         evaluate_multiple_choice(
-            without_ends, without_ends / "tokenizer.json", file, tmp_path / "e.json", "e", MultipleChoice(format="blimp")
+            without_ends, without_ends / "tokenizer.json", file, MultipleChoice(format="blimp"), output=tmp_path / "e.json"
         )
 
 
@@ -136,8 +136,8 @@ def test_a_tokenizer_with_other_ids_than_the_model_s_own_is_refused(tmp_path: Pa
     with pytest.raises(
         RelmError, match=r"and 1 more tokens with another id than in .+/model/tokenizer\.json, where it is 39[89]"
     ):
-        evaluate_text(folder, other, tmp_path / "a.txt", output, "e", options, execution=ONE_THREAD)
+        evaluate_text(folder, other, tmp_path / "a.txt", options, output=output, execution=ONE_THREAD)
     vocabulary[last[0]], vocabulary[last[1]] = vocabulary[last[1]], vocabulary[last[0]]
     other.write_text(json.dumps(content, indent=4))  # other bytes, the same ids
-    evaluate_text(folder, other, tmp_path / "a.txt", output, "e", options, execution=ONE_THREAD)
+    evaluate_text(folder, other, tmp_path / "a.txt", options, output=output, execution=ONE_THREAD)
     assert output.exists()

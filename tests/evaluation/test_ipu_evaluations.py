@@ -195,7 +195,7 @@ def test_other_models_and_the_harness_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=message):
         load_causal(tmp_path, 61, simulated())
     with pytest.raises(RelmError, match=message):
-        simulated().require_device_of_all_models()
+        simulated().open()
 
 
 def test_a_python_without_poptorch_is_named(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:

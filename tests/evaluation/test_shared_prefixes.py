@@ -84,11 +84,3 @@ def test_a_model_without_branches_is_given_each_sequence() -> None:
     model: CausalModel = Table()
     sequences = sequences_of(ROWS, SCORED)
     assert score_groups(model, sequences, SIZES, 50).nats.tolist() == score(model, sequences, 50).nats.tolist()
-
-
-def test_a_window_that_keeps_its_first_token_keeps_it_in_a_row(tmp_path: Path) -> None:
-    model = load_causal(folder_of("gpt2", tmp_path), 100, ONE_THREAD)
-    given = sequences_of(ROWS, SCORED)
-    sequences = ScoredSequences(given.tokens, given.starts, given.ends, given.scored, every_first=3)
-    found, alone = score_groups(model, sequences, SIZES, 100), score(model, sequences, 100)
-    assert found.nats == pytest.approx(alone.nats, abs=1e-5)

@@ -107,5 +107,5 @@ def test_a_text_begins_and_ends_with_the_tokens_that_the_folder_names(folder: Pa
 
 def test_samples_record_the_token_they_begin_with(folder: Path, tmp_path: Path) -> None:
     write(folder, "tokenizer_config.json", bos_token="<|begin|>", eos_token="<|end|>")
-    write_samples(folder, folder / "tokenizer.json", tmp_path / "samples.json", Samples(prompt=[""]), "samples", ONE_THREAD)
+    write_samples(folder, folder / "tokenizer.json", Samples(prompt=[""]), ONE_THREAD, output=tmp_path / "samples.json")
     assert read_json(tmp_path / "samples.json")["protocol"]["begins_with"] == "<|begin|>"

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import math
 import re
 from functools import partial
@@ -58,7 +57,7 @@ def scored(tmp_path: Path, evaluated):
         file, output = tmp_path / "a.txt", tmp_path / "eval.json"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         how = TextPerplexity(**options)
-        summary = evaluate_text(evaluated.model, evaluated.tokenizer, file, output, "eval", how, None, limit, execution)
+        summary = evaluate_text(evaluated.model, evaluated.tokenizer, file, how, None, limit, execution, output=output)
         return read_json(output) | {"summary": summary}
 
     return evaluation
@@ -305,20 +304,6 @@ def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) 
     ):
         evaluate(file_sha256="0" * 64)
     assert not (tmp_path / "eval.json").exists()
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_an_error(tmp_path: Path, evaluated) -> None:
-    content = json.loads(evaluated.tokenizer.read_text())
-    content["added_tokens"].append(content["added_tokens"][0] | {"id": 257, "content": "<more>"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    (tmp_path / "a.txt").write_text("some text")
-    with pytest.raises(RelmError, match=r"the model has 257 tokens, the tokenizer 258"):
-        evaluate_text(
-            evaluated.model, tmp_path / "tokenizer.json", tmp_path / "a.txt", tmp_path / "e.json", "e", TextPerplexity()
-        )
-
-
-# --- real data -------------------------------------------------------------------------------------------------------------
 
 
 def test_wikitext_2_raw_has_the_tokens_and_pages_that_others_count(shared_data: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def scaled(model: Path, factor: float) -> Path:
 def evaluate(model: Path, file: Path, precision: Any = "float32", form: str = "blimp") -> tuple[dict[str, Any], str]:
     options, execution = MultipleChoice.model_validate({"format": form}), Execution(threads=1, precision=precision)
     output = file.with_name("e.json")
-    said = evaluate_multiple_choice(model, model / "tokenizer.json", file, output, "e", options, execution=execution)
+    said = evaluate_multiple_choice(model, model / "tokenizer.json", file, options, output=output, execution=execution)
     return read_json(output), said
 
 

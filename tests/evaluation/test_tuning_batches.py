@@ -46,7 +46,7 @@ def test_a_batch_that_cores_cannot_share_is_refused() -> None:
     require_even_batches(Glue(batch_size=16), 8, 8, "tpu")
     require_even_batches(Glue(batch_size=5), 5, 1, "cpu")
     with pytest.raises(RelmError, match="--batch-size is 20, but the tpu has 8 devices, which share each forward pass evenly"):
-        require_even_batches(Glue(batch_size=20), None, 8, "tpu")
+        require_even_batches(Glue(batch_size=20), 8, 8, "tpu")
     with pytest.raises(RelmError, match="--micro-batch-size is 4, but the tpu has 8 devices"):
         require_even_batches(Glue(batch_size=16), 4, 8, "tpu")
 

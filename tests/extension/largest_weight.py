@@ -7,7 +7,7 @@ from pydantic import Field
 from safetensors.numpy import load_file
 
 from relm.artifact import sha256_of
-from relm.evaluation.result import Result
+from relm.evaluation.runner import Scored, evaluation
 from relm.recipes.evaluation.evaluations import EvaluationDeclaration
 from relm.recipes.recipe import register_evaluation
 from relm.recipes.section import Section
@@ -27,17 +27,15 @@ class LargestWeight(Section):
     """Names of the weights that count; none: all."""
 
 
-def evaluate_largest_weight(
-    *, model_folder: Path, output: Path, task: str, context: int, options: LargestWeight, execution: "Execution"
-) -> str:
-    """Write the largest weight of a model as its figure."""
+@evaluation
+def evaluate_largest_weight(model_folder: Path, context: int, options: LargestWeight, execution: "Execution") -> Scored:
+    """Take the largest weight of a model as its figure."""
     weights = model_folder / "model.safetensors"
     chosen = [tensor for name, tensor in load_file(weights).items() if name in options.weights or not options.weights]
     largest = max(float((tensor if options.signed else abs(tensor)).max()) for tensor in chosen)
     figures = {"largest": largest, "scaled": largest * options.factor}
     protocol = {"in_words": f"The largest weight on a {execution.device}.", "context": context}
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=sha256_of(weights)).write(output)
-    return f"the largest weight is {largest:.4f}"
+    return Scored(figures, protocol, sha256_of(weights), f"the largest weight is {largest:.4f}")
 
 
 register_evaluation(

@@ -8,7 +8,8 @@ import pytest
 
 from relm.artifact import SEAL, read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.evaluation.training_speed import LoggedPhase, evaluate_training
+from relm.evaluation.training_speed import evaluate_training
+from relm.recipes.evaluation.evaluation_job import PhaseLength
 from relm.training.model_files import NOTICED, checked_model, checked_weights
 from tiny_runs import TinyRun
 
@@ -53,10 +54,10 @@ def test_a_changed_file_of_a_model_is_refused_by_all_readers_of_its_weights(mode
     (model / name).write_text((model / name).read_text() + "\n")
     with pytest.raises(RelmError, match=f"model/{name}: has .* put back the {name} that belongs to model.safetensors, or"):
         checked_weights(model)
-    phase = LoggedPhase("main", tmp_path / "train.jsonl", 1, 1)
-    (tmp_path / "train.jsonl").write_text('{"step": 1, "seconds": 2.0}\n')
+    log, phases = tmp_path / "train.jsonl", {"main": PhaseLength(steps=1, global_batch_size=1)}
+    log.write_text('{"step": 1, "seconds": 2.0}\n')
     with pytest.raises(RelmError, match=f"model/{name}: has "):
-        evaluate_training([phase], model / "model.safetensors", tmp_path / "training.json", "training", {})
+        evaluate_training(model, phases, [log], {}, output=tmp_path / "training.json")
 
 
 def test_a_model_with_a_changed_configuration_is_not_finished_and_is_written_again(tiny_run: TinyRun) -> None:

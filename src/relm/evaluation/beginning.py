@@ -28,14 +28,12 @@ BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", END_OF_TEXT)
 
 @dataclass(frozen=True)
 class Beginning:
-    """Tokens to put before every text, and before every window of it."""
+    """Tokens to put before every text."""
 
     begin: Begin
     """The choice that was made."""
     ids: tuple[int, ...] = ()
     """Ids that are put before every text. The first of them is never scored."""
-    every_window: int | None = None
-    """The id that replaces the first token of every window, which is never scored; None: windows keep the text's tokens."""
     names: tuple[str, ...] = ()
     """The text of each of `ids`."""
 
@@ -53,12 +51,9 @@ def beginning_of(
         model_folder: its tokenizer_config.json is read if its tokenizer is the same.
         scores_first_token: whether the first token of a text is scored, so that it must follow another one.
     """
-    if begin == "every_window":
-        bos = _window_token(tokenizer, model_folder)
-        return Beginning(begin, (bos,), bos, _names(tokenizer, (bos,)))
     prefix = (prefix_token(tokenizer, model_folder),) if scores_first_token else ()
     ids = (*prefix, *(added_tokens(tokenizer) if begin == "tokenizer" else ()))
-    return Beginning(begin, ids, None, _names(tokenizer, ids))
+    return Beginning(begin, ids, tuple(str(tokenizer.tokenizer.id_to_token(number)) for number in ids))
 
 
 def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
@@ -128,24 +123,3 @@ def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tupl
     """
     first = np.repeat(np.cumsum(sizes) - sizes, len(ids))
     return np.insert(tokens, first, np.tile(np.array(ids, dtype=tokens.dtype), len(sizes))), sizes + len(ids)
-
-
-def _window_token(tokenizer: LoadedTokenizer, model_folder: Path | None) -> int:
-    """Return the id that begins every window."""
-    added = added_tokens(tokenizer)
-    if len(added) > 1:
-        raise RelmError(
-            f"{tokenizer.path}: puts {len(added)} tokens before a text, and begin: every_window puts one before each window; "
-            "use begin: tokenizer"
-        )
-    found = added[0] if added else bos_token(tokenizer, model_folder)
-    if found is None:
-        raise RelmError(
-            f"{tokenizer.path}: has no token that begins a text (bos), which begin: every_window puts before each window; "
-            "use begin: none, or name its bos_token in tokenizer_config.json"
-        )
-    return found
-
-
-def _names(tokenizer: LoadedTokenizer, ids: Sequence[int]) -> tuple[str, ...]:
-    return tuple(str(tokenizer.tokenizer.id_to_token(number)) for number in ids)

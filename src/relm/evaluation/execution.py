@@ -43,14 +43,14 @@ class Execution:
         Raises:
             RelmError: the device is absent, or it evaluates relm's own models alone.
         """
-        self.require_device_of_all_models()
-        compiled = False if DEVICES[self.device].runs_torch else None  # elsewhere everything is
-        return open_device(Run(device=self.device, threads=self.threads, compile=compiled, deterministic=False))
-
-    def require_device_of_all_models(self) -> None:
-        """Raise an error for a device that evaluates relm's own models alone."""
         if DEVICES[self.device].infers_own:
             raise RelmError(
                 f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "
                 "give another device"
             )
+        compiled = False if DEVICES[self.device].runs_torch else None  # elsewhere everything is
+        return open_device(Run(device=self.device, threads=self.threads, compile=compiled, deterministic=False))
+
+
+ON_THE_HOST = Execution()
+"""The CPU, with its defaults."""

@@ -23,7 +23,7 @@ UNUSUAL = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 
 
 class ForeignCausalModel:
-    """A model of `transformers`; fulfils `CausalModel`, `BranchingModel` and `LengthDependentModel`.
+    """A model of `transformers`; fulfils `CausalModel` and `BranchingModel`.
 
     Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
     cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
@@ -35,6 +35,8 @@ class ForeignCausalModel:
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions, self.short_rows = longest_sequence(model), longest_short_row(model)
+        """Tokens of the longest row, and of the longest one that has the same output with more padding: in a batch with longer
+        rows than that no row may be shorter. None: any length."""
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
         self.model: Any = self._device.place(model.eval())
@@ -168,7 +170,7 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _require_language_model(config)
         kind = getattr(transformers, auto_class)
-        with _without_a_table():
+        with only_errors_logged():  # it prints a table of the weights that do not fit, which are refused by name below
             model, report = kind.from_pretrained(
                 folder,
                 config=config,
@@ -178,7 +180,7 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
                 use_safetensors=True,
                 dtype=torch.float32,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused by name below
+                ignore_mismatched_sizes=True,
             )
     except StrictDataclassError as error:
         raise ValueError(f"config.json: {' '.join(str(error).split())}") from None
@@ -191,8 +193,8 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
 
 
 @contextlib.contextmanager
-def _without_a_table() -> Iterator[None]:
-    """Keep `transformers` from printing a table of the weights that do not fit, which are refused by name."""
+def only_errors_logged() -> Iterator[None]:
+    """Keep `transformers` from logging warnings."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

@@ -17,8 +17,8 @@ from torch import Tensor
 from relm.devices.ipu.decoding import TokenRule
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation.sampling import NOT_FINITE
 from relm.evaluation.ipu_worker import open_worker, read_layers
+from relm.evaluation.model_checks import NOT_FINITE
 from relm.models.gpt2 import Gpt2
 
 # A program takes prompts of up to a multiple of this, the default of Graphcore's --input-len: a longer prompt need not be
@@ -45,11 +45,6 @@ class IpuCausalModel:
     """A GPT-2 whose body is on IPUs; fulfils `relm.evaluation.models.CausalModel`."""
 
     def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
-        """Start the worker, and send it the model.
-
-        Raises:
-            RelmError: as of `open_worker`.
-        """
         self.folder, self.sha256 = folder, sha256
         self.positions: int | None = model.config.positions
         self.vocabulary_size = model.config.vocabulary_size

@@ -17,7 +17,6 @@ So the word's tokens are here those that follow the beginning's, which are the s
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +24,15 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.passages import before_last_space, read_passages
-from relm.evaluation.result import Result, perplexity
-from relm.evaluation.scoring import ScoredSequences, Scores, score
+from relm.evaluation.result import perplexity
+from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Flags, Integers, ScoredSequences, Scores, score
 from relm.examples.tokenization.encoder import EncodedTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import Lambada
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DESCRIPTION = (
     "The last word of each passage by three protocols: its last token alone; all its tokens after the stripped beginning "
@@ -44,31 +41,17 @@ DESCRIPTION = (
 )
 
 
+@evaluation
 def evaluate_lambada(
     model_folder: Path,
     tokenizer: Path,
     file: Path,
-    output: Path,
-    task: str,
     options: Lambada,
     file_sha256: str | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score the last words of passages and write `eval/TASK.json`.
-
-    Args:
-        model_folder: any causal language model that `load_causal` reads.
-        tokenizer: its `tokenizer.json`.
-        file: a JSON object on each line.
-        output: the JSON file.
-        task: the name of the evaluation in it.
-        options: the key of a passage.
-        file_sha256: the expected sha256 of the file; None: any.
-        limit: score only the first `limit` passages; None: all.
-    """
-    started = perf_counter()
-    execution = execution or Execution()
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score the last words of passages, which are in a JSON object on each line of the file."""
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
     loaded = load_tokenizer_of(model_folder, tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder)
@@ -88,21 +71,18 @@ def evaluate_lambada(
         "precision": execution.precision,
         **({} if limit is None else {"limit": limit}),
     }
-    Result(task=task, protocol=protocol, figures=found, model_sha256=model.sha256).write(output)
-    seconds = perf_counter() - started
-    return (
+    sentence = (
         f"scored {found['examples']:,} last words: accuracy {found['last_token_accuracy']:.4f} by last token, "
-        f"{found['strict_accuracy']:.4f} strict, {found['lambada_openai_accuracy']:.4f} as lambada_openai; "
-        f"{found['tokens'] / seconds:,.0f} tokens/s"
+        f"{found['strict_accuracy']:.4f} strict, {found['lambada_openai_accuracy']:.4f} as lambada_openai"
     )
+    return Scored(found, protocol, model.sha256, sentence, (found["tokens"], "tokens"))
 
 
 def _describe_beginning(beginning: Beginning) -> list[str]:
     """Return a sentence on the tokens before each passage; none if there are no such tokens."""
     if not beginning.ids:
         return []
-    when_cut = "loses it" if beginning.every_window is None else "keeps it"
-    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut {when_cut}."]
+    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."]
 
 
 # --- passages --------------------------------------------------------------------------------------------------------------
@@ -267,7 +247,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
             f"{model.folder} has {model.positions} positions; evaluate a model with more"
         )
     ends = np.cumsum(sizes)
-    sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
+    sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
     truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
     return sequences, indices, truncated
 

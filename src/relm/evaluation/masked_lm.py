@@ -9,25 +9,18 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
-from relm.evaluation.masked_scoring import (
-    Floats,
-    Integers,
-    chunks_of,
-    mask_token,
-    masked_manifest,
-    require_positions,
-    score_masked,
-)
-from relm.evaluation.result import LARGEST_EXPONENT, Result, perplexity
+from relm.evaluation.masked_scoring import chunks_of, mask_token, masked_manifest, require_positions, score_masked
+from relm.evaluation.result import LARGEST_EXPONENT, perplexity
+from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Floats, Integers
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
@@ -58,32 +51,21 @@ class ExampleLosses:
     """sha256 of (example, position, id in its place, masked id) of each masked token in order, little-endian int64."""
 
 
+@evaluation
 def evaluate_masked_lm(
     model_folder: Path,
     manifest: Path,
-    output: Path,
-    task: str,
     phase: Objective,
     options: MaskedLm | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score masked tokens of the held-out examples and write `eval/masked_lm.json`.
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score masked tokens of the held-out examples.
 
     Args:
-        model_folder: Hugging Face folder of any masked language model.
-        manifest: that of the examples; its tokenizer is the model's.
-        output: the JSON file.
-        task: the name of the evaluation.
         phase: the settings that decide which tokens are masked, if examples are stored without masks; it fits the examples.
-        options: the seed, and the drawing and averaging of the second protocol.
-        limit: score only the first `limit` examples; None: all.
-        execution: device and precision; figures change by rounding at most.
-
-    Returns:
-        A sentence with figures and rate.
     """
-    started, options, execution = perf_counter(), options or MaskedLm(), execution or Execution()
+    options = options or MaskedLm()
     facts = masked_manifest(manifest)
     examples = _open_examples(manifest, facts, phase, options.seed)
     model = load_masked(model_folder, facts.tokenizer.vocabulary_size, execution)
@@ -104,8 +86,7 @@ def evaluate_masked_lm(
         **({} if limit is None else {"limit": limit}),
         "precision": f"{execution.precision}, probabilities in float32, sums in float64, natural logarithms",
     }
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
-    return _describe_figures(figures, draws * count / (perf_counter() - started))
+    return Scored(figures, protocol, model.sha256, _describe_figures(figures), (draws * count, "sequences"))
 
 
 def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int) -> MaskedExamples:
@@ -114,7 +95,7 @@ def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int)
     examples = open_examples(manifest, "held_out", phase, seed)
     assert isinstance(examples, MaskedExamples), "the objective says so"
     if not examples.is_static:
-        mask_token(facts, manifest)
+        mask_token(facts.tokenizer.special.get("mask"), manifest)
     return examples
 
 
@@ -252,7 +233,7 @@ def _protocol(examples: MaskedExamples, phase: Objective, options: MaskedLm) -> 
     }
 
 
-def _describe_figures(figures: dict[str, float | int], rate: float) -> str:
+def _describe_figures(figures: dict[str, float | int]) -> str:
     redrawn = f", {figures['redrawn_perplexity']:.4f} redrawn" if "redrawn_perplexity" in figures else ""
     pairs = f"; next sentence {figures['next_sentence_accuracy']:.2%}" if "next_sentence_accuracy" in figures else ""
     perplexity = (
@@ -263,5 +244,5 @@ def _describe_figures(figures: dict[str, float | int], rate: float) -> str:
     return (
         f"predicted {figures['masked_tokens']:,} masked tokens of {figures['sequences']:,} sequences: "
         f"{figures['masked_nats_per_token']:.4f} nats per token, {perplexity}{redrawn}, accuracy "
-        f"{figures['masked_accuracy']:.2%}{pairs}; {rate:,.0f} sequences/s"
+        f"{figures['masked_accuracy']:.2%}{pairs}"
     )

@@ -7,11 +7,13 @@ one that lacks weights, in place of which `transformers` would draw random ones.
 import contextlib
 import inspect
 import json
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -19,12 +21,12 @@ from torch import Tensor, nn
 
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.foreign_models import PROBE, load_foreign, longest_sequence
+from relm.evaluation.foreign_models import PROBE, UNUSUAL, load_foreign, longest_sequence
+from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, readable, weights_sha256
+from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, own_config, readable, weights_sha256
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.models.configuration import OWN, folder_config
 from relm.models.gathering import gathered
 from relm.recipes.architectures import BertArchitecture, names_with
 from relm.recipes.devices import DEVICES
@@ -97,6 +99,67 @@ class OwnMaskedModel:
             return Read(logits.float(), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])).float())
 
 
+class ReadingProgram(NamedTuple):
+    """The shape of a program; smaller batches are padded, those with more rows are divided."""
+
+    rows: int = 0
+    length: int = 0
+    slots: int = 0
+    """Positions that are read in each row."""
+
+
+class IpuMaskedModel:
+    """A BERT or RoBERTa of relm's own on IPUs, or on their simulator; fulfils `MaskedModel`.
+
+    The worker computes the encoder's output at the positions that are read, and this process the heads, in float32.
+    """
+
+    gathers, sees_padding = True, False
+
+    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self.positions: int | None = model.config.positions
+        self.vocabulary_size = model.config.vocabulary_size
+        self.has_next_sentence = model.config.next_sentence
+        self.program = ReadingProgram()
+        self._model = model.eval()
+        self._worker = open_worker(folder, "bert", model, execution)
+        weakref.finalize(self, self._worker.close)
+
+    def read(self, batch: Mapping[str, Tensor]) -> Read:
+        """See `MaskedModel`."""
+        rows, length = batch["input_ids"].shape
+        slots, program = batch["masked_positions"].shape[1], self.program
+        if length > program.length or slots > program.slots:
+            self.program = ReadingProgram(rows, max(length, program.length), max(slots, program.slots))
+        parts = range(0, rows, self.program.rows)
+        hidden = torch.cat(
+            [self._encode({name: each[n : n + self.program.rows] for name, each in batch.items()}) for n in parts]
+        )
+        with torch.inference_mode():
+            return self._apply_heads(hidden, slots)
+
+    def _encode(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the encoder's output at the positions that are read, of up to as many rows as the program has."""
+        rows, length, slots = self.program
+        shapes = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (rows, length))
+        arrays = {}
+        for name, shape in {**shapes, "masked_positions": (rows, slots)}.items():
+            given = batch[name].numpy()
+            arrays[name] = np.zeros(shape, dtype=np.int64)
+            arrays[name][: given.shape[0], : given.shape[1]] = given
+        arrays["attention_mask"][len(batch["input_ids"]) :] = 1  # attention to nothing would not be a number
+        answer = self._worker.request("hidden", arrays=arrays)
+        return torch.from_numpy(answer.arrays["hidden"])[: len(batch["input_ids"])]
+
+    def _apply_heads(self, hidden: Tensor, slots: int) -> Read:
+        """Return the logits, with those for sentence pairs, which are read before the others, if the model has that head."""
+        model = self._model
+        if model.bert.pooler is None or model.cls.seq_relationship is None:
+            return Read(model.head(hidden[:, :slots]), None)
+        return Read(model.head(hidden[:, 1 : 1 + slots]), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])))
+
+
 class ForeignMaskedModel:
     """A model of `transformers`; fulfils `MaskedModel`.
 
@@ -138,7 +201,7 @@ class ForeignMaskedModel:
     def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
         """Return whether the head gives the same logits from some positions alone; if so, it reads only these from now on."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
-        with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        with contextlib.suppress(*UNUSUAL):
             if alike(self.read(probe).logits, whole):
                 return self._gathered_at is not self.model
         self._gathered_at = self.model
@@ -200,7 +263,8 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
         model: MaskedModel
         if own is not None:
             require_finite_weights(folder, own)
-            model = _open_own(folder, sha256, own, execution)
+            kind = IpuMaskedModel if DEVICES[execution.device].infers_own else OwnMaskedModel
+            model = kind(folder, sha256, own, execution)
         else:
             _require_masked(folder)
             auto_class = "AutoModelForPreTraining" if pairs else "AutoModelForMaskedLM"
@@ -209,16 +273,8 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
     return model
 
 
-def _open_own(folder: Path, sha256: str, own: Bert, execution: Execution) -> MaskedModel:
-    if not DEVICES[execution.device].infers_own:
-        return OwnMaskedModel(folder, sha256, own, execution)
-    from relm.evaluation.ipu_masked_model import IpuMaskedModel
-
-    return IpuMaskedModel(folder, sha256, own, execution)
-
-
 def _require_masked(folder: Path) -> None:
-    """Refuse an architecture that is no masked language model."""
+    """Refuse an architecture that is not a masked language model."""
     from transformers.models.auto import modeling_auto
 
     config = configuration(folder)
@@ -226,7 +282,7 @@ def _require_masked(folder: Path) -> None:
     if config.get("is_decoder"):
         raise RelmError(f"{folder}: config.json sets is_decoder, so it sees no later token; {WANTED}")
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "no masked"
+        what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "not a masked"
         raise RelmError(f"{folder}: config.json names {kind}, which is {what} language model; {WANTED}")
 
 
@@ -239,14 +295,9 @@ def _tensor_names(folder: Path) -> set[str]:
 
 def _own_bert(folder: Path, pairs: bool) -> Bert | None:
     """Return the folder's model, if it is a BERT or RoBERTa with the options of relm's."""
-    if configuration(folder).get("model_type") not in names_with(BertArchitecture) or not (folder / WEIGHTS).exists():
+    config = own_config(folder, BertConfig, BertArchitecture)
+    if config is None:
         return None
-    try:
-        config = folder_config(folder, BertConfig, None, ())
-    except ValueError:
-        if OWN in configuration(folder):  # `transformers` would ignore these options
-            raise
-        return None  # a model with options that `transformers` has
     if config.family == "bert":
         config = replace(config, next_sentence=pairs or config.next_sentence)
     return Bert.from_folder(folder, expected=config)

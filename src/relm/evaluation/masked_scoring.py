@@ -13,14 +13,10 @@ import torch
 
 from relm.errors import RelmError
 from relm.evaluation.masked_models import MaskedModel
-from relm.evaluation.scoring import LARGEST_LOGITS, batches
+from relm.evaluation.scoring import LARGEST_LOGITS, Flags, Floats, Integers, batches
 from relm.examples.contract import IGNORED
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 # Tokens of sequences that are prepared together, padding included; this bounds the memory beside the model's own.
 CHUNK = 2**20
@@ -101,15 +97,12 @@ def masked_manifest(path: Path) -> Manifest:
     return facts
 
 
-def mask_token(facts: Manifest, path: Path) -> int:
-    """Return the id of the mask token; `path` is the manifest's, for the message."""
-    found = facts.tokenizer.special.get("mask")
-    if found is None:
+def mask_token(mask: int | None, path: Path) -> int:
+    """Return the id of a tokenizer's mask token, or raise if it has none; `path` is that of the tokenizer or its examples."""
+    if mask is None:
         names = " or ".join(SPECIAL_TOKENS["mask"])
-        raise RelmError(
-            f"{path}: its tokenizer has no mask token {names}, so nothing can be masked; build the examples with one that has"
-        )
-    return found
+        raise RelmError(f"{path}: the tokenizer has no mask token {names}, so nothing can be masked; use one that has")
+    return mask
 
 
 def require_positions(model: MaskedModel, longest: int) -> None:

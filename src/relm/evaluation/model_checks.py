@@ -11,6 +11,7 @@ from relm.errors import RelmError
 
 # How far the logits of two computations of one model may differ, absolutely and relatively.
 PROBE_TOLERANCE = 1e-4
+NOT_FINITE = "the model's logits are not finite: training diverged; lower the learning rate and train again"
 
 
 def alike(some: Tensor, others: Tensor) -> bool:

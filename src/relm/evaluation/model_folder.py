@@ -6,16 +6,19 @@ import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from relm.artifact import require_regular_file, sha256_of
 from relm.errors import RelmError
+from relm.models.configuration import OWN, folder_config
 from relm.models.file_sizes import measure_files, require_fitting_keys
+from relm.recipes.architectures import names_with
 from relm.training.model_files import NOTICED, checked_weights
 
+Config = TypeVar("Config")
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
@@ -72,6 +75,19 @@ def configuration(folder: Path) -> dict[str, Any]:
 def model_type(folder: Path) -> str:
     """Return the architecture that `config.json` names; errors as of `configuration`."""
     return str(configuration(folder).get("model_type", ""))
+
+
+def own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
+    """Return the configuration of a model of relm's own architecture; None: it has options that only `transformers` has."""
+    config = configuration(folder)
+    if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():
+        return None
+    try:
+        return folder_config(folder, kind, None, ())
+    except ValueError:
+        if OWN in config:  # `transformers` would ignore these options
+            raise
+        return None
 
 
 def weights_sha256(folder: Path) -> str:

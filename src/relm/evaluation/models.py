@@ -12,10 +12,10 @@ from relm.errors import RelmError
 from relm.evaluation.choices.branched_rows import BranchedRows, hidden_of_branches
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
+from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.last_layer import hidden_at
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import WEIGHTS, configuration, model_type, readable, weights_sha256
-from relm.models.configuration import OWN, folder_config
+from relm.evaluation.model_folder import model_type, own_config, readable, weights_sha256
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.architectures import Gpt2Architecture, names_with
@@ -73,15 +73,6 @@ class BranchingModel(Protocol):
         """
 
 
-@runtime_checkable
-class LengthDependentModel(Protocol):
-    """A `CausalModel` whose output for a row depends on the row's length, padding included."""
-
-    short_rows: int | None
-    """Tokens up to which rows have the same output with more padding; a longer row needs a batch without shorter ones, and a
-    shorter one a batch without longer ones. None: no row's output depends on its length."""
-
-
 class OwnCausalModel:
     """A GPT-2 of relm's own; fulfils `CausalModel`, `SelectiveModel` and `BranchingModel`."""
 
@@ -130,48 +121,27 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
     with readable(folder, "causal language model"):
         _require_causal_kind(folder)
         sha256 = weights_sha256(folder)
-        own = _own_gpt2(folder)
         model: CausalModel
-        if own is not None:
+        if own_config(folder, Gpt2Config, Gpt2Architecture) is not None:
+            own = Gpt2.from_folder(folder)
             require_finite_weights(folder, own)
-            model = _open_own(folder, sha256, own, execution)
+            kind = IpuCausalModel if DEVICES[execution.device].infers_own else OwnCausalModel
+            model = kind(folder, sha256, own, execution)
         else:
             model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
 
 
-def _open_own(folder: Path, sha256: str, own: Gpt2, execution: Execution) -> CausalModel:
-    if not DEVICES[execution.device].infers_own:
-        return OwnCausalModel(folder, sha256, own, execution)
-    from relm.evaluation.ipu_model import IpuCausalModel
-
-    return IpuCausalModel(folder, sha256, own, execution)
-
-
 def _require_causal_kind(folder: Path) -> None:
-    """Refuse an architecture that is no causal language model."""
+    """Refuse an architecture that is not a causal language model."""
     kind = model_type(folder)
     if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
         return
     from transformers.models.auto import modeling_auto
 
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise RelmError(f"{folder}: config.json names {kind}, which is no causal language model; give a folder of one")
-
-
-def _own_gpt2(folder: Path) -> Gpt2 | None:
-    """Return the folder's model, if it is a GPT-2 with the options of relm's."""
-    config = configuration(folder)
-    if config.get("model_type") not in names_with(Gpt2Architecture) or not (folder / WEIGHTS).exists():
-        return None
-    try:
-        folder_config(folder, Gpt2Config, None, ())
-    except ValueError:
-        if OWN in config:  # `transformers` would ignore these options
-            raise
-        return None  # a model with options that `transformers` has
-    return Gpt2.from_folder(folder)
+        raise RelmError(f"{folder}: config.json names {kind}, which is not a causal language model; give a folder of one")
 
 
 def require_context(model: CausalModel, context: int) -> None:

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
-from relm.evaluation.result import Result, perplexity
+from relm.evaluation.result import perplexity
+from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.windows import overlapping
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 from relm.progress import ProgressBar
@@ -25,30 +24,17 @@ DESCRIPTION = (
 )
 
 
-def evaluate_held_out(
-    model_folder: Path,
-    manifest: Path,
-    output: Path,
-    context: int,
-    execution: Execution | None = None,
-    task: str = "held_out",
-) -> str:
-    """Score the held-out documents and write `eval/held_out.json`.
+@evaluation
+def evaluate_held_out(model_folder: Path, manifest: Path, context: int, execution: Execution = ON_THE_HOST) -> Scored:
+    """Score the held-out documents.
 
     All held-out documents are one stream of tokens, ends of text included if the tokenizer has one. It is cut into windows
     of `context` labels that do not overlap, the last one shorter; so every token but the stream's first is scored once, given
     the tokens before it in its window. Logarithms are natural; sums are taken in float64.
 
     Args:
-        model_folder: any causal language model that `load_causal` reads.
-        manifest: that of the examples; its tokenizer is the model's.
-        output: the JSON file.
         context: tokens of a window.
-        execution: device and precision; figures change by rounding at most.
-        task: the name of the evaluation in the file.
     """
-    started = perf_counter()
-    execution = execution or Execution()
     facts = read_manifest(manifest)
     model = load_causal(model_folder, facts.tokenizer.vocabulary_size, execution)
     require_context(model, context)
@@ -61,8 +47,7 @@ def evaluate_held_out(
     levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
     found = figures(nats, len(stream) - 1, held_out, *levels)
     described = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
-    Result(task=task, protocol=described, figures=found, model_sha256=model.sha256).write(output)
-    return _describe_figures(found, perf_counter() - started)
+    return Scored(found, described, model.sha256, _describe_figures(found), (found["tokens_scored"], "tokens"))
 
 
 def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
@@ -70,9 +55,8 @@ def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tok
     sums: list[float] = []
     with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for tokens in _whole_windows(stream, context):
-            starts = np.arange(0, len(tokens) - 1, context)
-            ends = np.minimum(starts + context + 1, len(tokens))
-            sequences = ScoredSequences(tokens, starts, ends, scored=ends - starts - 1)
+            windows = overlapping(len(tokens), context, stride=context)
+            sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
 
@@ -131,9 +115,9 @@ def protocol(facts: Manifest, context: int, training: TokenStream, execution: Ex
     }
 
 
-def _describe_figures(found: dict[str, float | int], seconds: float) -> str:
+def _describe_figures(found: dict[str, float | int]) -> str:
     return (
         f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
         f"{found['unigram_nats_per_token']:.4f}, bigram {found['bigram_nats_per_token']:.4f}), "
-        f"{found['bits_per_byte']:.4f} bits per byte; {found['tokens_scored'] / seconds:,.0f} tokens/s"
+        f"{found['bits_per_byte']:.4f} bits per byte"
     )

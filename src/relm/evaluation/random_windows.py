@@ -2,17 +2,15 @@
 
 import math
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 
 from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
-from relm.evaluation.result import Result
-from relm.evaluation.scoring import ScoredSequences, score
+from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Floats, ScoredSequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
@@ -20,7 +18,6 @@ from relm.progress import ProgressBar
 from relm.recipes.evaluation.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
-Floats = npt.NDArray[np.float64]
 # Name of the figure -> its split. nanoGPT prints both.
 SPLITS = {"loss": "held_out", "train_loss": "train"}
 DESCRIPTION = (
@@ -34,34 +31,26 @@ PROTOCOL = {
 }
 
 
+@evaluation
 def evaluate_random_windows(
     model_folder: Path,
     manifest: Path,
-    output: Path,
     context: int,
     batch_size: int,
     options: RandomWindows | None = None,
-    execution: Execution | None = None,
-    task: str = "random_windows",
-) -> str:
-    """Estimate the loss on both splits and write `eval/random_windows.json`.
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Estimate the loss on both splits.
 
     A window of `context` labels begins at any token that leaves enough tokens for it, all as likely, independently of the
     others: some tokens are scored several times, others never. The estimate is the mean of the batches' mean losses, with
     the standard error of a mean of independent values.
 
     Args:
-        model_folder: any causal language model that `load_causal` reads.
-        manifest: that of the examples; its tokenizer is the model's.
-        output: the JSON file.
         context: labels of a window.
         batch_size: windows in a batch.
-        options: the count of batches that are drawn from each split, and the seed.
-        execution: device and precision; figures change by rounding at most.
-        task: the name of the evaluation in the file.
     """
-    started = perf_counter()
-    options, execution = options or RandomWindows(), execution or Execution()
+    options = options or RandomWindows()
     batches, seed = options.batches, options.seed
     facts = read_manifest(manifest)
     model = load_causal(model_folder, facts.tokenizer.vocabulary_size, execution)
@@ -84,12 +73,11 @@ def evaluate_random_windows(
         **PROTOCOL,
         "precision": f"{execution.precision}, means in float64, natural logarithms",
     }
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
-    seconds = perf_counter() - started
-    return (
+    sentence = (
         f"estimated from {batches} batches of {batch_size} windows: loss {figures['loss']:.4f} held out, "
-        f"{figures['train_loss']:.4f} in training; {len(SPLITS) * batches * batch_size * context / seconds:,.0f} tokens/s"
+        f"{figures['train_loss']:.4f} in training"
     )
+    return Scored(figures, protocol, model.sha256, sentence, (len(SPLITS) * batches * batch_size * context, "tokens"))
 
 
 def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.models import CausalModel, LengthDependentModel, SelectiveModel, require_context
+from relm.evaluation.models import CausalModel, SelectiveModel, require_context
 from relm.progress import ProgressBar
 
 Integers = npt.NDArray[np.int64]
@@ -42,8 +42,6 @@ class ScoredSequences:
     """(sequences,) index in `tokens` at which each ends, exclusive."""
     scored: Integers
     """(sequences,) count of last tokens that are scored: at least 1, and fewer than all, for the first sees nothing."""
-    every_first: int | None = None
-    """The id that replaces the first token of every sequence; None: these stay."""
 
     def __post_init__(self) -> None:
         if not len(self.starts) == len(self.ends) == len(self.scored):
@@ -98,7 +96,7 @@ def score(
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
-    short = model.short_rows if isinstance(model, LengthDependentModel) else None
+    short = getattr(model, "short_rows", None)
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
     with torch.inference_mode(), progress(total, done) as report:
         for rows in batches(lengths, batch_tokens, short):
@@ -158,8 +156,6 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
     # Padding repeats a sequence's last token; nothing before it sees that.
     columns = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
     inputs = torch.from_numpy(sequences.tokens[starts[:, None] + columns].astype(np.int64))
-    if sequences.every_first is not None:
-        inputs[:, 0] = sequences.every_first
     row = np.repeat(np.arange(len(rows)), scored)
     column = concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))

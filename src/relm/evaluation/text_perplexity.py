@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,43 +23,34 @@ from relm.evaluation.evaluated_text import (
     load_tokenizer_of,
     read_text,
 )
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import CausalModel, load_causal, require_context
-from relm.evaluation.result import Result, perplexity
+from relm.evaluation.result import perplexity
+from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenization.tokenizer_files import ENDS_OF_TEXT, LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import TextPerplexity
 
 
+@evaluation
 def evaluate_text(
     model_folder: Path,
     tokenizer: Path,
     file: Path,
-    output: Path,
-    task: str,
     options: TextPerplexity,
     file_sha256: str | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score a text and write `eval/TASK.json`.
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score a text in UTF-8.
 
     Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
     text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
 
     Args:
-        model_folder: any causal language model that `load_causal` reads.
-        tokenizer: its `tokenizer.json`.
-        file: the text in UTF-8.
-        output: the JSON file.
-        task: the name of the evaluation in it.
-        options: the protocol.
-        file_sha256: the expected sha256 of the file; None: any.
         limit: score only the first `limit` windows, or documents if the file is divided into several; None: all.
     """
-    started = perf_counter()
-    execution = execution or Execution()
     text, sha256 = read_text(file, file_sha256)
     marks = find_editor_marks(file, text)
     loaded = load_tokenizer_of(model_folder, tokenizer)
@@ -75,20 +65,18 @@ def evaluate_text(
     context, stride = _reach(model, options)
     windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
-    sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored, beginning.every_window)
+    sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
     if options.documents == "level_1_headings":
         found["documents"] = len(prepared.sizes)
     names = {"tokenizer_sha256": loaded.sha256, "file": file.name, "file_sha256": sha256}
     described = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
     described |= ({} if limit is None else {"limit": limit}) | ({"scored_as_text": marks} if marks else {})
-    Result(task=task, protocol=described, figures=found, model_sha256=model.sha256).write(output)
-    seconds = perf_counter() - started
-    return (
+    sentence = (
         f"scored {found['tokens_scored']:,} tokens of {file.name}{describe_editor_marks(marks)}: "
-        f"{found['nats_per_token']:.4f} nats per token, {found['bits_per_byte']:.4f} bits per byte; "
-        f"{found['tokens_scored'] / seconds:,.0f} tokens/s"
+        f"{found['nats_per_token']:.4f} nats per token, {found['bits_per_byte']:.4f} bits per byte"
     )
+    return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
 
 
 # --- the text --------------------------------------------------------------------------------------------------------------
@@ -188,8 +176,7 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     if context is None:
         raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")
     require_context(model, context)
-    longest = options.longest_stride(context)
-    return context, min(options.stride or longest, longest)
+    return context, min(options.stride or context, context)
 
 
 def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> float:
@@ -255,8 +242,6 @@ def _protocol(
 
 def _first(options: TextPerplexity, beginning: Beginning) -> str:
     """Return a sentence, without its full stop, on the tokens before a document and the scored tokens."""
-    if beginning.every_window is not None:
-        return f"Every window begins with {beginning.names[0]}, which counts in its length and is not scored"
     if options.first_token == "given":
         which = "of which the first" if len(beginning.names) > 1 else "which"
         put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"

@@ -1,9 +1,8 @@
 """Conversion of relm's own models to classes of `transformers`, which write text with its `generate`."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
+from relm.evaluation.foreign_models import only_errors_logged
 from relm.models.gpt2 import Gpt2
 from relm.models.t5 import T5
 
@@ -25,18 +24,5 @@ def as_transformers(model: Gpt2 | T5) -> Any:
     for name in ACTIVATIONS:
         if getattr(config, name, None) == "gelu_new":
             setattr(config, name, "gelu_pytorch_tanh")  # the same function, as one operation in place of eight
-    with _only_errors_logged():  # `transformers` takes a T5's separate head for a mistake in its configuration
+    with only_errors_logged():  # `transformers` takes a T5's separate head for a mistake in its configuration
         return kind.from_pretrained(None, config=config, state_dict=model.huggingface_weights())
-
-
-@contextlib.contextmanager
-def _only_errors_logged() -> Iterator[None]:
-    """Keep `transformers` from logging warnings."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

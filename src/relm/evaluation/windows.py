@@ -107,15 +107,11 @@ def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: i
     Args:
         sizes: (documents,) count of tokens of each.
     """
-    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     found = [windows_of(kind, int(size), context, stride) for size in sizes]
-    return Windows(
-        np.concatenate([_EMPTY, *(each.starts + offset for each, offset in zip(found, offsets, strict=False))]),
-        np.concatenate([_EMPTY, *(each.ends + offset for each, offset in zip(found, offsets, strict=False))]),
-        np.concatenate([_EMPTY, *(each.scored for each in found)]),
-        np.concatenate([_EMPTY, *(each.weights for each in found)]),
-        sum(each.published for each in found),
-    )
+    columns = [(each.starts, each.ends, each.scored, each.weights) for each in (_none(), *found)]
+    starts, ends, scored, weights = map(np.concatenate, zip(*columns, strict=True))
+    before = np.repeat(np.cumsum(sizes, dtype=np.int64) - sizes, list(map(len, found)))
+    return Windows(starts + before, ends + before, scored, weights, sum(each.published for each in found))
 
 
 _EMPTY = np.zeros(0, dtype=np.int64)

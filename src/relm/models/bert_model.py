@@ -162,7 +162,7 @@ class EncoderModel(LanguageModel):
             head: fields of the configuration that describe the head, such as `labels`.
 
         Raises:
-            ValueError: it is no BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
+            ValueError: it is not a BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
             OSError: a file is absent.
         """
         model = cls(replace(folder_config(folder, BertConfig, None, FREE_FIELDS), **head))

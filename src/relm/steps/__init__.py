@@ -7,7 +7,6 @@ from relm.steps import (
     data,
     evaluation,
     examples,
-    fine_tuning,
     generation,
     images,
     removal,
@@ -26,7 +25,6 @@ def list_steps() -> dict[str, Step]:
     """Return every step by its name; each evaluation that is declared by now has one."""
     before = {**data.STEPS, **removal.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
     after = {
-        **fine_tuning.STEPS,
         **generation.STEPS,
         **reporting.STEPS,
         **runs.STEPS,

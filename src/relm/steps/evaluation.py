@@ -1,7 +1,6 @@
 """The step from a model to figures: `relm evaluate` runs any evaluation by the job that describes it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_fine_tuning_devices, list_inference_devices
 from relm.recipes.evaluation.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluation.evaluations import EVALUATIONS, EvaluationDeclaration
+from relm.recipes.evaluation.fine_tuning import FineTuning
 from relm.recipes.evaluation.task_trust import FLAG, TRUST, require_trusted_tasks
 from relm.steps.contract import (
     EXPECTED,
@@ -20,6 +20,7 @@ from relm.steps.contract import (
     argument,
     expected_sha256,
     given_path,
+    name_of,
     path,
     positive,
     process_count,
@@ -46,13 +47,14 @@ def _list_devices() -> list[str]:
     return list(dict.fromkeys([*list_inference_devices(), *list_fine_tuning_devices()]))
 
 
-_OPTIONS_OF_BATCHES = (
-    argument(
-        "--precision",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="of matrix products; default: float32; float16: with --device ipu",
-    ),
+PRECISION = argument(
+    "--precision",
+    default="float32",
+    choices=("float32", "bfloat16", "float16"),
+    help="of matrix products; default: float32; float16: with --device ipu",
+)
+# Options of IPUs that infer; --pipeline has those of fine-tuning.
+_ON_IPUS = (
     argument("--layers-per-ipu", action=Once, type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
     argument(
         "--available-memory-proportion",
@@ -63,10 +65,26 @@ _OPTIONS_OF_BATCHES = (
         help="share of each IPU's memory for matrix products; default: 0.2 on one IPU, PopTorch's on several",
     ),
     path("--executable-cache", "folder that keeps what is compiled for IPUs", required=False),
-    THREADS,
 )
-EXECUTION_OF_BATCHES = (device_argument(list_inference_devices), *_OPTIONS_OF_BATCHES)
+EXECUTION_OF_BATCHES = (device_argument(list_inference_devices), PRECISION, *_ON_IPUS, THREADS)
 EXECUTION = (*EXECUTION_OF_BATCHES, BATCH_TOKENS)
+EXECUTION_OF_TUNING = (
+    device_argument(list_fine_tuning_devices),
+    argument(
+        "--precision",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="of matrix products; default: float32, which a tpu rounds to bfloat16; an ipu has its pipeline's",
+    ),
+    PIPELINE,
+    THREADS,
+    BATCH_TOKENS,
+    argument(
+        "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: depends on the device"
+    ),
+    argument("--checkpoint-interval", type=positive, default=500, metavar="STEPS", help="between checkpoints; default: 500"),
+    argument("--keep-models", action="store_true", help="keep the weights of each seed beside its answers"),
+)
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
 TASK_FOLDER = (
     path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
@@ -74,6 +92,8 @@ TASK_FOLDER = (
 )
 # Inputs that are one file each, in the order in which a record names them.
 FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
+# Files of a test -> the argument of an evaluation's function that has the sha256 which the file must have.
+HASHES = {"training_file": "training_sha256", "file": "file_sha256", "mismatched_file": "mismatched_sha256"}
 # Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
 OPTIONAL = {
     "manifest": False,
@@ -102,7 +122,7 @@ def list_weights(a: Arguments) -> list[Path]:
 
 def _expected(a: Arguments) -> dict[Path, str]:
     """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
-    files = [file for name in ("training_file", "file", "mismatched_file") if (file := getattr(a, name, None)) is not None]
+    files = [file for name in HASHES if (file := getattr(a, name, None)) is not None]
     return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 
 
@@ -119,29 +139,21 @@ def find_tokenizer(a: Arguments) -> Path:
     return found
 
 
-def execution_of_batches(a: Arguments) -> Any:
-    """Return what `read_execution` returns, with the tokens of a batch."""
-    return replace(read_execution(a), batch_tokens=count_batch_tokens(a))
+def read_execution(a: Arguments, tuning: FineTuning | None = None) -> Any:
+    """Return device, precision, batches and the options of IPUs that a command requests, an `Execution`.
 
-
-def count_batch_tokens(a: Arguments) -> int:
-    """Return the tokens of a batch."""
-    return int(a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens)
-
-
-def read_execution(a: Arguments) -> Any:
-    """Return device, precision, threads and the options of IPUs that a command requests, an `Execution`."""
+    Args:
+        a: the arguments of the command, which may lack options that it does not take.
+        tuning: the options of an evaluation that fine-tunes a model.
+    """
     from relm.evaluation.execution import Execution
 
-    _require_precision(a)
-    _require_ipus(a)
+    if tuning is None or not DEVICES[a.device].pipelined:  # which has its pipeline's precision
+        _require_precision(a)
+    pipeline, found = read_pipeline(a, tuning), _read_options_of_ipus(a, tuning)
+    by_default = DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
     return Execution(
-        a.device,
-        a.precision,
-        a.threads,
-        layers_per_ipu=None if a.layers_per_ipu is None else tuple(a.layers_per_ipu),
-        available_memory_proportion=_read_proportions(a),
-        executable_cache=a.executable_cache,
+        a.device, a.precision, a.threads, getattr(a, "batch_tokens", None) or by_default, pipeline=pipeline, **found
     )
 
 
@@ -152,25 +164,22 @@ def _require_precision(a: Arguments) -> None:
         raise RelmError(f"--precision: {a.device} computes in {' and '.join(known)}, found {a.precision}; give one of these")
 
 
-def _require_ipus(a: Arguments) -> None:
-    """Raise if an option of IPUs goes with a device that has none."""
-    options = {"--layers-per-ipu": a.layers_per_ipu, "--available-memory-proportion": a.available_memory_proportion}
-    options["--executable-cache"] = a.executable_cache
-    for name, value in options.items():
-        if value is not None and not DEVICES[a.device].infers_own:
-            raise RelmError(f"{name}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
-
-
-def _read_proportions(a: Arguments) -> tuple[float, ...] | None:
-    """Return the share of memory of each IPU; None: the default."""
-    if a.available_memory_proportion is None:
-        return None
-    given, ipus = a.available_memory_proportion, len(a.layers_per_ipu or [0])
-    if len(given) != ipus or not all(0 < share <= 1 for share in given):
-        found = " ".join(f"{share:g}" for share in given)
+def _read_options_of_ipus(a: Arguments, tuning: FineTuning | None) -> dict[str, Any]:
+    """Return the options of IPUs that a command gives, if its device and its evaluation take them."""
+    options = {name_of(option): getattr(a, name_of(option), None) for option in _ON_IPUS}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None}
+    for name in given:
+        option = f"--{name.replace('_', '-')}"
+        if tuning is not None:
+            raise RelmError(f"{option} has no effect when a model is fine-tuned; --pipeline splits it over IPUs")
+        if not DEVICES[a.device].infers_own:
+            raise RelmError(f"{option}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
+    shares, ipus = given.get("available_memory_proportion"), len(given.get("layers_per_ipu", [0]))
+    if shares is not None and (len(shares) != ipus or not all(0 < share <= 1 for share in shares)):
+        found = " ".join(f"{share:g}" for share in shares)
         each = "the IPU" if ipus == 1 else f"each of {ipus} IPUs"
         raise RelmError(f"--available-memory-proportion: expected a number above 0 and up to 1 for {each}, found {found}")
-    return tuple(given)
+    return given
 
 
 def evaluate_job(a: Arguments) -> Job:
@@ -211,56 +220,42 @@ def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
         **_input_arguments(declaration, a, expected),
         **({"limit": a.limit} if declaration.takes_limit else {}),
     }
+    tuning = arguments["options"] if declaration.fine_tunes else None
 
     def run() -> str:
-        execution = {} if declaration.reads_log_alone else {"execution": _execution(a, declaration, arguments)}
-        return str(load(declaration.run)(**arguments, **execution))
+        execution = {} if declaration.reads_log_alone else {"execution": read_execution(a, tuning)}
+        return str(load(declaration.run)(**arguments, **execution, **(_tuning_run(a) if tuning else {})))
 
     read = list(dict.fromkeys([*list_weights(a), *_inputs(declaration, a, job)]))  # a test file with a sha256 is in both
     return Job(run, read, [a.output], expected | _expected_task_files(job, a))
 
 
-def _execution(a: Arguments, declaration: EvaluationDeclaration, arguments: Mapping[str, Any]) -> Any:
-    """Return what `execution_of_batches` returns, with the pipeline of an evaluation that fine-tunes.
+def _tuning_run(a: Arguments) -> dict[str, Any]:
+    """Return how a short form has a training executed, if it is one."""
+    from relm.evaluation.fine_tuning.seeds import TuningRun
 
-    Args:
-        a: the arguments of the command; a short form has no `--pipeline`.
-        declaration: the evaluation.
-        arguments: the keyword arguments of the evaluation's function.
-    """
-    execution = execution_of_batches(a)
-    if not hasattr(a, "pipeline"):
-        return execution
-    if declaration.fine_tunes and a.layers_per_ipu is not None:
-        raise RelmError(
-            f"--layers-per-ipu: {declaration.name} fine-tunes a model, for which --pipeline has the layers; leave it out"
-        )
-    return replace(execution, pipeline=read_pipeline(a, arguments["options"] if declaration.fine_tunes else None))
+    return {"how": TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)} if hasattr(a, "keep_models") else {}
+
+
+def _given_inputs(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
+    """Return each input of an evaluation that a command gives; None for one that it need not give."""
+    found = {name: getattr(a, name, None) for name in (*declaration.inputs, *declaration.optional_inputs)}
+    return {name: find_tokenizer(a) if name == "tokenizer" else value for name, value in found.items()}
 
 
 def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
     """Return the keyword arguments of the evaluation's function that are files, or are about these."""
-    found: dict[str, Any] = {}
-    for name in declaration.inputs:
-        if name == "tokenizer":
-            found[name] = find_tokenizer(a)
-        elif name == "log":
-            found |= {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
-        else:
-            found[name] = getattr(a, name)
-    found |= {name: getattr(a, name, None) for name in declaration.optional_inputs}
-    if declaration.fine_tunes:
-        found["training_sha256"] = expected.get(a.training_file)
-    if "mismatched_file" in declaration.optional_inputs:
-        found["mismatched_sha256"] = expected.get(a.mismatched_file)
-    return found | ({"file_sha256": expected.get(a.file)} if declaration.is_protocol else {})
+    if declaration.reads_log_alone:
+        return {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
+    given = _given_inputs(declaration, a)
+    hashes = {HASHES[name]: expected.get(file) for name, file in given.items() if name in HASHES}
+    return {**given, **hashes}
 
 
 def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob) -> list[Path]:
     """Return the files beside the model that the record names."""
-    read = [find_tokenizer(a) if name == "tokenizer" else getattr(a, name) for name in FILES if name in declaration.inputs]
-    optional = [found for name in declaration.optional_inputs if (found := getattr(a, name, None)) is not None]
-    return [*read, *optional, *_expected_task_files(job, a)]
+    given = _given_inputs(declaration, a)
+    return [*(given[name] for name in FILES if given.get(name) is not None), *_expected_task_files(job, a)]
 
 
 def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:
@@ -291,7 +286,9 @@ STEPS: dict[str, Step] = {
                 help="with --logs: device and topology, such as tpu v3-8",
             ),
             device_argument(_list_devices),
-            *_OPTIONS_OF_BATCHES,
+            PRECISION,
+            *_ON_IPUS,
+            THREADS,
             PIPELINE,
             BATCH_TOKENS,
             LIMIT,

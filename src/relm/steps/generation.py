@@ -1,5 +1,7 @@
 """The step from a model to texts: `relm generate`."""
 
+from dataclasses import fields
+
 from relm.errors import RelmError
 from relm.steps.contract import Arguments, Job, Step, argument, path, positive
 from relm.steps.evaluation import (
@@ -20,7 +22,11 @@ def generate_job(a: Arguments) -> Job:
 
     if a.prompt and a.file is not None:
         raise RelmError("generate: give either --prompt or --file")
-    sampling = Sampling(a.temperature, a.top_k or None, a.top_p, a.repetition_penalty, a.uniform_top_k)
+    given = {field.name: getattr(a, field.name) for field in fields(Sampling) if getattr(a, field.name) is not None}
+    if a.greedy and (other := next((name for name in given if name != "repetition_penalty"), None)):
+        raise RelmError(f"--greedy always takes the likeliest token, so --{other.replace('_', '-')} has no effect; remove one")
+    given |= {"temperature": 0.0} if a.greedy else {}
+    sampling = Sampling(**given | ({"top_k": None} if a.top_k == 0 else {}))
     writing = Writing(a.length, sampling, a.stop or None, a.seed, a.batch_size)
     execution = read_execution(a)
     return Job(
@@ -38,13 +44,11 @@ STEPS: dict[str, Step] = {
             argument("--prompt", nargs="+", metavar="TEXT", help="prompts; default: --file, or they are typed"),
             path("--file", "prompts, one per line", required=False),
             argument("--length", type=positive, default=128, metavar="N", help="most tokens after each prompt; default: 128"),
-            argument("--temperature", type=float, default=0.8, metavar="X", help="divides the logits; default: 0.8"),
-            argument("--greedy", dest="temperature", action="store_const", const=0.0, help="always the likeliest token"),
-            argument("--top-k", type=int, default=50, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
-            argument("--top-p", type=float, default=0.95, metavar="P", help="only the likeliest that reach P; default: 0.95"),
-            argument(
-                "--repetition-penalty", type=float, default=1.0, metavar="X", help="of Keskar et al. 2019; default: 1, none"
-            ),
+            argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
+            argument("--greedy", action="store_true", help="always the likeliest token"),
+            argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
+            argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P; default: 0.95"),
+            argument("--repetition-penalty", type=float, metavar="X", help="of Keskar et al. 2019; default: 1, none"),
             argument("--uniform-top-k", type=positive, metavar="K", help="each of the K likeliest alike, as Graphcore's GPT-2"),
             argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
             argument(

@@ -25,10 +25,10 @@ def read_pipeline(a: Arguments, options: FineTuning | None) -> Pipeline | None:
     """Return the pipeline that a command gives; None without one.
 
     Args:
-        a: the arguments of the command.
+        a: the arguments of the command, which may have no such option.
         options: the options of fine-tuning; None: the command fine-tunes nothing.
     """
-    if a.pipeline is None:
+    if getattr(a, "pipeline", None) is None:
         return None
     if options is None:
         raise RelmError("--pipeline: goes with an evaluation that fine-tunes a model; leave it out")

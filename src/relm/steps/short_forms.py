@@ -31,7 +31,17 @@ from relm.steps.contract import (
     positive,
     recipe_name,
 )
-from relm.steps.evaluation import EXECUTION, LIMIT, MODEL, OUTPUT, TASK_FOLDER, TOKENIZER, ArgumentOfStep, build_job
+from relm.steps.evaluation import (
+    EXECUTION,
+    EXECUTION_OF_TUNING,
+    LIMIT,
+    MODEL,
+    OUTPUT,
+    TASK_FOLDER,
+    TOKENIZER,
+    ArgumentOfStep,
+    build_job,
+)
 from relm.steps.job_spec import validate_options
 
 # Arguments of a short form for each input and each fact of an evaluation; it takes facts without one from the recipe.
@@ -40,9 +50,10 @@ INPUT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
     "tokenizer": [TOKENIZER],
     "file": [
         path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
-        path("--file", "the text that it names, or one of your own"),
+        path("--file", "the file that is scored: the one that the test names, or your own"),
     ],
     "training_file": [path("--training-file", "the file that the model is fine-tuned on")],
+    "mismatched_file": [path("--mismatched-file", "a second file that the same model is scored on", required=False)],
     "task_folder": list(TASK_FOLDER),
     "log": [RECIPE, FINGERPRINT],
 }
@@ -65,22 +76,20 @@ FACT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
         )
     ],
 }
-
-
+# Second names of the files of an evaluation that fine-tunes.
+ALIASES = {"--file": ["--dev"], "--training-file": ["--train"], "--mismatched-file": ["--mismatched"]}
 # Names of arguments that every command has.
 RESERVED = frozenset({"help", "log", "set", "step"})
 
 
 def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
-    """Return the command of each evaluation without a step of its own, also of those that extensions declared before.
+    """Return the command of each evaluation, also of those that extensions declared before.
 
     Args:
         taken: names of the other steps.
     """
     forms: dict[str, Step] = {}
     for declaration in EVALUATIONS:
-        if declaration.has_step:
-            continue
         name = declaration.command
         if name in taken or name in forms:
             raise RelmError(f"evaluation {declaration.name}: relm has a step {name!r} already; declare another command")
@@ -90,13 +99,17 @@ def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
 
 def short_form(declaration: EvaluationDeclaration) -> Step:
     """Return the command of one evaluation, whose options are its arguments."""
-    inputs = [found for name in declaration.inputs for found in INPUT_ARGUMENTS[name]]
+    read = (*declaration.inputs, *declaration.optional_inputs)
+    inputs = [found for name in read for found in INPUT_ARGUMENTS[name]]
     facts = [found for fact in declaration.facts for found in FACT_ARGUMENTS.get(fact, ())]
     options = declaration.options.model_fields if declaration.options else {}
-    execution = [] if declaration.reads_log_alone else [EXPECTED, *EXECUTION]
-    own = [
-        option_argument(name, field, "the test's, or " if declaration.is_protocol else "") for name, field in options.items()
-    ]
+    if declaration.fine_tunes:
+        inputs = [((*names, *ALIASES.get(names[0], ())), given) for names, given in inputs]
+    how = EXECUTION_OF_TUNING if declaration.fine_tunes else EXECUTION
+    execution = [] if declaration.reads_log_alone else [EXPECTED, *how]
+    by_default: dict[str, str | None] = dict.fromkeys(options, "the test's, or " if declaration.is_protocol else "")
+    by_default |= dict.fromkeys(declaration.named_options)
+    own = [option_argument(name, field, by_default[name]) for name, field in options.items()]
     before, after = [MODEL, *inputs, *facts], [*execution, *([LIMIT] if declaration.takes_limit else []), OUTPUT]
     if taken := sorted(options.keys() & {*RESERVED, *map(name_of, [*before, *after])}):
         raise RelmError(
@@ -111,13 +124,17 @@ def short_form(declaration: EvaluationDeclaration) -> Step:
     )
 
 
-def option_argument(name: str, field: FieldInfo, before_default: str = "") -> ArgumentOfStep:
-    """Return the argument for an option of an evaluation, with the option's own description as help."""
+def option_argument(name: str, field: FieldInfo, before_default: str | None = "") -> ArgumentOfStep:
+    """Return the argument for an option of an evaluation, with the option's own description as help.
+
+    Args:
+        before_default: words before the default in the help; None: the help names no default.
+    """
     annotation = field.annotation
     if get_origin(annotation) in (Union, UnionType):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
     value = field.get_default(call_default_factory=True)
-    default = f" Default: {before_default}{value}." if value is not None else ""
+    default = f" Default: {before_default}{value}." if value is not None and before_default is not None else ""
     text = " ".join(f"{field.description or ''}{default}".split()).replace("%", "%%").replace("null", "not given")
     option = f"--{name.replace('_', '-')}"
     if get_origin(annotation) is Literal and all(isinstance(choice, str) for choice in get_args(annotation)):
@@ -146,7 +163,11 @@ def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
     if test is not None:
         given["sha256"] = [
             *a.sha256,
-            *((getattr(a, key).name, test.sha256[name]) for key, name in test.inputs.items() if name in test.sha256),
+            *(
+                (file.name, test.sha256[name])
+                for key, name in test.inputs.items()
+                if name in test.sha256 and (file := getattr(a, key))
+            ),
         ]
     return build_job(job, argparse.Namespace(**given), source)
 
@@ -155,6 +176,8 @@ def _options(declaration: EvaluationDeclaration, a: Arguments, test: PublishedTe
     """Return the options that a short form gives, over those of the test's file."""
     assert declaration.options is not None
     given = {key: getattr(a, key) for key in declaration.options.model_fields if getattr(a, key) is not None}
+    if test is None and (missing := [key for key in declaration.named_options if key not in given]):
+        raise RelmError(f"--{missing[0]} is missing; give it, or the test's file with --test")
     options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
     validate_options(declaration.options, options, a.test if test else Path(declaration.command), {})
     return options

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
 from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.scoring import Integers
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
-Integers = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 
 

@@ -13,9 +13,10 @@ from relm.evaluation.beginning import tokens_around
 from relm.evaluation.choices.choice_formats import Question
 from relm.evaluation.evaluated_text import encode_texts
 from relm.evaluation.masked_models import MaskedModel
-from relm.evaluation.masked_scoring import Flags, Floats, Integers, chunks_of, score_masked
+from relm.evaluation.masked_scoring import chunks_of, mask_token, score_masked
+from relm.evaluation.scoring import Flags, Floats, Integers
 from relm.examples.contract import Batch
-from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.progress import ProgressBar
 
 WAY = "pseudo_log_likelihood"
@@ -32,17 +33,6 @@ def only_pseudo_log_likelihood(questions: Sequence[Question]) -> list[Question]:
     ]
 
 
-def require_mask(tokenizer: LoadedTokenizer) -> int:
-    """Return the id of the mask token."""
-    if tokenizer.special.mask is None:
-        names = " or ".join(SPECIAL_TOKENS["mask"])
-        raise RelmError(
-            f"{tokenizer.path}: has no mask token {names}, so no token of a sentence can be masked; give the tokenizer that "
-            "the model was trained with, or a causal model"
-        )
-    return tokenizer.special.mask
-
-
 def sentence_scores(
     model: MaskedModel, tokenizer: LoadedTokenizer, questions: Sequence[Question], batch_tokens: int
 ) -> tuple[Floats, Integers]:
@@ -51,7 +41,7 @@ def sentence_scores(
     Sentences with the same tokens go through the model once. Batches have sentences of similar length, and change the
     sums by rounding at most.
     """
-    mask = require_mask(tokenizer)
+    mask = mask_token(tokenizer.special.mask, tokenizer.path)
     sentences = [(question.where, text) for question in questions for text in question.prompts[WAY].choices]
     before, after = _tokens_around(tokenizer)
     tokens = _encode(tokenizer, [text for _, text in sentences])

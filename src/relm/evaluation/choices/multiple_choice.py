@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,24 +25,22 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, require_mask, sentence_scores
+from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, sentence_scores
 from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
 from relm.evaluation.evaluated_text import load_tokenizer_of
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import is_masked, load_masked
+from relm.evaluation.masked_scoring import mask_token
 from relm.evaluation.models import CausalModel, load_causal
-from relm.evaluation.result import Result, describe_ties
-from relm.evaluation.scoring import ScoredSequences
+from relm.evaluation.result import describe_ties
+from relm.evaluation.runner import Scored, evaluation
+from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
 
 log = logging.getLogger(__name__)
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DESCRIPTION = (
     "The likeliest of the choices is taken, the first of equal ones, without solved examples before the question; a name such "
@@ -57,35 +54,28 @@ DESCRIPTION_OF_MASKED = (
 SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
+@evaluation
 def evaluate_multiple_choice(
     model_folder: Path,
     tokenizer: Path,
     file: Path,
-    output: Path,
-    task: str,
     options: MultipleChoice,
     file_sha256: str | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
-) -> str:
-    """Score the choices of questions and write `eval/TASK.json`.
+    execution: Execution = ON_THE_HOST,
+) -> Scored:
+    """Score the choices of questions, which a causal language model does, and for BLiMP a masked one as well.
 
-    Args:
-        model_folder: any causal language model that `load_causal` reads, or for BLiMP a masked one that `load_masked` reads.
-        tokenizer: its `tokenizer.json`.
-        file: a JSON object on each line, or a zip archive of such files.
-        output: the JSON file.
-        task: the name of the evaluation in it.
-        options: the format of the file.
-        file_sha256: the expected sha256 of the file; None: any.
-        limit: score only the first `limit` questions; None: all.
+    The file has a JSON object on each line, or is a zip archive of such files.
     """
-    started = perf_counter()
-    execution = execution or Execution()
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
     loaded = load_tokenizer_of(model_folder, tokenizer)
-    score = _score_masked if is_masked(model_folder) else _score_causal
-    scored = score(model_folder, loaded, questions, options, execution)
+    if is_masked(model_folder) and options.format not in FORMATS_OF_SENTENCES:
+        raise RelmError(
+            f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
+            f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
+        )
+    scored = _score_questions(model_folder, loaded, questions, execution)
     unit = ROUNDING[execution.precision]
     found = figures(scored.questions, scored.scores, unit)
     protocol = {
@@ -101,10 +91,9 @@ def evaluate_multiple_choice(
         "precision": execution.precision,
         **({} if limit is None else {"limit": limit}),
     }
-    Result(task=task, protocol=protocol, figures=found, model_sha256=scored.model_sha256).write(output)
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return f"{_describe(found)}; {found['tokens'] / (perf_counter() - started):,.0f} tokens/s"
+    return Scored(found, protocol, scored.model_sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
@@ -132,14 +121,17 @@ class ScoredQuestions:
     """Keys of the protocol that describe the ways of scoring."""
 
 
-def _score_causal(
-    model_folder: Path,
-    tokenizer: LoadedTokenizer,
-    questions: Sequence[Question],
-    options: MultipleChoice,
-    execution: Execution,
+def _score_questions(
+    model_folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution
 ) -> ScoredQuestions:
-    """Score choices by the model's likelihood of them, in all published ways."""
+    """Score choices by a causal model's likelihood of them, in all published ways, or sentences by a masked model."""
+    if is_masked(model_folder):
+        mask_token(tokenizer.special.mask, tokenizer.path)
+        masked = load_masked(model_folder, tokenizer.vocabulary_size, execution)
+        questions = only_pseudo_log_likelihood(questions)
+        sums, tokens = sentence_scores(masked, tokenizer, questions, execution.batch_tokens)
+        scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
+        return ScoredQuestions(questions, scores, masked.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED})
     alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
     encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
@@ -150,27 +142,6 @@ def _score_causal(
     }
     scores = choice_scores(model, questions, encoded, execution.batch_tokens)
     return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION, protocol)
-
-
-def _score_masked(
-    model_folder: Path,
-    tokenizer: LoadedTokenizer,
-    questions: Sequence[Question],
-    options: MultipleChoice,
-    execution: Execution,
-) -> ScoredQuestions:
-    """Score whole sentences by their pseudo-log-likelihood."""
-    if options.format not in FORMATS_OF_SENTENCES:
-        raise RelmError(
-            f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
-            f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
-        )
-    require_mask(tokenizer)
-    model = load_masked(model_folder, tokenizer.vocabulary_size, execution)
-    questions = only_pseudo_log_likelihood(questions)
-    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
-    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
-    return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED})
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------------

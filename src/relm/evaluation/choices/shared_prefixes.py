@@ -100,9 +100,6 @@ def _forks(sequences: ScoredSequences, sizes: Iterable[int]) -> Iterator[Fork]:
     for size in sizes:
         members = np.arange(first, first + size)
         rows = [sequences.tokens[sequences.starts[number] : sequences.ends[number]].astype(np.int64) for number in members]
-        if sequences.every_first is not None:
-            for row in rows:
-                row[0] = sequences.every_first
         shared = common_length([row[:-1] for row in rows])
         lengths = np.array([len(row) - 1 for row in rows])
         if _cost(shared + (lengths - shared).sum()) < sum(map(_cost, lengths)):
@@ -149,16 +146,11 @@ def _fork(members: Integers, rows: Sequence[Integers], shared: int, scored: Inte
 def _fork_scores(model: Any, forks: Sequence[Fork]) -> tuple[Floats, Flags]:
     """Return the nats of the scored tokens of a batch of rows, and whether each is the likeliest, (scored,) each."""
     width = max(len(fork.input_ids) for fork in forks)
-    rows = BranchedRows(
-        *(
-            torch.from_numpy(np.stack([np.pad(row, (0, width - len(row)), constant_values=fill) for row in arrays]))
-            for arrays, fill in (
-                ([fork.input_ids for fork in forks], 0),
-                ([fork.positions for fork in forks], 0),
-                ([fork.branches for fork in forks], PADDING),
-            )
-        )
-    )
+    arrays = np.zeros((3, len(forks), width), dtype=np.int64)
+    arrays[2] = PADDING
+    for number, fork in enumerate(forks):
+        arrays[:, number, : len(fork.input_ids)] = fork.input_ids, fork.positions, fork.branches
+    rows = BranchedRows(*torch.from_numpy(arrays))
     places = np.concatenate([number * width + fork.columns for number, fork in enumerate(forks)])
     read, positions = np.unique(places, return_inverse=True)
     hidden = model.hidden_of_branches(rows, torch.from_numpy(read // width), torch.from_numpy(read % width))

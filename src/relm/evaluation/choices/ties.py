@@ -7,11 +7,8 @@ ties count 1/k where the right choice is one of k, which is a guess among them.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from relm.evaluation.scoring import Flags, Floats, Integers
 
 # Nats by which rounding moves the log-likelihood of a token, independently of that of other tokens: in float32 more than was
 # found, in others half the distance from 1 to the next number, a tenth of what was found, so that no choice is near by chance.

@@ -22,8 +22,6 @@ from relm.examples.diacritics import MARKS, without_diacritics
 
 WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
 LETTER = re.compile(f".[{MARKS}]*", re.DOTALL)
-# Cells of an alignment table in memory at once, some 40 MB; longer texts are divided.
-LARGEST_TABLE = 2**22
 
 Integers = npt.NDArray[np.int64]
 
@@ -142,44 +140,13 @@ def _number_words(words: Sequence[tuple[str, str]], numbers: dict[str, int]) -> 
 def _align(rows: Integers, columns: Integers, weight: int) -> list[tuple[int, int]]:
     """Return the best alignment of words given as (words, 2) numbers, of the plain form and of the word itself.
 
-    It is a longest common subsequence in which a pair counts `weight`, and one more if the words are equal. Texts too long for
-    one table are divided into halves (Hirschberg 1975).
+    It is a longest common subsequence in which a pair counts `weight`, and one more if the words are equal. Its table has a
+    cell for each pair of words: texts are compared in parts of a few hundred tokens.
     """
-    if len(rows) * len(columns) <= LARGEST_TABLE or len(rows) < 2:
-        return _trace_back(_fill_table(rows, columns, weight), rows, columns)
-    half = len(rows) // 2
-    before = _last_row(rows[:half], columns, weight)
-    after = _last_row(rows[:half - 1 : -1], columns[::-1], weight)[::-1]  # fmt: skip
-    cut = int((before + after).argmax())
-    later = _align(rows[half:], columns[cut:], weight)
-    return _align(rows[:half], columns[:cut], weight) + [(row + half, column + cut) for row, column in later]
-
-
-def _next_row(row: Integers, word: Integers, columns: Integers, weight: int) -> Integers:
-    """Return the values of all prefixes of the columns, with one more word of the rows."""
-    gains = (columns[:, 0] == word[0]) * weight + (columns[:, 1] == word[1])
-    best = row.copy()
-    np.maximum(row[1:], row[:-1] + gains, out=best[1:])
-    return np.maximum.accumulate(best)
-
-
-def _last_row(rows: Integers, columns: Integers, weight: int) -> Integers:
-    row = np.zeros(len(columns) + 1, dtype=np.int64)
-    for word in rows:
-        row = _next_row(row, word, columns, weight)
-    return row
-
-
-def _fill_table(rows: Integers, columns: Integers, weight: int) -> Integers:
     table = np.zeros((len(rows) + 1, len(columns) + 1), dtype=np.int64)
     for number, word in enumerate(rows):
         table[number + 1] = _next_row(table[number], word, columns, weight)
-    return table
-
-
-def _trace_back(table: Integers, rows: Integers, columns: Integers) -> list[tuple[int, int]]:
-    pairs = []
-    row, column = len(rows), len(columns)
+    pairs, row, column = [], len(rows), len(columns)
     while table[row, column]:
         if table[row, column] == table[row - 1, column]:
             row -= 1
@@ -189,3 +156,11 @@ def _trace_back(table: Integers, rows: Integers, columns: Integers) -> list[tupl
             row, column = row - 1, column - 1
             pairs.append((row, column))
     return pairs[::-1]
+
+
+def _next_row(row: Integers, word: Integers, columns: Integers, weight: int) -> Integers:
+    """Return the values of all prefixes of the columns, with one more word of the rows."""
+    gains = (columns[:, 0] == word[0]) * weight + (columns[:, 1] == word[1])
+    best = row.copy()
+    np.maximum(row[1:], row[:-1] + gains, out=best[1:])
+    return np.maximum.accumulate(best)

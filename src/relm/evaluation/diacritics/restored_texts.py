@@ -7,7 +7,6 @@ manifest's sha256 fixes all that is read. `relm.evaluation.diacritics.diacritics
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
@@ -15,9 +14,10 @@ from relm.evaluation.diacritics.diacritics_baselines import Forms, Training, cou
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
 from relm.evaluation.diacritics.restoration import Restored, Restorer
 from relm.evaluation.diacritics.text_to_text import load_text_to_text, require_lengths
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.fine_tuning.table_texts import UNKNOWN, Texts
-from relm.evaluation.result import Result, Sample
+from relm.evaluation.result import Sample
+from relm.evaluation.runner import Scored, evaluation
 from relm.examples.builders import open_examples
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples
@@ -52,37 +52,26 @@ SCORING = {
 }
 
 
+@evaluation
 def evaluate_diacritics(
     model_folder: Path,
     manifest: Path,
     tokenizer: Path,
-    output: Path,
-    task: str,
     phase: Objective,
     options: Diacritics | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
+    execution: Execution = ON_THE_HOST,
     language: str = "ro",
-) -> str:
-    """Restore the diacritics of the held-out texts and write `eval/diacritics.json`.
+) -> Scored:
+    """Restore the diacritics of the held-out texts with any encoder-decoder.
 
     Args:
-        model_folder: Hugging Face folder of any encoder-decoder.
-        manifest: that of the examples, pairs of a text without diacritics and the text; the forms of words are counted in its
-            training split.
+        manifest: that of pairs of a text without diacritics and the text; the forms of words are counted in its training split.
         tokenizer: the `tokenizer.json` that they were encoded with.
-        output: the JSON file.
-        task: the name of the evaluation.
         phase: the settings that define a text, and the lengths of source and target.
-        options: the count of texts.
-        limit: restore only the first `limit` of them; None: all.
-        execution: device and precision; figures change by rounding at most.
         language: that of the text; it decides which letters are standard.
-
-    Returns:
-        A sentence with figures and rate.
     """
-    started, options, execution = perf_counter(), options or Diacritics(), execution or Execution()
+    options = options or Diacritics()
     loaded = load_tokenizer(tokenizer)
     examples = _open_examples(manifest, phase, loaded)
     model = load_text_to_text(model_folder, loaded.vocabulary_size, execution)
@@ -107,8 +96,7 @@ def evaluate_diacritics(
         "precision": execution.precision,
     }
     figures |= worked_example
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256, samples=samples).write(output)
-    return _describe_figures(figures, perf_counter() - started)
+    return Scored(figures, protocol, model.sha256, _describe_figures(figures), (figures["words"], "words"), samples)
 
 
 def _open_examples(manifest: Path, phase: Objective, loaded: LoadedTokenizer) -> Seq2SeqExamples:
@@ -205,7 +193,7 @@ def _describe_protocol(texts: str) -> str:
     )
 
 
-def _describe_figures(found: Mapping[str, float | int], seconds: float) -> str:
+def _describe_figures(found: Mapping[str, float | int]) -> str:
     ambiguous = ""
     if "ambiguous_word_accuracy" in found:
         ambiguous = (
@@ -215,5 +203,5 @@ def _describe_figures(found: Mapping[str, float | int], seconds: float) -> str:
     return (
         f"restored {found['texts']:,} texts of {found['words']:,} words: word accuracy {found['word_accuracy']:.4f} (most "
         f"frequent form {found['most_frequent_form_word_accuracy']:.4f}){ambiguous}, character accuracy "
-        f"{found['character_accuracy']:.4f}; {found['words'] / seconds:,.0f} words/s"
+        f"{found['character_accuracy']:.4f}"
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
@@ -15,14 +14,12 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import load_foreign
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
-from relm.evaluation.scoring import batches
+from relm.evaluation.scoring import Flags, Integers, batches
 from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded
 from relm.models.t5 import T5
 from relm.recipes.architectures import T5Architecture, names_with
-
-Integers = npt.NDArray[np.int64]
 
 
 class TextToTextModel:
@@ -147,7 +144,7 @@ def write_texts(
     end: int,
     batch_tokens: int,
     report: Callable[[int], object] = int,
-) -> tuple[list[Integers], npt.NDArray[np.bool_]]:
+) -> tuple[list[Integers], Flags]:
     """Return the ids that the model writes for each source; batches change its logits by rounding at most.
 
     Memory is bounded by a batch, in which sources are of nearly the same length.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import pearsonr, rankdata
 
 Values = npt.NDArray[np.number]
 
@@ -49,30 +50,14 @@ def _confusion(predicted: Values, wanted: Values) -> tuple[int, int, int, int]:
 
 def pearson_correlation(predicted: Values, wanted: Values) -> float:
     """Return the linear correlation of two lists of numbers, both (examples,); NaN where one is constant, or has one number."""
-    centred = []
-    for values in (np.asarray(predicted, dtype=np.float64), np.asarray(wanted, dtype=np.float64)):
-        if len(values) < 2 or bool((values == values[0]).all()):
-            return math.nan
-        from_mean = values - values.mean()
-        centred.append(from_mean / np.linalg.norm(from_mean))
-    return float(np.clip(centred[0] @ centred[1], -1.0, 1.0))
+    if min(len(np.unique(predicted)), len(np.unique(wanted))) < 2:
+        return math.nan
+    return float(pearsonr(predicted, wanted).statistic)
 
 
 def spearman_correlation(predicted: Values, wanted: Values) -> float:
     """Return the linear correlation of the ranks of two lists of numbers; equal numbers share their mean rank."""
-    return pearson_correlation(mean_ranks(predicted), mean_ranks(wanted))
-
-
-def mean_ranks(values: Values) -> npt.NDArray[np.float64]:
-    """Return the ranks of numbers, from 1 on, (examples,).
-
-    >>> mean_ranks(np.array([2.5, 0.0, 2.5, 7.0])).tolist()
-    [2.5, 1.0, 2.5, 4.0]
-    """
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    ranks: npt.NDArray[np.float64] = (last - (sizes - 1) / 2)[group]
-    return ranks
+    return pearson_correlation(rankdata(predicted), rankdata(wanted))
 
 
 METRICS: dict[str, Callable[[Values, Values], float]] = {

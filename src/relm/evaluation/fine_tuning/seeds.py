@@ -56,11 +56,14 @@ class TuningRun:
     """Execution of the training runs, which changes no figure but for rounding."""
 
     micro_batch_size: int | None = None
-    """Sequences of a forward pass; None: the whole batch."""
+    """Sequences of a forward pass; None: as many as the device computes at once."""
     checkpoint_interval: int = 500
     """Steps between checkpoints."""
     keep_models: bool = False
     """Keep the weights of each seed after its answers have been scored."""
+
+
+BY_DEFAULT = TuningRun()
 
 
 class TunedTask(Protocol):
@@ -139,7 +142,7 @@ def tune_and_score(
     training_file: Path,
     output: Path,
     execution: Execution,
-    how: TuningRun | None,
+    how: TuningRun,
     facts: Mapping[str, str | int],
 ) -> TunedSeeds:
     """Return the figures of each seed; those that are there already are not computed again.
@@ -150,7 +153,7 @@ def tune_and_score(
         training_file: the file that it is trained on.
         output: the result's file, beside which a folder of its name has the runs.
         execution: the device, for training and answers, and the precision of matrix products in both.
-        how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
+        how: how training is executed.
         facts: whatever decides a seed's figures beside the options and the model.
     """
     options = task.options
@@ -167,7 +170,7 @@ def tune_and_score(
     programs = folder / COMPILED
     if not all((own / FIGURES).exists() for own in seeds.values()):
         how = _divide_batches(options, encoder, execution, how, programs)
-    tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how or TuningRun(), fingerprint)
+    tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how, fingerprint)
     tuning.require_fitting()
     with run_lock(training_folder(output) / "lock"):
         manifest = tuning.write_examples(training_file, folder / "examples")
@@ -194,7 +197,7 @@ def _require_output(output: Path, folder: Path) -> None:
 
 
 def _divide_batches(
-    options: FineTuning, encoder: TunedEncoder, execution: Execution, how: TuningRun | None, programs: Path
+    options: FineTuning, encoder: TunedEncoder, execution: Execution, how: TuningRun, programs: Path
 ) -> TuningRun:
     """Return how training is executed, with the sequences of a forward pass where the device decides them.
 
@@ -207,16 +210,16 @@ def _divide_batches(
     """
     if execution.pipeline is not None:
         require_layers(execution.pipeline, encoder.config.layers, encoder.folder)
-        if how is not None and how.micro_batch_size is not None:
+        if how.micro_batch_size is not None:
             raise RelmError(
                 f"--micro-batch-size is {how.micro_batch_size}, but --pipeline has a micro_batch_size, "
                 f"{execution.pipeline.micro_batch_size}; leave --micro-batch-size out"
             )
-        return replace(how or TuningRun(), micro_batch_size=execution.pipeline.micro_batch_size)
+        return replace(how, micro_batch_size=execution.pipeline.micro_batch_size)
     devices = count_devices(execution, programs)
-    how = how or TuningRun(micro_batch_size=fitting_micro_batch(options, tokens_at_once(execution, devices), devices))
-    require_even_batches(options, how.micro_batch_size, devices, execution.device)
-    return how
+    size = how.micro_batch_size or fitting_micro_batch(options, tokens_at_once(execution, devices), devices)
+    require_even_batches(options, size, devices, execution.device)
+    return replace(how, micro_batch_size=size)
 
 
 def read_figures(folder: Path) -> Mapping[str, float]:

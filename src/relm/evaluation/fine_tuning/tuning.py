@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from relm.evaluation.evaluated_text import read_content
-from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning.seeds import TunedTask, TuningRun, read_encoder, tune_and_score
+from relm.evaluation.execution import ON_THE_HOST, Execution
+from relm.evaluation.fine_tuning.seeds import BY_DEFAULT, TunedTask, TuningRun, read_encoder, tune_and_score
 from relm.evaluation.fine_tuning.tuning_pipeline import require_pipeline
 from relm.evaluation.result import Result
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
@@ -37,8 +37,8 @@ def evaluate_tuning(
     training_sha256: str | None = None,
     file_sha256: str | None = None,
     mismatched_sha256: str | None = None,
-    execution: Execution | None = None,
-    how: TuningRun | None = None,
+    execution: Execution = ON_THE_HOST,
+    how: TuningRun = BY_DEFAULT,
     limit: int | None = None,
 ) -> str:
     """Fine-tune a model, once for each seed, and write `eval/TASK.json`.
@@ -48,19 +48,16 @@ def evaluate_tuning(
     Args:
         model_folder: a BERT or RoBERTa of relm's own, or one of transformers' with the same options.
         file: the development file; of MNLI the matched one.
-        task: the name of the evaluation in the output.
         options: the task, by their class, and how to train.
         mismatched_file: MNLI's second development file; None: there is none.
         training_sha256, file_sha256, mismatched_sha256: the expected sha256 of each file; None: any.
-        how: how training is executed; None: with as many sequences in a forward pass as the device computes at once.
         limit: the count of questions or examples, from the first on, of each file; None: all.
 
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved.
-        RelmError: a file has another sha256 or a fault; the model is no BERT or RoBERTa, or lacks weights; tokenizer and model
-            do not belong together; the loss is not finite.
+        RelmError: a file has another sha256 or a fault; the model is not a BERT or RoBERTa, or lacks weights; tokenizer and
+            model do not belong together; the loss is not finite.
     """
-    execution = execution or Execution()
     require_pipeline(execution, options)
     files = {"": (file, file_sha256)} | ({MISMATCHED: (mismatched_file, mismatched_sha256)} if mismatched_file else {})
     contents = {suffix: (path, *read_content(path, sha256)) for suffix, (path, sha256) in files.items()}

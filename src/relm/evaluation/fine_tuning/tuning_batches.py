@@ -67,16 +67,16 @@ def fitting_micro_batch(options: FineTuning, tokens: int, devices: int = 1) -> i
     return max((size for size in fitting if options.batch_size % size == 0), default=devices)
 
 
-def require_even_batches(options: FineTuning, micro_batch_size: int | None, devices: int, device: str) -> None:
+def require_even_batches(options: FineTuning, micro_batch_size: int, devices: int, device: str) -> None:
     """Raise unless the devices can share each forward pass evenly.
 
     Args:
         options: the options of the training.
-        micro_batch_size: sequences of a forward pass; None: the whole batch.
+        micro_batch_size: sequences of a forward pass.
         devices: the count of devices.
         device: their name.
     """
-    for option, size in (("--batch-size", options.batch_size), ("--micro-batch-size", micro_batch_size or devices)):
+    for option, size in (("--batch-size", options.batch_size), ("--micro-batch-size", micro_batch_size)):
         if size % devices:
             raise RelmError(
                 f"{option} is {size}, but the {device} has {devices} devices, which share each forward pass evenly; give a "

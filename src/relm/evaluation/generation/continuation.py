@@ -48,7 +48,7 @@ class TransformersContinuer:
             self._model = self._device.place(as_transformers(model.model))
             self._model.lm_head = _Float32Head(self._model.lm_head.weight)
         else:
-            assert isinstance(model, ForeignCausalModel), "there is no other kind"
+            assert isinstance(model, ForeignCausalModel), "on IPUs another class continues texts"
             self._model = model.model
         self._model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # the folder's decides nothing
         self.pads = not self._model._is_stateful  # a recurrent state takes padding for text

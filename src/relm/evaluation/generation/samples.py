@@ -2,11 +2,11 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.generation.texts import Prompt, Writer, Writing
-from relm.evaluation.result import Result, Sample
+from relm.evaluation.result import Sample
+from relm.evaluation.runner import Scored, evaluation
 from relm.progress import ProgressBar
 from relm.recipes.evaluation.evaluations import Samples
 
@@ -14,16 +14,11 @@ from relm.recipes.evaluation.evaluations import Samples
 PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The city of")
 
 
+@evaluation
 def write_samples(
-    model_folder: Path,
-    tokenizer: Path,
-    output: Path,
-    options: Samples,
-    task: str,
-    execution: Execution | None = None,
-    length: int = 100,
-) -> str:
-    """Let the model continue each prompt once, and write `eval/samples.json`.
+    model_folder: Path, tokenizer: Path, options: Samples, execution: Execution = ON_THE_HOST, length: int = 100
+) -> Scored:
+    """Let a causal language model continue each prompt once; a sample holds the prompt and the text after it.
 
     Every text begins after the token that begins texts or else after an end of text, as documents did in training; if the
     tokenizer has neither, after the end of a line. A model that was not trained by relm writes after the tokens that its
@@ -31,26 +26,15 @@ def write_samples(
     changes no other text.
 
     Args:
-        model_folder: folder of any causal language model, as `save_pretrained` writes it.
-        tokenizer: the model's `tokenizer.json`.
-        output: the JSON file; `text` holds the prompt and the text that the model wrote after it.
-        task: the name of the evaluation in the result.
         length: the most tokens after each prompt.
     """
-    started = perf_counter()
     writing = Writing(length, seed=options.seed)
     writer = Writer(model_folder, tokenizer, execution)
     given = [_prompt(writer, text) for text in (PROMPTS if options.prompt is None else options.prompt)]
     texts = list(ProgressBar(writer.texts(given, writing), total=len(given), unit=" texts", disable=None))
-    Result(
-        task=task,
-        protocol=_protocol(writer, writing),
-        figures={},
-        model_sha256=writer.model.sha256,
-        samples=[Sample(prompt=text.prompt, text=text.text) for text in texts],
-    ).write(output)
-    written = sum(text.tokens for text in texts)
-    return f"wrote {len(texts)} texts of {written:,} tokens; {written / (perf_counter() - started):,.0f} tokens/s"
+    written, samples = sum(text.tokens for text in texts), [Sample(prompt=text.prompt, text=text.text) for text in texts]
+    sentence = f"wrote {len(texts)} texts of {written:,} tokens"
+    return Scored({}, _protocol(writer, writing), writer.model.sha256, sentence, (written, "tokens"), samples)
 
 
 def _prompt(writer: Writer, text: str) -> Prompt:

@@ -21,8 +21,7 @@ from transformers import (
 )
 
 from relm.errors import RelmError
-
-NOT_FINITE = "the model's logits are not finite: training diverged; lower the learning rate and train again"
+from relm.evaluation.model_checks import NOT_FINITE
 
 
 @dataclass(frozen=True)

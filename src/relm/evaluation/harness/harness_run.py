@@ -47,9 +47,15 @@ def default_python() -> Path:
     return Path(sys.prefix) / "harness" / "bin" / "python"
 
 
-def run_harness(
-    request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None = None, harness_python: Path | None = None
-) -> dict[str, Any]:
+def require_harness(python: Path | None) -> Path:
+    """Return the given interpreter or the default one, or raise if it does not exist."""
+    python = python or default_python()
+    if not python.exists():
+        raise RelmError(f"{python}: the harness's environment does not exist; `make harness` makes it")
+    return python
+
+
+def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None, python: Path) -> dict[str, Any]:
     """Return the harness's results, with `truncated`, `data` and `task_files` for the protocol.
 
     Args:
@@ -57,9 +63,6 @@ def run_harness(
         made: the folder to which the harness writes.
         task_folder: a folder with task files of the user's; paths in them are relative to it.
     """
-    python = harness_python or default_python()
-    if not python.exists():
-        raise RelmError(f"{python}: the harness's environment does not exist; `make harness` makes it")
     own = task_folder.resolve() if task_folder else None
     for task_file in sorted(own.rglob("*.yaml")) if own else ():
         _read_task_file(task_file)  # the harness leaves out those that cannot be read

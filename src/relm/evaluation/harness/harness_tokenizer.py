@@ -75,7 +75,7 @@ def _open(folder: Path, named: Path) -> Any:
 
 
 def _read_own(file: Path) -> Any:
-    """Return the tokenizer in a tokenizer.json; None if there is no file."""
+    """Return the tokenizer in a tokenizer.json; None if the file does not exist."""
     if not file.exists():
         return None
     own = Tokenizer.from_file(str(file))

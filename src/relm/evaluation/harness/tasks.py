@@ -12,18 +12,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
-from relm.evaluation.execution import Execution
-from relm.evaluation.harness.harness_run import run_harness
+from relm.evaluation.execution import ON_THE_HOST, Execution
+from relm.evaluation.harness.harness_run import require_harness, run_harness
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
 from relm.evaluation.model_checks import require_vocabulary
 from relm.evaluation.model_folder import readable, weights_sha256
-from relm.evaluation.result import Result
+from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.limits import usable_cores
@@ -46,18 +45,17 @@ ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", 
 ATTENTION = ("_attn_implementation", "attn_implementation")
 
 
+@evaluation
 def evaluate_harness(
     model_folder: Path,
     harness_task: str,
-    output: Path,
-    task: str,
     harness_python: Path | None = None,
     task_folder: Path | None = None,
     limit: int | None = None,
-    execution: Execution | None = None,
+    execution: Execution = ON_THE_HOST,
     tokenizer: Path | None = None,
-) -> str:
-    """Let the harness evaluate a folder on one of its tasks, or a group of them, and write its figures.
+) -> Scored:
+    """Let the harness evaluate a folder on one of its tasks, or a group of them.
 
     The figures have the harness's names, followed by that of a filter if there is one: `acc`, `acc_stderr`. Those of the tasks
     in a group, or with a tag, have the task's name in front.
@@ -65,15 +63,12 @@ def evaluate_harness(
     Args:
         model_folder: config.json and model.safetensors; tokenizer.json too, unless `tokenizer` is given.
         harness_task: its name in the harness.
-        output: the JSON file.
-        task: the output's stem.
         harness_python: the interpreter of the harness's environment; None: that of the environment beside this one.
         task_folder: a folder with the user's task files, which may name the user's Python; None: the harness's tasks alone.
         limit: evaluate only the first `limit` examples of each task; None: all.
         tokenizer: `tokenizer.json`, if the folder has none or another one; None: the folder's.
     """
-    started = perf_counter()
-    execution = execution or Execution()
+    python = require_harness(harness_python)
     execution.open()
     with readable(model_folder, "language model"):
         model_sha256 = weights_sha256(model_folder)
@@ -96,16 +91,12 @@ def evaluate_harness(
             "device": execution.device,
             "batch_size": batch_size(config, execution.batch_tokens),
         }
-        found = run_harness(request, Path(made), execution.threads or usable_cores(), task_folder, harness_python)
+        found = run_harness(request, Path(made), execution.threads or usable_cores(), task_folder, python)
         used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     if differs := beginnings.get("tokenizer"):
         log.warning("%s: %s", model_folder, differs)
     facts = {"limit": limit, "tokenizer_sha256": used, "batch_size": request["batch_size"], **beginnings}
-    result = build_result(found, harness_task, task, model_sha256, facts)
-    result.write(output)
-    examples, seconds = result.protocol["examples"], perf_counter() - started
-    shown = [f"{name} {value:.4f}" for name, value in result.figures.items() if not name.endswith("_stderr")]
-    return f"lm_eval's {harness_task}: {', '.join(shown[:4])}; {examples:,} examples, {examples / seconds:,.1f} examples/s"
+    return build_result(found, harness_task, model_sha256, facts)
 
 
 def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
@@ -191,11 +182,11 @@ def _without_attention(value: Any) -> Any:
 # --- the figures -------------------------------------------------------------------------------------------------------------
 
 
-def build_result(found: Mapping[str, Any], harness_task: str, task: str, model_sha256: str, facts: Mapping[str, Any]) -> Result:
+def build_result(found: Mapping[str, Any], harness_task: str, model_sha256: str, facts: Mapping[str, Any]) -> Scored:
     """Return the harness's results as a result.
 
     Args:
-        facts: what the protocol records beside them: `limit`, and `batch_size`, which changes figures by rounding.
+        facts: more keys of the protocol, such as `limit` and `batch_size`; the latter changes figures by rounding.
     """
     figures, left_out = select_figures(found["results"], harness_task)
     if not figures:
@@ -219,7 +210,9 @@ def build_result(found: Mapping[str, Any], harness_task: str, task: str, model_s
         },
         **({"left_out": left_out} if left_out else {}),
     }
-    return Result(task=task, protocol=protocol, figures=figures, model_sha256=model_sha256)
+    shown = [f"{name} {value:.4f}" for name, value in figures.items() if not name.endswith("_stderr")]
+    sentence = f"lm_eval's {harness_task}: {', '.join(shown[:4])}; {examples:,} examples"
+    return Scored(figures, protocol, model_sha256, sentence, (examples, "examples"))
 
 
 def select_figures(

@@ -36,7 +36,8 @@ class EvaluationDeclaration:
     summary: str
     """Help of the command, which begins in lower case and has no full stop."""
     run: str
-    """Function as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
+    """Function as "module:function", as `relm.evaluation.runner.evaluation` makes one of a protocol that returns figures. It
+    gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
     name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
     `file_sha256` as well, for a `training_file` `training_sha256`, for a `mismatched_file` `mismatched_sha256`, for a `log`
     `logs` and `trained_on`. It returns a sentence for the user."""
@@ -62,8 +63,8 @@ class EvaluationDeclaration:
     """The evaluation's command names the result after its output file; false: always after the evaluation."""
     command: str = ""
     """Name of the command that users call; default: the evaluation's name with hyphens."""
-    has_step: bool = False
-    """The command is a step of its own, with arguments of its own; false: it is a short form of `relm evaluate`."""
+    named_options: tuple[str, ...] = ()
+    """Options without which the command is refused, unless a test's file has them."""
     epilog: str = ""
     """Sentence at the end of the command's help."""
 
@@ -149,6 +150,10 @@ class Diacritics(Section):
     """Number of held-out texts, from the first on; null: all."""
 
 
+_RESUMES = (
+    "Runs and answers are written to the folder TASK beside the output. TERM or INT: saves a checkpoint and exits with 75; the "
+    "same command resumes, with the same bytes as result."
+)
 EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     "evaluation",
     EvaluationDeclaration(
@@ -201,7 +206,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     EvaluationDeclaration(
         name="training",
         summary="the time and the speed of training, from its log",
-        run="relm.evaluation.training_speed:evaluate_logs",
+        run="relm.evaluation.training_speed:evaluate_training",
         objectives=("causal", "masked", "seq2seq"),
         inputs=("log",),
         facts=("phases",),
@@ -242,7 +247,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
         inputs=("training_file", "file", "tokenizer"),
         options=Squad,
         takes_limit=True,
-        has_step=True,
+        epilog=_RESUMES,
     ),
     EvaluationDeclaration(
         name="glue",
@@ -253,7 +258,8 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
         optional_inputs=("mismatched_file",),
         options=Glue,
         takes_limit=True,
-        has_step=True,
+        named_options=("task",),
+        epilog=_RESUMES,
     ),
     EvaluationDeclaration(
         name="lm_eval",

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from relm.recipes.section import Section
 
-Begin = Literal["none", "tokenizer", "every_window"]
+Begin = Literal["none", "tokenizer"]
 """Tokens that are prepended to a text that a causal model scores."""
 
 FORMATS_OF_SENTENCES = ("blimp",)
@@ -34,10 +34,8 @@ class TextPerplexity(Section):
     """Tokens from one window to the next; null, or more than the model has positions: the context, so that windows do not
     overlap. rolling has no stride."""
     begin: Begin = "tokenizer"
-    """Tokens that are prepended. none: no tokens; tokenizer: those that the tokenizer adds before a text that it encodes, its
-    bos or nothing; every_window: every window begins with bos, which counts in its length: a window of L tokens sees bos and
-    L - 1 tokens of text. A strided one scores these, any other one also the token after them. The first token prepended to a
-    document is never scored."""
+    """Tokens that are prepended to a document. none: no tokens; tokenizer: those that the tokenizer adds before a text that it
+    encodes, its bos or nothing. The first token prepended is never scored."""
     first_token: Literal["given", "scored"] = "given"
     """Treatment of a document's first token, which is bos if that is prepended. given: it is not scored; scored: it is scored,
     conditioned on the tokenizer's bos or else its end-of-text token. So lm_eval scores a bos that the tokenizer adds."""
@@ -51,13 +49,7 @@ class TextPerplexity(Section):
             raise ValueError("stride: rolling windows have none; leave it out")
         if self.stride is not None and self.context is not None and self.stride > self.context:
             raise ValueError(f"stride ({self.stride}) exceeds context ({self.context}): tokens would be left out")
-        if self.stride is not None and self.context is not None and self.stride > self.longest_stride(self.context):
-            raise ValueError(f"stride ({self.stride}): bos and {self.context - 1} tokens fill a window; give at most as many")
         return self
-
-    def longest_stride(self, context: int) -> int:
-        """Return the longest stride that leaves no token out: a strided window scores no token beyond its context."""
-        return context - 1 if self.begin == "every_window" and self.windows == "strided" else context
 
 
 class Lambada(Section):
@@ -67,7 +59,7 @@ class Lambada(Section):
     """Key of the passage in each line's JSON object."""
     begin: Begin = "tokenizer"
     """Tokens that are prepended to a passage. none: no tokens; tokenizer: those that the tokenizer adds before a text that it
-    encodes, its bos or nothing, which a truncated passage loses; every_window: bos, which a truncated passage keeps."""
+    encodes, its bos or nothing, which a truncated passage loses."""
 
 
 class MultipleChoice(Section):
