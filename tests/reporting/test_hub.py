@@ -144,13 +144,6 @@ def test_a_damaged_crate_is_a_sentence(hub: Any, published: Path, content: str) 
     assert hub.calls == []
 
 
-def test_a_damaged_list_of_hashes_is_not_replaced_by_a_new_one(hub: Any, published: Path) -> None:
-    (published / "SHA256SUMS").write_text("")
-    with pytest.raises(RelmError, match=r"SHA256SUMS: damaged: not the list"):
-        publish_to_hub(published, "owner/tiny", confirmed=True)
-    assert hub.calls == []
-
-
 def test_a_refused_token_is_an_error_that_does_not_show_it(hub: Any, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_" + "b" * 34)
     with pytest.raises(RelmError, match=r"owner/tiny: cannot be uploaded \(.*401") as error:

@@ -108,15 +108,6 @@ def test_a_published_file_that_was_edited_is_not_quoted(run: Any, name: str, old
     assert not Path("results/papers/small").exists()
 
 
-def test_a_verdict_that_was_edited_with_its_hash_is_not_quoted(run: Any) -> None:
-    change("SHA256SUMS", *change("verify.json", "4.375", "3.375"))
-    with pytest.raises(RelmError, match=r"verify\.json: damaged: SHA256SUMS has its sha256 as \w{64}, ro-crate-metadata\.json"):
-        read_paper(Project(), "small")
-    Path("results/tiny/ro-crate-metadata.json").unlink()
-    with pytest.raises(RelmError, match=r"ro-crate-metadata\.json: missing: was published"):
-        read_paper(Project(), "small")
-
-
 def test_an_unknown_paper_is_refused(run: Any) -> None:
     with pytest.raises(RelmError, match="no recipe names a paper with the key 'none'"):
         read_paper(Project(), "none")
