@@ -115,7 +115,7 @@ class Form:
     labels: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     """The labels of a batch as transformers takes them."""
     answers: Callable[[dict[str, Tensor]], Tensor]
-    """What the likeliest should be."""
+    """The labels that the likeliest are compared with."""
 
     def build(self) -> Any:
         """Return our model with random weights."""

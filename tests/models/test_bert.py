@@ -1,4 +1,4 @@
-"""What changes nothing in a BERT: gathering, padding, unused positions, the bias of keys; and what its switches remove."""
+"""A BERT ignores how positions are gathered, padding, unused positions and the bias of keys; switches remove weights."""
 
 from dataclasses import replace
 

@@ -1,5 +1,6 @@
 """The distributions of initial weights: mean, standard deviation and kurtosis of every kind of matrix."""
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -51,6 +52,11 @@ CASES = {
 }
 
 
+@functools.cache
+def drawn(model: Any, config: Any) -> Any:
+    return initialised(model(config))
+
+
 def numbers(model: nn.Module, kind: str) -> Tensor:
     """Return all values of one kind of matrix, without rows that are set to zero."""
     dot = "." if isinstance(model, T5) else ""
@@ -60,7 +66,7 @@ def numbers(model: nn.Module, kind: str) -> Tensor:
 
 @pytest.mark.parametrize(("model", "config", "kind", "width"), CASES.values(), ids=CASES)
 def test_every_kind_of_matrix_has_the_moments_of_its_distribution(model: Any, config: Any, kind: str, width: float) -> None:
-    values = numbers(initialised(model(config)), kind)
+    values = numbers(drawn(model, config), kind)
     distribution = stats.truncnorm(-2, 2) if config is TRUNCATED else stats.norm
     _, variance, excess = (float(moment) for moment in distribution.stats(moments="mvk"))
     std, kurtosis = width * math.sqrt(variance), excess + 3
