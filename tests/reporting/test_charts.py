@@ -95,6 +95,10 @@ def test_the_loss_stands_beside_levels_validation_and_what_else_was_logged() -> 
     assert len(rows) == 12
 
 
+def test_a_long_log_makes_no_larger_page_than_a_short_one() -> None:
+    assert len(drawn(training_charts(falling(200_000), {}))) < 1.5 * len(drawn(training_charts(falling(400), {})))
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_log_of_a_few_rows_is_drawn_too(rows: int) -> None:
     assert ("line dot" in drawn(training_charts(falling(rows), {}))) == (rows == 1)
