@@ -105,7 +105,7 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert sum(shares.values()) == pytest.approx(100, abs=0.3)
     assert shares["forward"] > 5
     assert shares["backward"] > 5
-    assert shares["optimizer"] > 1
+    assert shares["optimizer"] > 0.1
     assert 0 <= shares["rest"] < 80
     assert len([line for line in output.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
     # Memory of the whole process, in which other tests may have run.
