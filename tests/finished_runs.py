@@ -1,5 +1,6 @@
 """A finished run made by hand: every file is written through the real sidecars and records, only the figures are invented."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -14,11 +15,14 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from made_once import made_once
 from relm.artifact import companions, sidecar_of, write_json, write_sidecar
+from relm.plan.products import published_files
 from relm.provenance.step_record import record
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.reporting.publish import publish
 from relm.reporting.report import write_report
 from relm.reporting.verify import JudgedRun, verify
 
@@ -240,23 +244,47 @@ def finished_run(in_project: Path) -> Callable[..., FinishedRun]:
     return build_run
 
 
-@pytest.fixture(scope="module")
+def made_run(factory: pytest.TempPathFactory, name: str, make: Callable[[], object]) -> Path:
+    """Return a project that `make` fills from within, once in a session of all workers; nobody changes it."""
+
+    def fill(folder: Path) -> None:
+        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+            patch.delenv("RELM_WORK", raising=False)
+            make()
+
+    return made_once(factory, f"run-{name}", fill)
+
+
+def copy_run(made: Path, project: Path) -> FinishedRun:
+    """Copy a project that was made once into the current folder, and return its run `tiny`."""
+    shutil.copytree(made, project, dirs_exist_ok=True)
+    plan = Project().plan("tiny")
+    return FinishedRun(plan, plan.verdict(), plan.evaluations())
+
+
+def publish_tiny() -> None:
+    run = build_run()
+    run.report()
+    publish(published_files(run.plan), run.plan.results)
+
+
+@pytest.fixture(scope="session")
 def run_made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the finished run `tiny`, made once for the tests of a module."""
-    folder = tmp_path_factory.mktemp("made-once")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.delenv("RELM_WORK", raising=False)
-        build_run()
-    return folder
+    """A project with the finished run `tiny`, made once."""
+    return made_run(tmp_path_factory, "tiny", build_run)
 
 
 @pytest.fixture
 def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
     """`tiny` in a project of its own, which is the current folder; far quicker than `finished_run`."""
-    shutil.copytree(run_made_once, in_project, dirs_exist_ok=True)
-    plan = Project().plan("tiny")
-    return FinishedRun(plan, plan.verdict(), plan.evaluations())
+    return copy_run(run_made_once, in_project)
+
+
+@pytest.fixture
+def published(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Path:
+    """results/tiny, published, in a project of its own."""
+    copy_run(made_run(tmp_path_factory, "published", publish_tiny), in_project)
+    return Path("results/tiny")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 
-def copy_of(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a copy of the folder that `make` fills, times and links kept; it is made once in a session of all workers."""
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder that `make` fills, once in a session of all workers; nobody changes it."""
     session = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         session = session.parent
@@ -23,6 +23,12 @@ def copy_of(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], N
             made.mkdir()
             make(made)
             complete.touch()
+    return made
+
+
+def copy_of(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a copy of such a folder, times and links kept."""
+    made = made_once(factory, name, make)
     copy = factory.mktemp(name) / "copy"
     subprocess.run(["cp", "-a", str(made), str(copy)], check=True)
     return copy

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from relm.cli import main
 from relm.containers import engine
 from relm.containers.engine import ENGINES, choose_engine, connect
 from relm.errors import RelmError
@@ -163,6 +164,9 @@ def test_the_command_reports_it_without_a_traceback(project: Commands) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_in_the_command_is_named(arguments: list[str], message: str, project: Commands) -> None:
-    done = project.relm("images", *arguments)
-    assert (done.returncode, done.stderr) == (1, f"relm images: {message}\n")
+def test_a_mistake_in_the_command_is_named(
+    arguments: list[str], message: str, project: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.folder)
+    assert main(["images", *arguments]) == 1
+    assert capsys.readouterr().err == f"relm images: {message}\n"

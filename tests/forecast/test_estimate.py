@@ -26,16 +26,6 @@ pretrain:
 run: {threads: 1, micro_batch_size: 2}
 """
 
-LETTERS = """
-title: Letters
-data: {dataset: sample}
-tokenizer: {train: characters}
-model: {architecture: gpt2, layers: 1, heads: 2, hidden_size: 16, positions: 16}
-pretrain:
-  main: {objective: causal, sequence_length: 16, global_batch_size: 4, steps: 6, optimizer: {learning_rate: 1e-3}}
-run: {threads: 1}
-"""
-
 
 @pytest.fixture
 def plans(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Project:
@@ -152,11 +142,6 @@ def test_the_command_needs_no_data(project: Commands) -> None:
     assert done.returncode == 0, done.stderr
     assert re.match(r"at least \d+(\.\d+)? [MG]B of .* available", figures(done.stdout, "memory"))
     assert not (project.folder / "work").exists()
-
-
-def test_an_unknown_vocabulary_is_assumed(plans: Project) -> None:
-    (plans.recipes / "letters.yaml").write_text(LETTERS)
-    assert "256 tokens are ASSUMED" in describe_estimate(Project().plan("letters"), None)
 
 
 def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -> None:

@@ -56,25 +56,6 @@ def test_a_compiled_run_fits_by_the_compilers_figure() -> None:
     assert fit_of("roberta_base_v3-8@v3-8").reason == fit_of("roberta_base_v3-8").reason
 
 
-def test_a_run_on_another_machine_fits_with_a_micro_batch_that_is_chosen() -> None:
-    small, large = fit_of("bert_large_wikitext103_v3-8_fp32@rtx4090"), fit_of("bert_large_wikitext103_v3-8_fp32@h100")
-    assert small.fits
-    assert large.fits
-    assert small.size is not None
-    assert large.size is not None
-    assert small.size < large.size
-    assert "of 25.8 GB of each device, by arithmetic" in small.reason
-
-
-def test_a_run_that_exceeds_a_device_does_not_fit() -> None:
-    plan = PROJECT.plan("bert_large_wikitext103_v3-8_fp32@rtx4090")
-    assert plan.machine is not None
-    tiny = dataclasses.replace(plan, machine=plan.machine.model_copy(update={"memory_gib": 4}))
-    fit = judge_memory(tiny, "main", vocabulary(tiny)[0])
-    assert fit.fits is False
-    assert "one sequence on each device of rtx4090 needs" in fit.reason
-
-
 def test_a_size_that_the_recipe_states_is_judged_and_not_replaced() -> None:
     plan = PROJECT.plan("bert_large_wikitext103_v3-8_fp32@l4")
     stated = plan.recipe.model_copy(update={"run": plan.recipe.run.model_copy(update={"micro_batch_size": 64})})

@@ -23,12 +23,6 @@ def test_stages_are_cut_where_the_ipu_changes() -> None:
     ]
 
 
-def test_the_first_stage_waits_for_twice_the_stages_less_one_and_the_last_for_its_own_micro_batch() -> None:
-    pipeline = gpt2_small().pipeline
-    assert [stage.waiting for stage in list_stages(pipeline)] == [9, 7, 5, 3, 1]
-    assert list_stages(pipeline)[0].waiting == 2 * pipeline.stages - 1
-
-
 def test_the_waiting_micro_batches_are_those_of_a_schedule_played_step_by_step() -> None:
     """Stage s of m begins at m + s and ends at m + 2 (S - 1) - s, each taking one unit of time."""
     pipeline = gpt2_small(gradient_accumulation=40).pipeline

@@ -16,24 +16,9 @@ from relm.recipes.identity import content_of, folder_content, folder_files, mode
 from relm.recipes.new_recipe import new_dataset
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.recipe import Recipe
+from tiny_runs import recipe_of
 
 SURFACE = "folders of datasets"
-RECIPE: dict[str, Any] = {
-    "title": "A test",
-    "data": {"dataset": "letters"},
-    "tokenizer": {"train": "byte_level_bpe", "vocabulary_size": 300},
-    "model": {"architecture": "gpt2", "layers": 1, "heads": 2, "hidden_size": 8, "positions": 16},
-    "pretrain": {
-        "main": {
-            "objective": "causal",
-            "sequence_length": 16,
-            "global_batch_size": 2,
-            "steps": 5,
-            "optimizer": {"learning_rate": 1e-3},
-        }
-    },
-}
 NAMED = {
     "root": "/",
     "root with dots": "/tmp/..",
@@ -134,7 +119,9 @@ def write_dataset(folder: str) -> None:
 
 def read(kind: str, folder: str, tmp_path: Path) -> object:
     if kind == "dataset":
-        plan = Plan("mine", Recipe.model_validate(RECIPE), dataset(folder), None, None, work=tmp_path / "work")
+        plan = Plan(
+            "mine", recipe_of("causal", {"data": {"dataset": "letters"}}), dataset(folder), None, None, work=tmp_path / "work"
+        )
         return plan.documents_job.key
     if kind == "model":
         model = PretrainedModel.model_validate({"title": "t", "licence": "l", "weights": True, "folder": folder})

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bert_cases import GRAPHCORE
-from random_weights import gradients, randomised
+from architectures import GRAPHCORE, gradients, randomised
 from torch import Tensor
 
 from relm.examples.as_published.graphcore_bert import PAD_POSITION, remask

@@ -1,8 +1,10 @@
 """Every model keeps the contract: a step never waits, recomputing layers changes nothing, weights follow from the seed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from random_weights import assert_same_gradients, gradients, randomised
+from architectures import T5_11, assert_same_gradients, assert_same_weights, gradients, initialised, randomised, t5_batch
 from torch import Tensor, nn
 
 from relm.models.bert import Bert, BertConfig
@@ -10,6 +12,7 @@ from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.models.layers import set_traced
 from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig
+from relm.models.t5 import T5
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.3)
 LLAMA = LlamaConfig(3, 4, 8, 20, positions=6, vocabulary_size=11, key_value_heads=2, dropout=0.3)
@@ -27,14 +30,16 @@ BERT_BATCH = {
     "masked_labels": torch.tensor([[7, 8], [9, -100]]),
     "next_sentence_labels": torch.tensor([0, 1]),
 }
+T5_BATCH = t5_batch(T5_11)
 BOTH = pytest.mark.parametrize(
     ("model", "layers", "batch"),
     [
         (lambda: Gpt2(GPT2), lambda m: m.transformer.h, GPT2_BATCH),
         (lambda: Llama(LLAMA), lambda m: m.transformer.h, GPT2_BATCH),
         (lambda: Bert(BERT), lambda m: m.bert.encoder.layer, BERT_BATCH),
+        (lambda: T5(replace(T5_11, dropout=0.3, decoder_layers=1)), lambda m: (*m.encoder.block, *m.decoder.block), T5_BATCH),
     ],
-    ids=["gpt2", "llama", "bert"],
+    ids=["gpt2", "llama", "bert", "t5"],
 )
 
 
@@ -50,7 +55,7 @@ def test_recomputing_gives_equal_values_and_gradients_dropout_included(model, la
         torch.manual_seed(5)
         loss = sum(term.nats for term in built.terms(batch).values())
         loss.backward()
-        # Three layers, each of them once more in the backward pass.
+        # Three layers, or two and one of a decoder, each of them once more in the backward pass.
         assert len(calls) == (6 if recompute else 3)
         outcomes.append((loss.detach(), gradients(built)))
     (loss, kept), (recomputed_loss, recomputed) = outcomes
@@ -107,13 +112,10 @@ def test_building_draws_nothing_from_the_global_generator(model, layers, batch: 
 
 @BOTH
 def test_the_same_seed_gives_the_same_weights_whatever_was_drawn_before(model, layers, batch: dict[str, Tensor]) -> None:
-    first, second, other = model(), model(), model()
-    first.initialise(torch.Generator().manual_seed(3))
+    first = initialised(model(), 3)
     torch.rand(5)
-    second.initialise(torch.Generator().manual_seed(3))
-    other.initialise(torch.Generator().manual_seed(4))
-    equal = {name: torch.equal(tensor, second.state_dict()[name]) for name, tensor in first.state_dict().items()}
-    assert all(equal.values())
+    second, other = initialised(model(), 3), initialised(model(), 4)
+    assert_same_weights(second, first)
     assert any(not torch.equal(tensor, other.state_dict()[name]) for name, tensor in first.state_dict().items())
 
 
@@ -128,3 +130,26 @@ def test_under_autocast_the_sums_are_float32_and_nearly_the_same(model, layers, 
         assert not torch.equal(coarse[name].nats, term.nats), "nothing was computed in bfloat16"
         torch.testing.assert_close(coarse[name].nats, term.nats, rtol=0.02, atol=0.0)
         assert coarse[name].count == term.count
+
+
+@BOTH
+def test_more_tokens_than_positions_are_refused(model, layers, batch: dict[str, Tensor]) -> None:
+    if hasattr(model().config, "positions"):
+        with pytest.raises(ValueError, match="7 tokens, but the model has 6 positions"):
+            model().logits(torch.zeros(1, 7, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_one_array_as_large_as_the_logits_is_kept_for_the_backward_pass(precision: torch.dtype) -> None:
+    """With 250,112 tokens that is 1 MB for each position of a target; a second array would double it."""
+    model, kept = randomised(T5(replace(T5_11, vocabulary_size=1009))), set()
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.numel() == 1009 * T5_BATCH["labels"].numel():
+            kept.add((tensor.untyped_storage().data_ptr(), tensor.dtype))
+        return tensor
+
+    enabled = precision != torch.float32
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        model(T5_BATCH)
+    assert [dtype for _, dtype in kept] == [torch.float32]

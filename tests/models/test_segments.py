@@ -6,9 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from bert_cases import FORMS, GRAPHCORE, batch_for
-from random_weights import gradients, randomised
-from t5_cases import TINY as T5_TINY
+from architectures import BERTS, GRAPHCORE, T5_11, TUNED, bert_batch, gradients, randomised
 from torch import Tensor
 
 from relm.models.bert import Bert, BertConfig
@@ -29,6 +27,9 @@ DOCUMENTS = {"document_ids": torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1
 GPT2_NAMES = ["token_embedding", "position_embedding", "layers.0", "layers.1", "layers.2", "head"]
 
 
+HEADS = {name: TUNED[name] for name in ("masked-answers", "masked-3", "roberta-1")}
+
+
 def with_dropout(config: BertConfig) -> BertConfig:
     return replace(config, hidden_dropout=0.3, attention_dropout=0.2)
 
@@ -38,7 +39,7 @@ def without(batch: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
 
 
 def bert_case(config: BertConfig, *absent: str) -> tuple[Callable[[], LanguageModel], dict[str, Tensor]]:
-    return lambda: Bert(with_dropout(config)), without(batch_for(config), *absent)
+    return lambda: Bert(with_dropout(config)), without(bert_batch(config), *absent)
 
 
 CASES: dict[str, tuple[Callable[[], LanguageModel], dict[str, Tensor]]] = {
@@ -47,7 +48,8 @@ CASES: dict[str, tuple[Callable[[], LanguageModel], dict[str, Tensor]]] = {
     "gpt2-plain": (lambda: Gpt2(replace(GPT2, biases=False, activation="gelu_erf", layers=1)), GPT2_BATCH),
     "llama": (lambda: Llama(LLAMA), GPT2_BATCH),
     "llama-documents": (lambda: Llama(replace(LLAMA, key_value_heads=4)), {**GPT2_BATCH, **DOCUMENTS}),
-    **{f"bert-{form}": bert_case(config) for form, (config, _) in FORMS.items()},
+    **{f"bert-{name}": bert_case(form.config) for name, form in BERTS.items()},
+    **{f"bert-{name}": (partial(form.ours, with_dropout(form.config)), form.make_batch()) for name, form in HEADS.items()},
     "bert-graphcore": bert_case(GRAPHCORE),
     "bert-one-layer": bert_case(replace(GRAPHCORE, layers=1)),
     "bert-unpadded": bert_case(GRAPHCORE, "attention_mask", "token_type_ids"),
@@ -118,7 +120,8 @@ def test_each_parameter_belongs_to_one_segment_but_the_tied_embedding_to_two(cas
             owners.setdefault(name, []).append(segment.name)
     assert set(owners) == {name for name, _ in model.named_parameters()}
     tied = "transformer.wte.weight" if case.startswith(("gpt2", "llama")) else "bert.embeddings.word_embeddings.weight"
-    assert {name: found for name, found in owners.items() if len(found) > 1} == {tied: ["token_embedding", "head"]}
+    expected = {} if case.removeprefix("bert-") in HEADS else {tied: ["token_embedding", "head"]}
+    assert {name: found for name, found in owners.items() if len(found) > 1} == expected
 
 
 def test_the_segments_of_a_gpt2_are_its_embeddings_its_layers_and_its_head() -> None:
@@ -154,4 +157,4 @@ def test_sequences_that_are_too_long_are_refused_by_segments_too() -> None:
 
 def test_an_architecture_without_segments_says_so() -> None:
     with pytest.raises(NotImplementedError, match="T5 is not divided into segments, so a pipeline cannot train it"):
-        T5(T5_TINY).segments()
+        T5(T5_11).segments()

@@ -70,10 +70,10 @@ def record_current_hashes(folder: Path) -> None:
         text = (folder / "provenance.json").read_text()
         for entity in files:
             text = text.replace(entity["sha256"], sha256_of(folder / entity["name"]))
-        rewritten(folder / "provenance.json", text)
+        (folder / "provenance.json").write_text(text)
     for entity in files:
         entity["sha256"] = sha256_of(folder / entity["name"])
-    rewritten(folder / "ro-crate-metadata.json", json.dumps(crate))
+    (folder / "ro-crate-metadata.json").write_text(json.dumps(crate))
     record_current_sums(folder)
 
 
@@ -81,11 +81,6 @@ def record_current_sums(folder: Path) -> None:
     """Have `SHA256SUMS` record the content of a published folder."""
     names = read_checksums(folder) or {}
     (folder / "SHA256SUMS").write_text(format_checksums({name: sha256_of(folder / name) for name in names}))
-
-
-def rewritten(path: Path, text: str) -> None:
-    """Write a published file."""
-    path.write_text(text)
 
 
 def flipped(path: Path) -> None:
@@ -202,28 +197,6 @@ def test_without_a_number_the_shortest_segment_that_can_be_replayed_is(tiny: Pla
 # --- not reproduced ----------------------------------------------------------------------------------------------------------
 
 
-def test_another_hash_is_not_reproduced(tiny: Plan) -> None:
-    attested = json.loads((TINY / "checkpoints.jsonl").read_text().splitlines()[-1])["sha256"]["optimizer.safetensors"]
-    forged(TINY / "checkpoints.jsonl", lambda text: text.replace(attested, "0" * 64))
-    with pytest.raises(
-        NotReproduced, match=r"NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"
-    ):
-        replay()
-
-
-def test_a_changed_loss_is_not_reproduced(tiny: Plan) -> None:
-    forged(TINY / "train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1', 100))
-    with pytest.raises(NotReproduced, match=r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+"):
-        replay()
-
-
-def test_another_published_model_than_the_last_checkpoint_is_not_reproduced(tiny: Plan) -> None:
-    flipped(TINY / "model.safetensors")
-    record_current_hashes(TINY)
-    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors after step 40 not of the attested sha256"):
-        replay()
-
-
 def other_seed(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw everything for one purpose from another seed."""
     drawn = phase_run.derived_seed
@@ -298,29 +271,257 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("model.")])
-def test_no_published_file_may_be_another_one_whichever_segment_is_replayed(tiny: Plan, name: str) -> None:
-    edited(TINY / name, lambda text: text.replace("\n", " \n", 1))
-    with pytest.raises(NotReproduced, match=rf"results/tiny/{name}: damaged: sha256 is \w+, published was \w+; made by"):
+def without(step: int) -> Callable[[str], str]:
+    return lambda text: "".join(line for line in text.splitlines(keepends=True) if f'"step": {step},' not in line)
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new, 1)
+
+
+def bring_weights_in_line(plan: Plan) -> None:
+    """Change the weights, and their hash in the crate and in the list."""
+    flipped(TINY / "model.safetensors")
+    crate = read_json(TINY / "ro-crate-metadata.json")
+    for entity in crate["@graph"]:
+        if entity.get("name") == "model.safetensors":
+            entity["sha256"] = sha256_of(TINY / "model.safetensors")
+    (TINY / "ro-crate-metadata.json").write_text(json.dumps(crate))
+    record_current_sums(TINY)
+
+
+def replace_weights(plan: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    record_current_hashes(TINY)
+
+
+def forge_hash(plan: Plan) -> None:
+    attested = json.loads((TINY / "checkpoints.jsonl").read_text().splitlines()[-1])["sha256"]["optimizer.safetensors"]
+    forged(TINY / "checkpoints.jsonl", swap(attested, "0" * 64))
+
+
+def change_shard(plan: Plan) -> None:
+    shard = plan.examples("main", "sample.xml", "train")
+    tokens = np.fromfile(shard, dtype="<u2")
+    tokens[7] ^= 1
+    tokens.tofile(shard)
+
+
+def put_pipe(plan: Plan) -> None:
+    os.remove(TINY / "checkpoints.jsonl")
+    os.mkfifo(TINY / "checkpoints.jsonl")
+
+
+def published(name: str, change: Callable[[str], str]) -> Callable[[Plan], None]:
+    return lambda plan: edited(TINY / name, change)
+
+
+def forge(name: str, change: Callable[[str], str]) -> Callable[[Plan], None]:
+    return lambda plan: forged(TINY / name, change)
+
+
+def absent(name: str) -> Callable[[Plan], None]:
+    return lambda plan: os.remove(TINY / name)
+
+
+STRANGE = '{"step": 10, "sha256": {"../../../x": "0"}, "made_on": {"device": "cpu", "micro_batch_size": 2}}\n'
+NO_HASHES = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
+OUTSIDE = '{"@graph": [{"@type": "File", "name": "../../recipes/tiny.yaml", "sha256": "0"}]}'
+NO_CRATE = r"ro-crate-metadata.json: damaged: (not what|lists '../../recipes/tiny.yaml', which is outside)"
+# Damage -> what does it, and the refusal of whichever segment.
+DAMAGES: dict[str, tuple[Callable[[Plan], object], str]] = {
+    **{
+        f"another {name}": (
+            published(name, swap("\n", " \n")),
+            rf"tiny/{name}: damaged: sha256 is \w+, published was \w+; made",
+        )
+        for name in PUBLISHED
+        if not name.startswith("model.")
+    },
+    "other weights": (lambda plan: flipped(TINY / "model.safetensors"), "tiny/model.safetensors: damaged: sha256 is"),
+    "weights and their hashes in line": (
+        bring_weights_in_line,
+        "model.safetensors: ro-crate-metadata.json and provenance.json record different",
+    ),
+    **{
+        f"no {name}": (absent(name), f"results/tiny/{name}: (missing: was published|no such file)")
+        for name in ("config.json", "train.jsonl", "eval/held_out.json", "ro-crate-metadata.json")
+    },
+    **{
+        f"crate {text[:20]}": (published("ro-crate-metadata.json", lambda _, t=text: t), NO_CRATE)
+        for text in ("[]", "{}", OUTSIDE)
+    },
+    "log that is no text": (
+        lambda plan: (TINY / "train.jsonl").write_bytes(b"\xff\n"),
+        "train.jsonl, line 1: expected an object of a later step",
+    ),
+    "no last checkpoint": (
+        forge("checkpoints.jsonl", without(40)),
+        "checkpoints.jsonl: ends with step 30, but the finished phase has 40",
+    ),
+    "another manifest": (
+        lambda plan: edited(plan.manifest("main"), swap("\n", " \n")),
+        "manifest.json: sha256 is .*: the run read another file",
+    ),
+    "another order": (
+        forge("order.json", swap('"order_seed": ', '"order_seed": 1')),
+        r"order.json: this run would not read the attested examples:\n  order_seed: ",
+    ),
+    "recipe.json of something else": (
+        published("recipe.json", lambda _: '{"title": "another program\'s"}'),
+        "recipe.json: names no recipe and fingerprint",
+    ),
+    "recipe that means something else": (
+        lambda plan: edited(Path("recipes/tiny.yaml"), swap("1e-3", "2e-3")),
+        r"fingerprint \w+, but recipes/tiny.yaml has .*; check out the commit",
+    ),
+    "no manifest": (lambda plan: os.remove(plan.manifest("main")), r"no such file.*; `snakemake \S+manifest.json` makes it"),
+    **{
+        f"checkpoints {text[:40]!r}": (published("checkpoints.jsonl", lambda _, t=text: t), "checkpoints.jsonl")
+        for text in ("", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NO_HASHES.replace("device", "d"))
+    },
+    "no checkpoints": (absent("checkpoints.jsonl"), "checkpoints.jsonl: no such file: the folder does not attest its training"),
+    "pipe": (put_pipe, "checkpoints.jsonl: is a named pipe"),
+}
+# Of the run's last segment alone.
+DAMAGED_ENDS: dict[str, tuple[Callable[[Plan], object], str]] = {
+    "another hash": (forge_hash, "NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"),
+    "another loss": (
+        forge("train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1')),
+        r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+",
+    ),
+    "other weights than the last checkpoint": (
+        replace_weights,
+        "results/tiny/model.safetensors after step 40 not of the attested sha256",
+    ),
+    "another order": DAMAGES["another order"],
+    "another shard": (change_shard, "sample.xml.train.bin: sha256 is .* changed since"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_whichever_segment_is_replayed(tiny: Plan, damage: Any, message: str) -> None:
+    damage(tiny)
+    with pytest.raises(RelmError, match=message):
         replay(segment=0)
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGED_ENDS.values(), ids=DAMAGED_ENDS)
+def test_a_damaged_end_is_not_reproduced(tiny: Plan, damage: Any, message: str) -> None:
+    damage(tiny)
+    with pytest.raises(RelmError, match=message):
+        replay()
+
+
+TWO_LINES = "its 2 lines of steps 31 to 40 are not those that were attested"
+LATER = "expected an object of a later step"
+LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
+    "a line of the segment": (without(5), "has 2 lines of steps 1 to 10, but 3 are those that were attested"),
+    "a line of another segment": (without(25), "has 1 lines of steps 21 to 30, but 2 are"),
+    "the first line": (without(1), "has no line of step 1, which training always writes"),
+    "the last line": (without(40), "has no line of step 40, which training always writes"),
+    "a figure of another segment": (swap('"step": 35, "epoch": ', '"step": 35, "epoch": 1'), TWO_LINES),
+    "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
+    "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], f"line 10: {LATER}"),
+    "half a line": (lambda text: text[:-30], f"line 9: {LATER}"),
+    "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, f"line 1: {LATER}"),
+    "brackets": (lambda text: text + "[" * 100_000, f"line 10: {LATER}"),
+    "half a pair": (swap("}\n", ', "x": "\\ud800"}\n'), "its 3 lines of steps 1 to 10 are not those"),
+}
+
+
+def changed_log(change: Callable[[str], str]) -> Callable[[Path], None]:
+    def damage(phase: Path) -> None:
+        os.remove(phase / "model" / "model.safetensors.record.json")  # which has the hash of the whole file
+        edited(phase / "train.jsonl", change)
+
+    return damage
+
+
+def lengthened(name: str) -> Callable[[Path], None]:
+    def damage(phase: Path) -> None:
+        content = (phase / name).read_bytes()
+        (phase / name).unlink()
+        (phase / name).write_bytes(content + b" ")
+
+    return damage
+
+
+OWN_DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{
+        f"log: {name}": (changed_log(change), f"train.jsonl(: |, ){message}") for name, (change, message) in LOG_CHANGES.items()
+    },
+    **{
+        name: (lengthened(name), rf"main/{name}: (sha256 is|has \d+ bytes)")
+        for name in ("model/config.json", "model/tokenizer.json", "model/model.safetensors", "order.json")
+    },
+    "no sidecar": (lambda phase: os.remove(phase / "model/model.safetensors.json"), "main/model"),
+    "a sidecar that names nothing": (
+        lambda phase: edited(phase / "model/model.safetensors.json", lambda t: json.dumps({**json.loads(t), "files": {}})),
+        "main/model",
+    ),
+    "one file more": (lambda phase: (phase / "model/special_tokens_map.json").write_text("{}"), "main/model"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), OWN_DAMAGES.values(), ids=OWN_DAMAGES)
+def test_the_runs_own_folder_is_what_training_attested(tiny: Plan, damage: Any, message: str) -> None:
+    damage(tiny.run_folder / "main")
+    with pytest.raises(RelmError, match=message):
+        replay(tiny.run_folder, 0)
+
+
+def state(change: Callable[[str], str]) -> Callable[[Path], None]:
+    return lambda checkpoint: edited_state(checkpoint / "state.json", change)
+
+
+def letters(name: str) -> Callable[[Path], object]:
+    return lambda checkpoint: (checkpoint / name).write_bytes((checkpoint / name).read_bytes().replace(b"e", b"f"))
+
+
+STATES: dict[str, tuple[Callable[[str], str], str]] = {
+    "no JSON": (lambda text: text[:-9], "not valid JSON"),
+    "no object": (lambda text: f"[{text}]", "expected an object"),
+    "another step": (swap('"step": 30', '"step": 10'), "step is 10, attested is 30"),
+    "another format": (swap('"format": 1', '"format": 2'), "is not the state that"),
+    "no manifest": (swap('"manifest_sha256"', '"manifest"'), "is not the state that"),
+    "another run": (swap('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
+    "another loss": (swap('"loss": ', '"loss": 1'), "is not the state that"),
+    "no time": (swap('"seconds": ', '"x": '), "loss and seconds are no finite numbers"),
+    "half a pair": (swap("{", '{"x": "\\ud800", '), "is not the state that"),
+    "no hashes": (swap('"sha256": {', '"sha265": {'), "sha256 is missing; bring it back"),
+}
+TENSORS = ("model.safetensors", "optimizer.safetensors")
+CHECKPOINTS: dict[str, tuple[int, Callable[[Path], object], str, dict[str, Any]]] = {
+    **{f"30: {name}": (30, state(change), f"state.json: {message}", {}) for name, (change, message) in STATES.items()},
+    **{
+        f"{step}: {name}": (
+            step,
+            lambda checkpoint, name=name: flipped(checkpoint / name),
+            rf"{name}: sha256 is .* attests .*: this is not the checkpoint",
+            {"threads": 2},
+        )
+        for name in TENSORS
+        for step in (30, 40)
+    },
+    **{f"40, the same bits: {name}": (40, letters(name), f"{name}: ", {}) for name in (*TENSORS, "state.json")},
+}
+
+
+@pytest.mark.parametrize(("step", "damage", "message", "wanted"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_a_checkpoint_is_the_attested_one_or_nothing_is_reproduced(
+    tiny: Plan, step: int, damage: Any, message: str, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if step == 30:
+        monkeypatch.setattr(updates, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    damage(tiny.run_folder / "main" / "checkpoints" / f"step-{step:08d}")
+    with pytest.raises(RelmError, match=f"step-{step:08d}/{message}"):
+        replay(**wanted)
 
 
 def test_every_published_file_has_a_recorded_hash_but_for_the_one_that_records_them(tiny: Plan) -> None:
     found = {path.relative_to(TINY).as_posix() for path in TINY.rglob("*") if path.is_file() and path.name[0] != "."}
     assert found == {*PUBLISHED, "ro-crate-metadata.json", "SHA256SUMS"}
-
-
-def test_changed_weights_are_found_where_the_segment_does_not_end_with_them(tiny: Plan) -> None:
-    flipped(TINY / "model.safetensors")
-    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors: damaged: sha256 is"):
-        replay(segment=0)
-
-
-@pytest.mark.parametrize("name", ["config.json", "train.jsonl", "eval/held_out.json"])
-def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
-    os.remove(TINY / name)
-    with pytest.raises(RelmError, match=rf"results/tiny/{name}: (missing: was published|no such file)"):
-        replay(segment=0)
 
 
 def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
@@ -329,105 +530,6 @@ def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
     with pytest.raises(NotReproduced, match=r"adapter_config.json: unexpected: relm did not publish it") as error:
         replay(segment=0)
     assert ".gitattributes" not in str(error.value)
-
-
-def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) -> None:
-    os.remove(TINY / "ro-crate-metadata.json")
-    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: missing"):
-        replay(segment=0)
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "{}", '{"@graph": [{"@type": "File", "name": "../../recipes/tiny.yaml", "sha256": "0"}]}']
-)
-def test_a_crate_that_is_none_is_refused(tiny: Plan, text: str) -> None:
-    rewritten(TINY / "ro-crate-metadata.json", text)
-    with pytest.raises(
-        RelmError, match=r"ro-crate-metadata.json: damaged: (not what|lists '../../recipes/tiny.yaml', which is outside)"
-    ):
-        replay(segment=0)
-
-
-def test_a_crate_that_was_brought_in_line_is_contradicted_by_the_records_of_the_steps(tiny: Plan) -> None:
-    flipped(TINY / "model.safetensors")
-    crate = read_json(TINY / "ro-crate-metadata.json")
-    for entity in crate["@graph"]:
-        if entity.get("name") == "model.safetensors":
-            entity["sha256"] = sha256_of(TINY / "model.safetensors")
-    rewritten(TINY / "ro-crate-metadata.json", json.dumps(crate))
-    record_current_sums(TINY)
-    with pytest.raises(NotReproduced, match=r"model.safetensors: ro-crate-metadata.json and provenance.json record different"):
-        replay(segment=0)
-
-
-@pytest.mark.parametrize("name", ["model/config.json", "model/tokenizer.json", "model/model.safetensors", "order.json"])
-def test_a_file_of_the_runs_own_folder_may_not_be_another_one_either(tiny: Plan, name: str) -> None:
-    path = tiny.run_folder / "main" / name
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content + b" ")
-    with pytest.raises(NotReproduced, match=rf"main/{name}: (sha256 is|has \d+ bytes)"):
-        replay(tiny.run_folder, 0)
-
-
-def without(step: int) -> Callable[[str], str]:
-    return lambda text: "".join(line for line in text.splitlines(keepends=True) if f'"step": {step},' not in line)
-
-
-LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
-    "a line of the segment": (without(5), "has 2 lines of steps 1 to 10, but 3 are those that were attested"),
-    "a line of another segment": (without(25), "has 1 lines of steps 21 to 30, but 2 are"),
-    "the first line": (without(1), "has no line of step 1, which training always writes"),
-    "the last line": (without(40), "has no line of step 40, which training always writes"),
-    "a figure of another segment": (
-        lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'),
-        "its 2 lines of steps 31 to 40 are not those that were attested",
-    ),
-    "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
-    "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], "line 10: expected an object of a later step"),
-    "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
-    "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, "line 1: expected an object of a later step"),
-    "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object of a later step"),
-    "half a pair": (lambda text: text.replace("}\n", ', "x": "\\ud800"}\n', 1), "its 3 lines of steps 1 to 10 are not those"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), LOG_CHANGES.values(), ids=LOG_CHANGES)
-def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, change: Callable[[str], str], message: str) -> None:
-    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")  # which has the hash of the whole file
-    edited(tiny.run_folder / "main" / "train.jsonl", change)
-    with pytest.raises(RelmError, match=f"train.jsonl(: |, ){message}"):
-        replay(tiny.run_folder, 0)
-
-
-def test_a_log_that_is_no_text_is_refused(tiny: Plan) -> None:
-    (TINY / "train.jsonl").write_bytes(b"\xff\n")
-    with pytest.raises(RelmError, match=r"train.jsonl, line 1: expected an object of a later step"):
-        replay(segment=0)
-
-
-SIDECARS: dict[str, Callable[[Path], object]] = {
-    "no sidecar": lambda model: os.remove(model / "model.safetensors.json"),
-    "a sidecar that names nothing": lambda model: edited(model / "model.safetensors.json", forget_files),
-    "one file more": lambda model: (model / "special_tokens_map.json").write_text("{}"),
-}
-
-
-def forget_files(text: str) -> str:
-    return json.dumps({**json.loads(text), "files": {}})
-
-
-@pytest.mark.parametrize("damage", SIDECARS.values(), ids=SIDECARS)
-def test_the_model_of_a_runs_own_folder_is_the_one_that_was_written(tiny: Plan, damage: Callable[[Path], object]) -> None:
-    damage(tiny.model_folder("main"))
-    with pytest.raises(NotReproduced, match=r"main/model"):
-        replay(tiny.run_folder, 0)
-
-
-def test_a_list_of_checkpoints_without_its_last_line_is_not_a_finished_runs(tiny: Plan) -> None:
-    forged(TINY / "checkpoints.jsonl", without(40))
-    with pytest.raises(NotReproduced, match=r"checkpoints.jsonl: ends with step 30, but the finished phase has 40"):
-        replay(segment=0)
 
 
 def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
@@ -472,84 +574,7 @@ def test_what_an_earlier_version_did_not_attest_is_reported(tiny: Plan) -> None:
     assert "not checked for lack of a record: the other inputs and outputs of phase main" in report
 
 
-def test_another_manifest_than_the_run_read_is_refused(tiny: Plan) -> None:
-    edited(tiny.manifest("main"), lambda text: text.replace("\n", " \n", 1))
-    with pytest.raises(RelmError, match=r"manifest.json: sha256 is .*: the run read another file"):
-        replay(segment=0)
-
-
 # --- refused -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("segment", [0, 3])
-def test_another_order_is_refused_by_name(tiny: Plan, segment: int) -> None:
-    forged(TINY / "order.json", lambda text: text.replace('"order_seed": ', '"order_seed": 1'))
-    with pytest.raises(RelmError, match=r"order.json: this run would not read the attested examples:\n  order_seed: "):
-        replay(segment=segment)
-
-
-def test_a_changed_shard_is_refused_by_name(tiny: Plan) -> None:
-    shard = tiny.examples("main", "sample.xml", "train")
-    tokens = np.fromfile(shard, dtype="<u2")
-    tokens[7] ^= 1
-    tokens.tofile(shard)
-    with pytest.raises(RelmError, match=r"sample.xml.train.bin: sha256 is .* changed since"):
-        replay()
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-@pytest.mark.parametrize("step", [30, 40])
-def test_a_changed_checkpoint_is_refused_by_name(tiny: Plan, name: str, step: int) -> None:
-    path = tiny.run_folder / "main" / "checkpoints" / f"step-{step:08d}" / name
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(RelmError, match=rf"step-000000{step}/{name}: sha256 is .* attests .*: this is not the checkpoint"):
-        replay(threads=2)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_changed_checkpoint_after_the_segment_is_named_though_the_bits_are_the_same(tiny: Plan, name: str) -> None:
-    path = tiny.run_folder / "main" / "checkpoints" / "step-00000040" / name
-    path.write_bytes(path.read_bytes().replace(b"e", b"f"))
-    with pytest.raises(RelmError, match=rf"step-00000040/{name}: "):
-        replay()
-
-
-def test_a_state_that_holds_half_a_pair_is_not_the_attested_one(tiny: Plan) -> None:
-    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
-    edited_state(state, lambda text: text.replace("{", '{"x": "\\ud800", ', 1))
-    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not the state that"):
-        replay()
-
-
-def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_beginning(tiny: Plan) -> None:
-    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
-    edited_state(state, lambda text: text.replace('"sha256": {', '"sha265": {'))
-    with pytest.raises(RelmError, match=r"step-00000030/state.json: sha256 is missing; bring it back"):
-        replay()
-
-
-STATES: dict[str, tuple[Callable[[str], str], str]] = {
-    "no JSON": (lambda text: text[:-9], "not valid JSON"),
-    "no object": (lambda text: f"[{text}]", "expected an object"),
-    "another step": (lambda text: text.replace('"step": 30', '"step": 10'), "step is 10, attested is 30"),
-    "another format": (lambda text: text.replace('"format": 1', '"format": 2'), "is not the state that"),
-    "no manifest": (lambda text: text.replace('"manifest_sha256"', '"manifest"'), "is not the state that"),
-    "another run": (lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
-    "another loss": (lambda text: text.replace('"loss": ', '"loss": 1'), "is not the state that"),
-    "no time": (lambda text: text.replace('"seconds": ', '"x": '), "loss and seconds are no finite numbers"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), STATES.values(), ids=STATES)
-def test_a_start_is_the_attested_step_or_nothing_is_trained(
-    tiny: Plan, change: Callable[[str], str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(updates, "take_step", lambda *arguments: pytest.fail("it was trained"))
-    edited_state(tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json", change)
-    with pytest.raises(RelmError, match=rf"step-00000030/state.json: {message}"):
-        replay()
 
 
 def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,18 +585,6 @@ def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch:
         (scratch / "checkpoints" / "step-00000030" / "state.json").write_text("{}")  # after it was checked
         with pytest.raises(RelmError, match="training would begin after step 0, expected step 30"):
             train_again(run, segment, recipe_as_attested(run, segment, {}), scratch)
-
-
-def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
-    edited(TINY / "recipe.json", lambda _: '{"title": "another program\'s"}')
-    with pytest.raises(RelmError, match=r"recipe.json: names no recipe and fingerprint"):
-        replay()
-
-
-def test_a_recipe_that_means_something_else_is_refused(tiny: Plan) -> None:
-    edited(Path("recipes/tiny.yaml"), lambda text: text.replace("1e-3", "2e-3"))
-    with pytest.raises(RelmError, match=rf"fingerprint {tiny.fingerprint}, but recipes/tiny.yaml has .*; check out the commit"):
-        replay()
 
 
 def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny: Plan) -> None:
@@ -587,17 +600,6 @@ def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny:
     assert replay().startswith("identical: ")
 
 
-def test_absent_inputs_are_named_with_what_makes_them(tiny: Plan) -> None:
-    os.remove(tiny.manifest("main"))
-    with pytest.raises(RelmError, match=rf"no such file.*; `snakemake {tiny.manifest('main')}` makes it"):
-        replay()
-
-
-def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
-    with pytest.raises(RelmError, match=r"checkpoints.jsonl: its segments are 0 to 3, found 4"):
-        replay(segment=4)
-
-
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
@@ -609,31 +611,8 @@ def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
 def test_another_folder_is_refused(tiny: Plan, folder: str, message: str) -> None:
     with pytest.raises(RelmError, match=message):
         replay(Path(folder))
-
-
-STRANGE = '{"step": 10, "sha256": {"../../../x": "0"}, "made_on": {"device": "cpu", "micro_batch_size": 2}}\n'
-NO_HASHES = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
-NOWHERE = NO_HASHES.replace("device", "d")
-
-
-@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NOWHERE])
-def test_a_list_of_checkpoints_that_is_none_is_refused(tiny: Plan, text: str) -> None:
-    edited(TINY / "checkpoints.jsonl", lambda _: text)
-    with pytest.raises(RelmError, match=r"checkpoints.jsonl"):
-        replay()
-
-
-def test_a_folder_from_before_there_were_segments_says_so(tiny: Plan) -> None:
-    os.remove(TINY / "checkpoints.jsonl")
-    with pytest.raises(RelmError, match=r"checkpoints.jsonl: no such file: the folder does not attest its training"):
-        replay()
-
-
-def test_a_pipe_in_place_of_the_list_of_checkpoints_is_refused(tiny: Plan) -> None:
-    os.remove(TINY / "checkpoints.jsonl")
-    os.mkfifo(TINY / "checkpoints.jsonl")
-    with pytest.raises(RelmError, match=r"checkpoints.jsonl: is a named pipe"):
-        replay()
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: its segments are 0 to 3, found 4"):
+        replay(segment=4)
 
 
 def test_several_phases_want_a_choice(tiny: Plan) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from finished_runs import FinishedRun
 from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.reporting.curve import watched_run
@@ -56,10 +55,6 @@ def test_the_page_names_the_step_at_which_a_run_left_the_band(
     page = report_page(gather(run.plan, run.verify, run.evaluations))
     assert '<span class="chip bad">left the band</span>' in page
     assert "times the learning rate. The dashed line" in page
-
-
-def test_a_page_without_a_curve_has_no_word_of_one(run: FinishedRun) -> None:
-    assert "published curve" not in report_page(gather(run.plan, run.verify, run.evaluations))
 
 
 def test_status_shows_the_verdict_of_the_newest_line(watched_recipe: dict[str, Any], finished_run: Callable[..., Any]) -> None:

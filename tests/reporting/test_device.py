@@ -59,12 +59,6 @@ def test_the_page_shows_the_sums_and_each_process(run: FinishedRun) -> None:
     assert "1 to 30 2 4.5 s" in text
 
 
-def test_one_process_has_no_list(run: FinishedRun) -> None:
-    text = write_figures(run, FIRST)
-    assert "30 steps in all a step" in text
-    assert "Process by process" not in text
-
-
 def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(run: FinishedRun) -> None:
     assert "On the device" not in run.read_page()
     assert "device.json" not in published_files(run.plan)

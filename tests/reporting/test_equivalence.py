@@ -15,12 +15,6 @@ def spread_of(values: list[float]) -> Spread:
     return spread
 
 
-def test_the_spread_is_the_sample_standard_deviation() -> None:
-    assert spread_of(OURS) == (pytest.approx(stats.tstd(OURS)), 2)
-    assert measure_spread([1.9]) is None
-    assert measure_spread([1.9, 1.9, 1.9]) is None
-
-
 def test_the_interval_is_that_of_scipys_test_with_pooled_variances() -> None:
     """Our seeds against the mean of other runs, from whose spread the noise is known as well."""
     pooled = pool_spreads([spread_of(OURS), spread_of(OTHERS)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finished_runs import FinishedRun
-from relm.artifact import checked_sidecar, sha256_of, write_json
+from relm.artifact import sha256_of, write_json
 from relm.errors import RelmError
 from relm.plan.products import published_files
 from relm.recipes.run_folder import REPORT_FILES
@@ -43,9 +43,16 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def test_files_are_copies_under_their_names_beside_the_list_of_their_hashes(files: dict[str, Path], tmp_path: Path) -> None:
+def test_files_are_copies_beside_the_list_of_their_hashes_in_place_of_others(files: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "results/smoke/tiny"
-    sentence = publish(files, folder)
+    for left in (folder / "eval/lambada.json", *(folder.with_name(f".tiny.{name}") / "junk" for name in ("partial", "before"))):
+        left.parent.mkdir(parents=True)
+        left.write_text("of an older recipe, or of a killed run")
+    alias = tmp_path / "work/alias"
+    alias.symlink_to(files["README.md"])
+    sentence = publish({**files, "README.md": alias}, folder)
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
+    assert not (folder / "README.md").is_symlink()
     hashes = {name: sha256_of(path) for name, path in files.items()}
     assert content(folder) == {
         "README.md": "README.md",
@@ -54,14 +61,9 @@ def test_files_are_copies_under_their_names_beside_the_list_of_their_hashes(file
     }
     assert re.fullmatch(r".* has 3 files of 27 B, (copied|sharing blocks with the run's own until one is changed)", sentence)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
-
-
-def test_damage_to_a_published_file_leaves_the_runs_own_unharmed(files: dict[str, Path], tmp_path: Path) -> None:
-    publish(files, tmp_path / "a")
     for name, own in files.items():
-        with open(tmp_path / "a" / name, "a") as published:
-            published.write("x")
-        assert own.read_text() == name
+        (folder / name).write_text("x")
+        assert own.read_text() == name, "damage to a published file leaves the run's own unharmed"
 
 
 def test_a_large_file_is_linked_read_only_where_the_disk_has_no_room(
@@ -88,22 +90,6 @@ def test_a_file_that_was_changed_since_the_report_is_not_published(files: dict[s
     assert not list(tmp_path.glob(".a.*"))
 
 
-def test_a_link_in_the_work_folder_is_followed(files: dict[str, Path], tmp_path: Path) -> None:
-    alias = tmp_path / "work/alias"
-    alias.symlink_to(files["README.md"])
-    publish({"README.md": alias}, tmp_path / "a")
-    assert not (tmp_path / "a/README.md").is_symlink()
-
-
-def test_an_old_folder_is_replaced_whole(files: dict[str, Path], tmp_path: Path) -> None:
-    old = tmp_path / "results/a"
-    (old / "eval").mkdir(parents=True)
-    (old / "eval/lambada.json").write_text("of an older recipe")
-    publish(files, old)
-    assert sorted(content(old)) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["a"]
-
-
 def test_a_missing_file_changes_nothing(files: dict[str, Path], tmp_path: Path) -> None:
     publish(files, tmp_path / "a")
     files["eval/held_out.json"].unlink()
@@ -113,15 +99,6 @@ def test_a_missing_file_changes_nothing(files: dict[str, Path], tmp_path: Path) 
     with pytest.raises(RelmError):
         publish(files, tmp_path / "b")
     assert not (tmp_path / "b").exists()
-
-
-def test_what_a_killed_run_left_is_cleared_away(files: dict[str, Path], tmp_path: Path) -> None:
-    for leftover in (".a.partial", ".a.before"):
-        (tmp_path / leftover).mkdir()
-        (tmp_path / leftover / "junk").write_text("")
-    publish(files, tmp_path / "a")
-    assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
-    assert not list(tmp_path.glob(".a.*"))
 
 
 def test_if_the_last_rename_fails_the_old_folder_is_back(
@@ -146,22 +123,6 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(files: dict[str, Path],
     (tmp_path / "results").write_text("a file")
     with pytest.raises(RelmError, match="cannot be written"):
         publish(files, tmp_path / "results/a")
-
-
-def test_a_run_of_one_phase_publishes_train_jsonl(run: FinishedRun) -> None:
-    names = set(published_files(run.plan))
-    assert names == {
-        *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
-        *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
-        *("model.safetensors", "model.safetensors.json"),
-        *("train.jsonl", "order.json", "checkpoints.jsonl", "eval/held_out.json", "eval/samples.json"),
-    }
-
-
-def test_a_model_is_published_with_the_sidecar_that_names_its_files(run: FinishedRun, in_project: Path) -> None:
-    publish_run(reported(run), in_project / "results/tiny")
-    files = checked_sidecar(in_project / "results/tiny/model.safetensors")["files"]
-    assert {*files} == {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 
 
 def test_a_changed_model_is_not_published_and_the_old_folder_stays(run: FinishedRun, in_project: Path) -> None:

@@ -14,10 +14,8 @@ import pytest
 from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, write_json
 from relm.errors import RelmError
-from relm.plan.products import published_files
 from relm.provenance.step_record import record_of
 from relm.reporting.findings import gather
-from relm.reporting.publish import publish
 from relm.reporting.report import scale, write_report
 
 
@@ -234,15 +232,6 @@ def test_the_diagram_places_band_interval_and_point() -> None:
 
 
 # --- the crate -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def published(finished_run: Callable[..., Any]) -> Path:
-    """results/tiny."""
-    run = finished_run()
-    run.report()
-    publish(published_files(run.plan), run.plan.results)
-    return Path("results/tiny")
 
 
 def graph(folder: Path) -> dict[str, dict[str, Any]]:

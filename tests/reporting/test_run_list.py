@@ -78,20 +78,6 @@ def test_a_machine_whose_devices_do_not_divide_the_batch_is_named_as_such() -> N
     assert "divide" not in found["v4-8"]
 
 
-def test_eight_devices_take_an_eighth_of_the_time() -> None:
-    def minutes(text: str) -> float:
-        number, unit = text.split()[:2]
-        return float(number.replace(",", "")) * {"min": 1, "h": 60}[unit]
-
-    found = machines_of("bert_large_wikitext103_v3-8_bf16")
-    assert minutes(found["h100"]) == pytest.approx(8 * minutes(found["h100-8"]), rel=0.1)
-
-
-def test_figures_of_machines_are_readable_in_120_columns() -> None:
-    assert max(map(len, describe_machine_runs(Project(CHECKOUT), "rtx4090").splitlines())) <= 120
-    assert max(map(len, describe_run_on_machines(Project(CHECKOUT), "gpt2_large_1024_pod16").splitlines())) <= 120
-
-
 def test_a_run_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     copy_recipes(tmp_path, "bert_large_wikitext103_v3-8_fp32")
     small = tmp_path / "recipes" / "machines" / "rtx4090.yaml"
@@ -110,19 +96,9 @@ def test_machines_with_faults_and_files_without_a_machines_name_are_listed(tmp_p
     assert "#h100" not in listed
 
 
-def test_a_price_of_the_machine_is_in_its_row(tmp_path: Path) -> None:
-    copy_recipes(tmp_path, "roberta_base_v3-8")
-    machine = tmp_path / "recipes" / "machines" / "h100.yaml"
-    priced = re.sub(r"usd_per_hour: [\d.]+", "usd_per_hour: 600", machine.read_text())
-    assert priced != machine.read_text()
-    machine.write_text(priced)
-    number, unit, dollars, *_ = machines_of("roberta_base_v3-8", tmp_path)["h100"].split()
-    assert unit == "min"
-    assert float(dollars.removeprefix("$")) == pytest.approx(10 * float(number), rel=0.1)
-
-
 def test_one_machine_alone_has_hours_memory_and_micro_batch_of_each_run() -> None:
     output = describe_machine_runs(Project(CHECKOUT), "rtx4090")
+    assert max(map(len, output.splitlines())) <= 120
     assert output.startswith("rtx4090: One NVIDIA GeForce RTX 4090, 24 GB\n")
     assert re.search(r"^roberta_base_v3-8@rtx4090 +\d+ min +\d+ +[\d.]+ GB of 25\.8 GB$", output, re.M)
     eight = describe_machine_runs(Project(CHECKOUT), "h100-8")

@@ -1,13 +1,12 @@
 """A recipe with several seeds: its table, what is published of each, and what the commands make of them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from finished_runs import recipe_content
+from finished_runs import FinishedRun, build_run, copy_run, made_run, recipe_content
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.graph import find_seed
@@ -25,9 +24,10 @@ EXPECT = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "
 
 
 @pytest.fixture
-def run(finished_run: Callable[..., Any]) -> Any:
+def run(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Any:
     """Three seeds, 5, 6 and 7, with losses of 4.25, 4.5 and 4.75."""
-    return finished_run(recipe_content(seed=5, seeds=3, expect=[EXPECT]))
+    recipe = recipe_content(seed=5, seeds=3, expect=[EXPECT])
+    return copy_run(made_run(tmp_path_factory, "three-seeds", lambda: build_run(recipe)), in_project)
 
 
 def test_the_table_has_each_seed_the_mean_and_what_differs_alone(run: Any) -> None:
@@ -66,10 +66,9 @@ def test_page_card_and_folder_show_all_seeds(run: Any) -> None:
     assert set(REPORT_FILES) <= published
 
 
-def test_a_single_seed_has_no_table(finished_run: Callable[..., Any]) -> None:
-    run = finished_run()
-    assert gather(run.plan, run.verify, run.evaluations).seeds is None
-    assert not (run.plan.results / "seeds").exists()
+def test_a_single_seed_has_no_table(copied_run: FinishedRun) -> None:
+    assert gather(copied_run.plan, copied_run.verify, copied_run.evaluations).seeds is None
+    assert not (copied_run.plan.results / "seeds").exists()
 
 
 def test_the_records_lead_to_every_seed(run: Any) -> None:

@@ -54,13 +54,6 @@ def test_rows_without_a_loss_are_passed_over(tmp_path: Path) -> None:
     assert read_log({"a": written(tmp_path / "a", {"event": "resumed"}, row(5, 3), {"step": 6, "loss": None})}).steps == [5]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path / "train.jsonl", row(1, 7))
-    path.write_text(path.read_text() + '{"step": 2, "lo')
-    with pytest.raises(RelmError, match=r"train.jsonl, line 2: not a JSON object"):
-        read_log({"main": path})
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -114,11 +114,6 @@ def test_the_whole_interval_decides(ours: float, tolerance: float, verdict: str)
     assert row(ours, tolerance=tolerance)["verdict"] == verdict
 
 
-def test_what_is_decided_needs_one_seed() -> None:
-    assert row(31.0)["seeds_that_would_decide"] == 1
-    assert "this one seed decides" in row(31.0)["sentence"]
-
-
 def test_a_single_noisy_published_run_leaves_it_undecided_for_ever() -> None:
     # Even with endless seeds the interval is +-1.96 * 0.2 = 0.392 about 0.7, and the tolerance 1.0 lies in it.
     judged = row(31.7)
@@ -244,35 +239,47 @@ def test_a_bad_figure_is_a_result_and_no_error(finished_run: Callable[..., Any],
     assert again(run, Path("again.json")).startswith("verified 1 published figures and 3 identities: not consistent.")
 
 
-def test_a_drifted_fingerprint_fails(run: FinishedRun) -> None:
-    with pytest.raises(RelmError, match=rf"trained from fingerprint {run.plan.fingerprint}, the recipe now has 0123"):
-        again(run, Path("again.json"), fingerprint="012345678901")
+def flip_last_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def forget_fingerprint(model: Path) -> None:
+    judged = json.loads(sidecar_of(model).read_text())
+    del judged["fingerprint"]
+    write_json(sidecar_of(model), seal(judged))
+
+
+def name_other_model(path: Path) -> None:
+    write_json(path, {**read_json(path), "model_sha256": "f" * 64})
+
+
+# Fault -> what is done to the run, what else is judged, and the refusal.
+FAULTS: dict[str, tuple[Callable[[FinishedRun], object], dict[str, Any], str]] = {
+    "another fingerprint": (
+        lambda run: None,
+        {"fingerprint": "012345678901"},
+        r"trained from fingerprint \w{12}, the recipe now has 0123",
+    ),
+    "figures of another model": (
+        lambda run: name_other_model(run.evaluations["held_out"]),
+        {},
+        r"held_out.json: evaluated the model with sha256 ffff",
+    ),
+    "a changed model": (lambda run: flip_last_byte(run.model), {}, "changed since it was made"),
+    "no fingerprint": (lambda run: forget_fingerprint(run.model), {}, "trained from fingerprint None"),
+}
+
+
+@pytest.mark.parametrize(("damage", "changes", "message"), FAULTS.values(), ids=FAULTS)
+def test_other_files_than_the_runs_are_refused(run: FinishedRun, damage: Any, changes: dict[str, Any], message: str) -> None:
+    damage(run)
+    with pytest.raises(RelmError, match=message):
+        again(run, Path("again.json"), **changes)
     assert not Path("again.json").exists()
 
 
-def test_figures_of_another_model_fail(run: FinishedRun) -> None:
-    path = run.evaluations["held_out"]
-    write_json(path, {**read_json(path), "model_sha256": "f" * 64})
-    with pytest.raises(RelmError, match=r"held_out.json: evaluated the model with sha256 ffff"):
-        again(run, Path("again.json"))
-
-
-def test_a_changed_model_fails(run: FinishedRun) -> None:
-    content = bytearray(run.model.read_bytes())
-    content[-1] ^= 1
-    run.model.write_bytes(bytes(content))
-    with pytest.raises(RelmError, match="changed since it was made"):
-        again(run, Path("again.json"))
-
-
-def test_a_file_that_holds_another_tasks_figures_fails(run: FinishedRun) -> None:
+def test_figures_of_another_task_are_refused(run: FinishedRun) -> None:
     with pytest.raises(RelmError, match="expected the figures of task held_out"):
         again(run, Path("again.json"), evaluations={"held_out": run.evaluations["samples"]})
-
-
-def test_the_models_sidecar_must_name_a_fingerprint(run: FinishedRun) -> None:
-    judged = json.loads(sidecar_of(run.model).read_text())
-    del judged["fingerprint"]
-    write_json(sidecar_of(run.model), seal(judged))
-    with pytest.raises(RelmError, match="trained from fingerprint None"):
-        again(run, Path("again.json"))

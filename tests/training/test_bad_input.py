@@ -1,6 +1,5 @@
 """Bad input is refused before the first step, by name; and a full disk loses no checkpoint."""
 
-import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -64,20 +63,6 @@ def test_changed_examples_are_refused_before_the_first_step(damage: str, resumes
         assert own_data.checkpoints == ["step-00000003", "step-00000006"]
     else:
         assert not log.exists()
-
-
-def test_a_run_resumes_once_its_shard_is_restored(own_data: TinyRun, tmp_path: Path) -> None:
-    whole = dataclasses.replace(own_data, folder=tmp_path / "whole")
-    whole.train()
-    assert own_data.attempt("checkpoint-saved:2")[0] == -9
-    shard = own_data.examples / "shard.train.bin"
-    content = shard.read_bytes()
-    cut(shard)
-    with pytest.raises(RelmError):
-        own_data.train()
-    shard.write_bytes(content)
-    own_data.train()
-    assert own_data.sha256() == whole.sha256()
 
 
 # The write that fails -> the size limit of a file, given a checkpoint.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,6 @@ def test_a_saved_checkpoint_is_loaded(folder: Path) -> None:
     assert checkpoint.optimizer["w.exp_avg"].tolist() == [0, 0]
 
 
-def test_without_a_checkpoint_there_is_none(folder: Path) -> None:
-    assert load_checkpoint(folder, IDENTITY) is None
-
-
 def test_the_newest_are_kept(folder: Path) -> None:
     for step in (5, 10, 15):
         save(folder, step)
@@ -63,6 +60,7 @@ def test_one_that_an_interruption_caused_replaces_none_that_the_recipe_requests(
     assert names(folder) == ["step-00000500", "step-00001000", "step-00001200"]
     save(folder, 1500)
     assert names(folder) == ["step-00001000", "step-00001500"]
+    assert listed(folder) == [500, 1000, 1500]
 
 
 def test_a_damaged_one_of_a_later_step_does_not_replace_a_good_one(folder: Path) -> None:
@@ -84,15 +82,6 @@ def test_the_files_of_an_interrupted_save_are_deleted(folder: Path) -> None:
     (folder / ".step-00000004.partial").mkdir(parents=True)
     save(folder, 5)
     assert names(folder) == ["step-00000005"]
-
-
-def test_a_missing_file_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(folder, 5)
-    (save(folder, 10) / "optimizer.safetensors").unlink()
-    checkpoint = load_checkpoint(folder, IDENTITY)
-    assert checkpoint is not None
-    assert checkpoint.step == 5
-    assert "optimizer.safetensors: damaged: the file is missing" in caplog.text
 
 
 def test_another_format_is_refused(folder: Path) -> None:
@@ -148,13 +137,6 @@ def test_the_hash_of_a_state_leaves_out_its_time_alone(folder: Path) -> None:
     assert state_sha256({**state, "loss": 1.25}) != state_sha256(state)
 
 
-def test_one_that_an_interruption_caused_has_no_line(folder: Path) -> None:
-    save(folder, 5)
-    save(folder, 7, listed=False)
-    save(folder, 10)
-    assert listed(folder) == [5, 10]
-
-
 def test_a_line_without_its_checkpoint_is_written_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(folder, 5)
     with monkeypatch.context() as patch:
@@ -195,29 +177,6 @@ def test_one_that_cannot_be_read_stops_the_run_since_an_older_one_would_replace_
     assert newest.exists()
 
 
-@pytest.mark.parametrize("change", [("2.0", "3.0"), ('"seconds"', '"sekonds"'), ("1.5", "1.25")])
-def test_a_state_that_was_changed_is_damage(change: tuple[str, str], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The time before a checkpoint becomes that of the run, which reports it."""
-    save(folder, 5)
-    state = save(folder, 10) / "state.json"
-    assert change[0] in state.read_text()
-    state.write_text(state.read_text().replace(*change))
-    checkpoint = load_checkpoint(folder, IDENTITY)
-    assert checkpoint is not None
-    assert checkpoint.step == 5
-    assert "step-00000010/state.json: changed since it was made" in caplog.text
-
-
-def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(folder, 5)
-    saved = save(folder, 10)
-    write_state(saved, {**read_state(saved), "step": 18})
-    checkpoint = load_checkpoint(folder, IDENTITY)
-    assert checkpoint is not None
-    assert checkpoint.step == 5
-    assert "state.json: damaged: its step is 18" in caplog.text
-
-
 @pytest.mark.parametrize("text", ["no JSON\n", "[]\n", "[" * 100_000 + "\n", '{"step": "x"}\n'])
 def test_a_broken_list_is_named(folder: Path, text: str) -> None:
     save(folder, 10)
@@ -225,3 +184,40 @@ def test_a_broken_list_is_named(folder: Path, text: str) -> None:
     path.write_text(text + path.read_text())
     with pytest.raises(RelmError, match=r"checkpoints.jsonl: expected a line of JSON with a step"):
         save(folder, 20)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no file": (
+        lambda saved: (saved / "optimizer.safetensors").unlink(),
+        "optimizer.safetensors: damaged: the file is missing",
+    ),
+    **{  # the time before a checkpoint becomes that of the run, which reports it
+        f"{old} is {new}": (
+            lambda saved, old=old, new=new: change_state(saved, old, new),
+            "state.json: changed since it was made",
+        )
+        for old, new in (("2.0", "3.0"), ('"seconds"', '"sekonds"'), ("1.5", "1.25"))
+    },
+    "another step": (
+        lambda saved: write_state(saved, {**read_state(saved), "step": 18}),
+        "state.json: damaged: its step is 18",
+    ),
+}
+
+
+def change_state(saved: Path, old: str, new: str) -> None:
+    text = (saved / "state.json").read_text()
+    assert old in text
+    (saved / "state.json").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
+def test_the_one_before_a_damaged_one_is_loaded(
+    damage: Callable[[Path], object], said: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(folder, 5)
+    damage(save(folder, 10))
+    checkpoint = load_checkpoint(folder, IDENTITY)
+    assert checkpoint is not None
+    assert checkpoint.step == 5
+    assert f"step-00000010/{said}" in caplog.text

@@ -91,6 +91,7 @@ def test_a_pipeline_trains_the_weights_that_a_cpu_trains(on_cpu: TinyRun, tmp_pa
     assert_close(run, on_cpu)
     before = load_file(run.folder / "main" / "checkpoints" / "step-00000002" / "model.safetensors")
     assert max((weights(run)[name] - before[name]).abs().max() for name in before) > 0.01, "nothing was trained"
+    assert [child for child in psutil.Process().children() if "relm.devices.ipu.worker" in " ".join(child.cmdline())] == []
 
 
 @forked
@@ -218,37 +219,6 @@ def test_a_killed_worker_loses_nothing(
     assert_same(interrupted, whole)
 
 
-@forked
-@pytest.mark.full
-def test_a_full_disk_ends_the_run_with_one_message_and_no_worker(interrupted: TinyRun, whole: TinyRun) -> None:
-    size = (whole.folder / "main" / "checkpoints" / "step-00000002" / "optimizer.safetensors").stat().st_size
-    code, message = interrupted.attempt(largest_file=size // 2)
-    assert code == 1
-    assert "the checkpoint cannot be written" in message
-    assert "a full disk?" in message
-    interrupted.train()
-    assert_same(interrupted, whole)
-
-
-@forked
-@pytest.mark.full
-def test_a_second_trainer_of_a_run_is_refused_and_disturbs_nothing(
-    interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused: list[tuple[int | None, str]] = []
-
-    def start_another(name: str) -> None:
-        if name == "updates" and not refused:
-            refused.append(interrupted.attempt())
-
-    monkeypatch.setattr(updates, "kill_point", start_another)
-    interrupted.train()
-    (code, message) = refused[0]
-    assert code == 1
-    assert "another process trains here already" in message
-    assert_same(interrupted, whole)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_a_call_is_finished_after_a_signal(
     number: signal.Signals, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
@@ -270,11 +240,6 @@ def test_a_call_is_finished_after_a_signal(
     assert interrupted.checkpoints == ["step-00000002", "step-00000004"]
     interrupted.train()
     assert_same(interrupted, whole)
-
-
-def test_no_worker_is_left(whole: TinyRun, tmp_path: Path) -> None:
-    dataclasses.replace(whole, folder=tmp_path / "run").train()
-    assert [child for child in psutil.Process().children() if "relm.devices.ipu.worker" in " ".join(child.cmdline())] == []
 
 
 @forked

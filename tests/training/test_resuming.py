@@ -230,25 +230,6 @@ def test_a_lost_attestation_of_the_order_is_written_again(
     assert_same(tiny_run, uninterrupted)
 
 
-def test_one_flipped_bit_falls_back_too(tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped_after_steps(tiny_run, 8, monkeypatch)
-    file = tiny_run.folder / "main" / "checkpoints" / "step-00000006" / "optimizer.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    tiny_run.train()
-    assert_same(tiny_run, uninterrupted)
-
-
-def test_lines_beyond_the_checkpoint_are_written_once(tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped_after_steps(tiny_run, 8, monkeypatch)
-    assert [line["step"] for line in tiny_run.lines()] == [1, 2, 4, 6, 8]
-    with open(tiny_run.folder / "main" / "train.jsonl", "a") as file:
-        file.write('{"step": 9, "lo')  # a kill in the middle of a line
-    tiny_run.train()
-    assert_same(tiny_run, uninterrupted)
-
-
 @pytest.mark.parametrize("name", ["train.jsonl", "checkpoints.jsonl"])
 def test_an_emptied_log_is_refused_and_continued_once_it_is_back(
     tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch, name: str
@@ -289,21 +270,6 @@ def test_a_checkpoint_of_another_run_is_refused(
         tiny_run.fingerprint = "ffffffffffff"
     with pytest.raises(RelmError, match=message):
         tiny_run.train()
-
-
-def test_resuming_with_another_rounding_is_warned_of(
-    tiny_run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    stopped_after_steps(tiny_run, 4, monkeypatch)
-    tiny_run.changes = {"run": {"micro_batch_size": 2}}
-    tiny_run.train()
-    assert "micro_batch_size was 4, is 2; resuming, but the last bits will differ" in caplog.text
-
-
-def test_a_checkpoints_state_has_its_identity(uninterrupted) -> None:
-    state = json.loads((uninterrupted.folder / "main" / "checkpoints" / "step-00000030" / "state.json").read_text())
-    assert (state["format"], state["step"], state["phase"], state["fingerprint"]) == (1, 30, "main", uninterrupted.fingerprint)
-    assert set(state["sha256"]) == {"model.safetensors", "optimizer.safetensors"}
 
 
 SCALED = {

@@ -31,204 +31,62 @@ GPT2_POPART: dict[str, Any] = {
     "_Popart.setPatterns": {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True},
 }
 
+
+def options(
+    replicas: int | None, calls: int, accumulation: int, location: dict[str, Any], memory: list[float], seed: int = 1234
+) -> dict[str, Any]:
+    """Return the options that every run sets, in the originals' order; `memory` is each IPU's share."""
+    return {
+        **({} if replicas is None else {"replicationFactor": replicas}),
+        "autoRoundNumIPUs": True,
+        "deviceIterations": calls,
+        "Training.gradientAccumulation": accumulation,
+        "Training.accumulationAndReplicationReductionType": MEAN,
+        "outputMode": "OutputMode.Sum",
+        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, **location},
+        "randomSeed": seed,
+        "setExecutionStrategy": PIPELINED,
+        "setAvailableMemoryProportion": {f"IPU{number}": share for number, share in enumerate(memory)},
+        "Precision.enableStochasticRounding": True,
+        "Precision.setPartialsType": "float16",
+    }
+
+
+def gpt2(replicas: int | None, accumulation: int, memory: list[float], sharded: bool = True) -> dict[str, Any]:
+    location = {"useReplicatedTensorSharding": sharded}
+    return {**options(replicas, 8, accumulation, location, memory), **GPT2_POPART}
+
+
+def bert(replicas: int, accumulation: int, memory: list[float], seed: int = 1234, smallest: int = 12500) -> dict[str, Any]:
+    location = {
+        "useReplicatedTensorSharding": replicas > 1,
+        "minElementsForOffChip": smallest, "minElementsForReplicatedTensorSharding": smallest,
+    }  # fmt: skip
+    return options(replicas, 1, accumulation, location, memory, seed)
+
+
+LARGE = [0.15, 0.12, *[0.15] * 6]
 OPTIONS: dict[str, dict[str, Any]] = {
-    # run/pretraining_small.sh
-    "gpt2_small": {
-        "replicationFactor": 4,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 8,
-        "Training.gradientAccumulation": 2048,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, "useReplicatedTensorSharding": True},
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.15, "IPU1": 0.15, "IPU2": 0.15, "IPU3": 0.15},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-        **GPT2_POPART,
-    },
-    # run/pretraining_medium.sh
-    "gpt2_medium": {
-        "replicationFactor": 2,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 8,
-        "Training.gradientAccumulation": 4096,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, "useReplicatedTensorSharding": True},
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {
-            "IPU0": 0.30, "IPU1": 0.15, "IPU2": 0.15, "IPU3": 0.15, "IPU4": 0.15, "IPU5": 0.15, "IPU6": 0.15, "IPU7": 0.15,
-        },
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-        **GPT2_POPART,
-    },
-    # run/pretraining_large_512.sh
-    "gpt2_large_512": {
-        "replicationFactor": 2,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 8,
-        "Training.gradientAccumulation": 4096,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, "useReplicatedTensorSharding": True},
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {
-            "IPU0": 0.15, "IPU1": 0.12, "IPU2": 0.15, "IPU3": 0.15, "IPU4": 0.15, "IPU5": 0.15, "IPU6": 0.15, "IPU7": 0.15,
-        },
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-        **GPT2_POPART,
-    },
-    # run/pretraining_large.sh
-    "gpt2_large_1024": {
-        "replicationFactor": 1,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 8,
-        "Training.gradientAccumulation": 8192,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, "useReplicatedTensorSharding": False},
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {
-            "IPU0": 0.2, "IPU1": 0.15, "IPU2": 0.2, "IPU3": 0.2, "IPU4": 0.2, "IPU5": 0.15, "IPU6": 0.15, "IPU7": 0.2,
-            "IPU8": 0.2, "IPU9": 0.15, "IPU10": 0.2, "IPU11": 0.2, "IPU12": 0.2, "IPU13": 0.15, "IPU14": 0.15, "IPU15": 0.2,
-        },
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-        **GPT2_POPART,
-    },
+    # run/pretraining_small.sh, _medium.sh, _large_512.sh, _large.sh
+    "gpt2_small": gpt2(4, 2048, [0.15] * 4),
+    "gpt2_medium": gpt2(2, 4096, [0.30, *[0.15] * 7]),
+    "gpt2_large_512": gpt2(2, 4096, LARGE),
+    "gpt2_large_1024": gpt2(
+        1, 8192, [0.2, 0.15, 0.2, 0.2, 0.2, 0.15, 0.15, 0.2, 0.2, 0.15, 0.2, 0.2, 0.2, 0.15, 0.15, 0.2], sharded=False
+    ),
     # run/pretraining_large_poprun.sh; popdist.poptorch.Options(ipus_per_replica=8) has the number of replicas
-    "gpt2_large_poprun": {
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 8,
-        "Training.gradientAccumulation": 1024,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {"useOnChipStorage": False, "useReplicatedTensorSharding": True},
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {
-            "IPU0": 0.15, "IPU1": 0.12, "IPU2": 0.15, "IPU3": 0.15, "IPU4": 0.15, "IPU5": 0.15, "IPU6": 0.15, "IPU7": 0.15,
-        },
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-        **GPT2_POPART,
-    },
+    "gpt2_large_poprun": gpt2(None, 1024, LARGE),
     # configs/pretrain_tiny_128_lamb.json; variable_offloading is true and replicated_tensor_sharding false by default
-    "bert_tiny": {
-        "replicationFactor": 1,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 12,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": False,
-            "minElementsForOffChip": 32, "minElementsForReplicatedTensorSharding": 32,
-        },
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.6},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
+    "bert_tiny": bert(1, 12, [0.6], smallest=32),
     # configs/pretrain_base_128_phase1.json; the two phases have the same options
-    "bert_base": {
-        "replicationFactor": 4,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 510,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": True,
-            "minElementsForOffChip": 12500, "minElementsForReplicatedTensorSharding": 12500,
-        },
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.28, "IPU1": 0.28, "IPU2": 0.28, "IPU3": 0.28},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
-    # configs/pretrain_large_128_phase1.json; its seed is 1994, and that of its second phase 1234
-    "bert_large_phase_1": {
-        "replicationFactor": 4,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 2050,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": True,
-            "minElementsForOffChip": 12500, "minElementsForReplicatedTensorSharding": 12500,
-        },
-        "randomSeed": 1994,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.15, "IPU1": 0.25, "IPU2": 0.25, "IPU3": 0.25},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
-    # configs/pretrain_large_384_phase2.json
-    "bert_large_phase_2": {
-        "replicationFactor": 4,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 2050,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": True,
-            "minElementsForOffChip": 12500, "minElementsForReplicatedTensorSharding": 12500,
-        },
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.15, "IPU1": 0.40, "IPU2": 0.40, "IPU3": 0.40},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
-    # configs/pretrain_large_128_phase1_POD64.json
-    "bert_large_pod64_phase_1": {
-        "replicationFactor": 16,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 520,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": True,
-            "minElementsForOffChip": 12500, "minElementsForReplicatedTensorSharding": 12500,
-        },
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.15, "IPU1": 0.23, "IPU2": 0.25, "IPU3": 0.25},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
-    # configs/pretrain_large_384_phase2_POD64.json
-    "bert_large_pod64_phase_2": {
-        "replicationFactor": 16,
-        "autoRoundNumIPUs": True,
-        "deviceIterations": 1,
-        "Training.gradientAccumulation": 520,
-        "Training.accumulationAndReplicationReductionType": MEAN,
-        "outputMode": "OutputMode.Sum",
-        "TensorLocations.setOptimizerLocation": {
-            "useOnChipStorage": False, "useReplicatedTensorSharding": True,
-            "minElementsForOffChip": 12500, "minElementsForReplicatedTensorSharding": 12500,
-        },
-        "randomSeed": 1234,
-        "setExecutionStrategy": PIPELINED,
-        "setAvailableMemoryProportion": {"IPU0": 0.15, "IPU1": 0.40, "IPU2": 0.40, "IPU3": 0.40},
-        "Precision.enableStochasticRounding": True,
-        "Precision.setPartialsType": "float16",
-    },
-}  # fmt: skip
+    "bert_base": bert(4, 510, [0.28] * 4),
+    # configs/pretrain_large_128_phase1.json, whose seed is 1994, and pretrain_large_384_phase2.json
+    "bert_large_phase_1": bert(4, 2050, [0.15, 0.25, 0.25, 0.25], seed=1994),
+    "bert_large_phase_2": bert(4, 2050, [0.15, 0.40, 0.40, 0.40]),
+    # configs/pretrain_large_128_phase1_POD64.json, pretrain_large_384_phase2_POD64.json
+    "bert_large_pod64_phase_1": bert(16, 520, [0.15, 0.23, 0.25, 0.25]),
+    "bert_large_pod64_phase_2": bert(16, 520, [0.15, 0.40, 0.40, 0.40]),
+}
 
 # get_optimizer("AdamW", weight_decay=0.0, learning_rate=0.00015, loss_scaling=50000.0), the same of all five scripts, which
 # leave betas out.
@@ -274,11 +132,7 @@ def lamb(learning_rate: float, loss_scaling: float) -> dict[str, Any]:
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "gpt2_small": GPT2_OPTIMIZER,
-    "gpt2_medium": GPT2_OPTIMIZER,
-    "gpt2_large_512": GPT2_OPTIMIZER,
-    "gpt2_large_1024": GPT2_OPTIMIZER,
-    "gpt2_large_poprun": GPT2_OPTIMIZER,
+    **{name: GPT2_OPTIMIZER for name in OPTIONS if name.startswith("gpt2")},
     "bert_tiny": lamb(0.001, 1.0),
     "bert_base_phase_1": lamb(0.006, 512.0),
     "bert_base_phase_2": lamb(0.002828, 512.0),

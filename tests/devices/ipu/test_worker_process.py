@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -29,28 +30,6 @@ def refusal(monkeypatch: pytest.MonkeyPatch, python: Path | str, backend: str = 
     return str(caught.value)
 
 
-@pytest.fixture
-def worker() -> WorkerProcess:
-    worker = WorkerProcess("simulator")
-    yield worker
-    worker.close()
-
-
-def test_the_worker_reports_its_hardware_and_versions_before_a_model_is_known(worker: WorkerProcess) -> None:
-    import torch
-
-    assert worker.facts["torch"] == torch.__version__
-    assert worker.facts["name"]
-
-
-def test_an_error_of_a_request_leaves_the_worker_usable(worker: WorkerProcess) -> None:
-    for _ in range(2):
-        with pytest.raises(RelmError, match=r"failed at the request 'save': AttributeError.* report them with the recipe"):
-            worker.request("save")
-    with pytest.raises(RelmError, match="failed at the request 'dance': KeyError"):
-        worker.request("dance")
-
-
 def test_what_the_worker_prints_does_not_disturb_its_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     noisy = "import os, sys; print('printed'); os.system('echo printed'); os.write(1, b'printed')"
     # The worker imports it after it has taken its pipes.
@@ -59,27 +38,6 @@ def test_what_the_worker_prints_does_not_disturb_its_answers(monkeypatch: pytest
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     worker = WorkerProcess("simulator")
     assert worker.facts["name"]
-    worker.close()
-
-
-def test_a_killed_worker_is_named(worker: WorkerProcess) -> None:
-    os.kill(worker.pid, signal.SIGKILL)
-    message = r"the IPU worker \(process \d+\) was ended by SIGKILL; .* the same command resumes the run"
-    with pytest.raises(RelmError, match=message):
-        worker.request("sum", arrays={"values": np.zeros(1)})
-
-
-def test_term_and_int_do_not_end_the_worker(worker: WorkerProcess) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(worker.pid, number)
-    with pytest.raises(RelmError, match="failed at the request 'save'"):
-        worker.request("save")
-
-
-def test_a_closed_worker_has_ended() -> None:
-    worker = WorkerProcess("simulator")
-    worker.close()
-    assert not psutil.pid_exists(worker.pid)
     worker.close()
 
 
@@ -102,17 +60,6 @@ def test_the_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_an_absent_interpreter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = refusal(monkeypatch, tmp_path / "python3.8")
-    assert found.startswith(f"{INTERPRETER}: there is no program {tmp_path / 'python3.8'}; set it to the path of the Python")
-
-
-def test_a_folder_or_a_file_that_may_not_be_executed_is_no_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert refusal(monkeypatch, tmp_path).startswith(f"{INTERPRETER}: {tmp_path} is a folder; set it to the path of the Python")
-    (tmp_path / "python").touch(mode=0o644)
-    assert f"{tmp_path / 'python'} may not be executed; set it" in refusal(monkeypatch, tmp_path / "python")
-
-
 def test_a_script_that_starts_no_python_is_not_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """pyenv puts such a script into PATH for each version, and it works for those that are enabled alone."""
     inert = interpreter(tmp_path, 'echo "pyenv: python3.8: command not found" >&2; exit 127')
@@ -132,32 +79,12 @@ def test_a_python_that_hangs_is_ended_and_named(lines: str, monkeypatch: pytest.
     assert time.monotonic() - begun < 30
 
 
-def test_a_worker_that_is_killed_at_its_start_is_not_blamed_on_its_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    found = refusal(monkeypatch, interpreter(tmp_path, "kill -9 $$"))
-    assert "was ended by SIGKILL before its first answer, by another process or for want of memory; give the same" in found
-    assert "Expected Python 3.8" not in found
-
-
 def test_without_a_name_poptorch_needs_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INTERPRETER, raising=False)
     monkeypatch.setattr("relm.devices.ipu.worker_process._OF_SDK", ("python3.8-that-is-absent",))
     with pytest.raises(RelmError, match=r"python3.8-that-is-absent was found; install the SDK, or set RELM_IPU_PYTHON"):
         WorkerProcess("poptorch")
     assert find_interpreter("simulator", {}) == sys.executable
-
-
-def test_a_file_that_is_no_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "python"
-    path.write_bytes(b"\x7fELF no program")
-    path.chmod(0o755)
-    assert f"{INTERPRETER}: {path} cannot be started: " in refusal(monkeypatch, path)
-
-
-def test_a_python_without_numpy_or_torch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = refusal(monkeypatch, interpreter(tmp_path, f'exec {sys.executable} -S "$@"'))
-    assert "cannot import numpy: ModuleNotFoundError: No module named 'numpy'; set RELM_IPU_PYTHON to a Python that" in found
 
 
 def test_a_python_without_poptorch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,19 +109,6 @@ def test_another_version_of_the_sdk_is_named(
         WorkerProcess("poptorch")
 
 
-def test_a_program_that_is_no_python_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = interpreter(tmp_path, "exit 3")
-    found = refusal(monkeypatch, path)
-    assert found.startswith(f"{path}: the IPU worker ended with exit code 3 before its first answer")
-
-
-def test_a_program_that_writes_something_else_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = interpreter(tmp_path, f'echo "Welcome to the Pod"; exec {sys.executable} "$@"')
-    found = refusal(monkeypatch, path)
-    assert "sent something that is not a message" in found
-    assert "b'Welcome '" in found
-
-
 def test_relms_own_packages_are_not_put_before_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the image relm is installed beside a torch for another Python."""
     import shutil
@@ -208,3 +122,63 @@ def test_relms_own_packages_are_not_put_before_the_workers(monkeypatch: pytest.M
     worker = WorkerProcess("simulator")
     assert worker.facts["torch"]
     worker.close()
+
+
+def test_one_worker_reports_its_versions_and_survives_errors_and_signals_until_it_is_closed_or_killed() -> None:
+    import torch
+
+    worker = WorkerProcess("simulator")
+    assert (worker.facts["torch"], bool(worker.facts["name"])) == (torch.__version__, True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(worker.pid, number)
+        with pytest.raises(RelmError, match=r"failed at the request 'save': AttributeError.* report them with the recipe"):
+            worker.request("save")
+    with pytest.raises(RelmError, match="failed at the request 'dance': KeyError"):
+        worker.request("dance")
+    os.kill(worker.pid, signal.SIGKILL)
+    message = r"the IPU worker \(process \d+\) was ended by SIGKILL; .* the same command resumes the run"
+    with pytest.raises(RelmError, match=message):
+        worker.request("sum", arrays={"values": np.zeros(1)})
+    for _ in range(2):
+        worker.close()
+        assert not psutil.pid_exists(worker.pid)
+
+
+def write_file(path: Path, content: bytes, mode: int = 0o755) -> None:
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+# What is called python -> what makes it, and the beginning or a part of the refusal.
+INTERPRETERS: dict[str, tuple[Any, str]] = {
+    "absent": (lambda path: None, "RELM_IPU_PYTHON: there is no program {path}; set it to the path of the Python"),
+    "a folder": (Path.mkdir, "RELM_IPU_PYTHON: {path} is a folder; set it to the path of the Python"),
+    "not to be executed": (lambda path: write_file(path, b"", 0o644), "{path} may not be executed; set it"),
+    "no program": (lambda path: write_file(path, b"\x7fELF no program"), "RELM_IPU_PYTHON: {path} cannot be started: "),
+    "no numpy": (
+        lambda path: interpreter(path.parent, f'exec {sys.executable} -S "$@"'),
+        "cannot import numpy: ModuleNotFoundError: No module named 'numpy'; set RELM_IPU_PYTHON to a Python that",
+    ),
+    "no Python": (
+        lambda path: interpreter(path.parent, "exit 3"),
+        "{path}: the IPU worker ended with exit code 3 before its first answer",
+    ),
+    "a greeting": (
+        lambda path: interpreter(path.parent, f'echo "Welcome to the Pod"; exec {sys.executable} "$@"'),
+        "sent something that is not a message",
+    ),
+    "killed": (
+        lambda path: interpreter(path.parent, "kill -9 $$"),
+        "was ended by SIGKILL before its first answer, by another process or for want of memory; give the same",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), INTERPRETERS.values(), ids=INTERPRETERS)
+def test_what_is_no_python_of_a_worker_is_named(
+    make: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make(tmp_path / "python")
+    found = refusal(monkeypatch, tmp_path / "python")
+    assert message.format(path=tmp_path / "python") in found
+    assert "was ended by SIGKILL" not in found or "Expected Python 3.8" not in found, "its Python is not blamed"
