@@ -96,8 +96,8 @@ def test_a_log_that_is_not_of_the_whole_phase_is_refused(
 def test_a_broken_or_absent_log_is_named(tmp_path: Path, model: Path) -> None:
     phase = logged(tmp_path, "main", row(20, 1, 1))
     phase.log.write_text('{"step": 20,')
-    with pytest.raises(RelmError, match=r"main\.jsonl: cannot be read"):
+    with pytest.raises(RelmError, match=r"main\.jsonl, line 1: expected an object, found"):
         evaluate_training([phase], model, tmp_path / "training.json", "training", {})
     phase.log.unlink()
-    with pytest.raises(RelmError, match=r"main\.jsonl: cannot be read: .*No such file"):
+    with pytest.raises(RelmError, match=r"main\.jsonl: no such file"):
         evaluate_training([phase], model, tmp_path / "training.json", "training", {})

@@ -262,7 +262,7 @@ def test_a_file_that_cannot_be_shown_is_refused(tmp_path, wordpiece, loaded) -> 
     for name, message in (
         ("a.pkl", "a pickle is not read"),
         ("a.zip", r"expected one of \.bin, .*found a file that ends in \.zip"),
-        ("a.json", "lacks objective"),
+        ("a.json", "objective is missing"),
         ("a.jsonl", "not valid JSON"),
         ("a.arrow", "not a whole Arrow file"),
         ("a.tfrecord", "the checksum of its length is wrong"),

@@ -385,9 +385,9 @@ LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
     "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], "line 10: expected an object of a later step"),
-    "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
+    "half a line": (lambda text: text[:-30], "line 9: expected an object, found"),
     "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, "line 1: expected an object of a later step"),
-    "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object of a later step"),
+    "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object, found"),
     "half a pair": (lambda text: text.replace("}\n", ', "x": "\\ud800"}\n', 1), "its 3 lines of steps 1 to 10 are not those"),
 }
 
@@ -402,7 +402,7 @@ def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, chan
 
 def test_a_log_that_is_no_text_is_refused(tiny: Plan) -> None:
     (TINY / "train.jsonl").write_bytes(b"\xff\n")
-    with pytest.raises(RelmError, match=r"train.jsonl, line 1: expected an object of a later step"):
+    with pytest.raises(RelmError, match=r"train.jsonl, line 1: expected an object, found"):
         replay(segment=0)
 
 
@@ -564,7 +564,7 @@ def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch:
 
 def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
     edited(TINY / "recipe.json", lambda _: '{"title": "another program\'s"}')
-    with pytest.raises(RelmError, match=r"recipe.json: names no recipe and fingerprint"):
+    with pytest.raises(RelmError, match=r"recipe.json: name is missing; it is not what"):
         replay()
 
 

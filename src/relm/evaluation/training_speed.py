@@ -1,6 +1,5 @@
 """Time and speed of training, from its own log, as published runs state them."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from relm.errors import RelmError
 from relm.evaluation.result import Result
 from relm.recipes.evaluation.evaluation_job import PhaseLength
 from relm.recipes.run_folder import MACHINES
+from relm.training.attested_hashes import read_lines
 from relm.training.machine_history import machines_of
 from relm.training.model_files import checked_model
 
@@ -121,11 +121,7 @@ def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _rows(phase: LoggedPhase) -> list[dict[str, Any]]:
     """Return all rows of a phase's log."""
-    try:
-        lines = phase.log.read_text(encoding="utf-8").splitlines()
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise RelmError(f"{phase.log}: cannot be read: {error}; train the phase again") from None
+    rows = read_lines(phase.log)
     if not rows or rows[-1]["step"] != phase.steps:
         found = f"ends at step {rows[-1]['step']:,.0f}" if rows else "is empty"
         raise RelmError(f"{phase.log}: {found}, expected step {phase.steps:,}, the last; train the phase again")

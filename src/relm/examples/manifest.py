@@ -5,16 +5,15 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_json, read_sidecar, sha256_of, sidecar_of, write_json
+from relm.artifact import read_sidecar, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.examples.best_fit import PackingCounts
-from relm.formatting import escape_controls
-from relm.json_shapes import COUNT, LINE, NUMBER, Kind, Nullable, is_count, require_shape
+from relm.json_shapes import ANY, COUNT, LINE, NUMBER, Kind, Nullable, is_count, read_shaped, require_shape
 from relm.recipes.objectives import CROPPED_SHARE_LIMIT, OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
@@ -132,8 +131,6 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     for shard, facts in sidecars.items():
         require_shape(facts, _SIDECAR, str(sidecar_of(shard)))
     agreed = _agreed(sidecars)
-    for shard, facts in sidecars.items():
-        require_possible_counts(facts, str(sidecar_of(shard)), AGAIN_SHARD)
     splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
     if "train" in splits:
         _require_uncropped(splits["train"], agreed["settings"], output)
@@ -164,29 +161,6 @@ _SIDECAR = {
     "length_histogram?": _HISTOGRAM,
     "packing?": {key.name: COUNT for key in fields(PackingCounts)},
 }
-# Bytes of a token in a stream.
-_WIDTHS = {"uint16": 2, "int32": 4}
-
-
-def require_possible_counts(facts: Mapping[str, Any], place: str, remedy: str = AGAIN) -> None:
-    """Raise RelmError if a stream of tokens has other counts than its size in bytes allows.
-
-    Args:
-        facts: `size`, `dtype`, `tokens` and `documents` of a shard; a table, which has `examples`, is compressed and passes.
-        place: the file that states them, for the message.
-        remedy: what the user can do.
-    """
-    if facts.get("examples") is not None:
-        return
-    if (width := _WIDTHS.get(facts.get("dtype", ""))) is None:
-        raise RelmError(f"{place}: dtype: expected {' or '.join(_WIDTHS)}, found {facts.get('dtype')!r:.80}; {remedy}")
-    tokens, documents = facts.get("tokens", 0), facts.get("documents", 0)
-    if tokens * width != facts["size"]:
-        raise RelmError(
-            f"{place}: {tokens:,} tokens of {width} bytes are not the {facts['size']:,} bytes of its file; {remedy}"
-        )
-    if documents > tokens:
-        raise RelmError(f"{place}: {documents:,} documents with {tokens:,} tokens: each has at least one; {remedy}")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -195,26 +169,12 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         RelmError: the file is absent or lacks the keys and types of a manifest; names the key.
     """
-    manifest = _built(Manifest, read_json(path), str(path))
+    content = read_shaped(path, _make_shape(Manifest), AGAIN)
+    manifest: Manifest = _build(Manifest, content)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
-    _require_sums(manifest, path)
     return manifest
-
-
-def _require_sums(manifest: Manifest, path: Path) -> None:
-    """Raise RelmError if the counts of a split are not the sums of its shards', or those of a shard contradict its size."""
-    if not manifest.splits:
-        raise RelmError(f"{path}: splits: there is none; {AGAIN}")
-    for name, split in manifest.splits.items():
-        require_shape(split.length_histogram, _HISTOGRAM, f"{path}: splits.{name}.length_histogram", AGAIN)
-        for number, shard in enumerate(split.shards):
-            require_possible_counts(asdict(shard), f"{path}: splits.{name}.shards[{number}]")
-        for key in ("tokens", "documents") if split.shards else ():
-            found, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
-            if found != expected:
-                raise RelmError(f"{path}: splits.{name}.{key} is {found:,}, but its shards have {expected:,}; {AGAIN}")
 
 
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
@@ -338,41 +298,27 @@ def format_packing(packing: PackingCounts, tokens: int) -> str:
     return f"{share:.1%} of tokens cropped from {packing.cropped_documents:,} documents{rest}{warning}"
 
 
-Facts = TypeVar("Facts")
-
-
-def _built(kind: type[Facts], value: Any, place: str) -> Facts:
-    """Return a dataclass built from a JSON object, whose keys and types are checked."""
-    if not isinstance(value, dict):
-        raise RelmError(f"{place}: expected an object, found {type(value).__name__}; {AGAIN}")
-    built: dict[str, Any] = {}
-    for known in fields(kind):  # type: ignore[arg-type]
-        if known.name in value:
-            built[known.name] = _value(known.type, value[known.name], f"{place}: {known.name}")
-        elif known.default is MISSING and known.default_factory is MISSING:
-            raise RelmError(f"{place}: lacks {known.name}; {AGAIN}")
-    return kind(**built)
-
-
-def _value(kind: Any, value: Any, place: str) -> Any:
-    if kind is Any:
-        return value
+def _make_shape(kind: Any) -> Any:
+    """Return the shape of the JSON of a dataclass, or of a field's type."""
     if is_dataclass(kind):
-        return _built(kind, value, place)  # type: ignore[arg-type]
+        needed = {key.name: key.default is MISSING and key.default_factory is MISSING for key in fields(kind)}
+        return {f"{key.name}{'' if needed[key.name] else '?'}": _make_shape(key.type) for key in fields(kind)}
     if get_origin(kind) is types.UnionType:  # X | None
-        return None if value is None else _value(get_args(kind)[0], value, place)
+        return Nullable(_make_shape(get_args(kind)[0]))
     if get_origin(kind) is list:
-        return [_value(get_args(kind)[0], item, f"{place}[{n}]") for n, item in enumerate(_typed(list, value, place))]
+        return [_make_shape(get_args(kind)[0])]
     if get_origin(kind) is dict:
-        return {name: _value(get_args(kind)[1], item, f"{place}.{name}") for name, item in _typed(dict, value, place).items()}
-    return _typed(kind, value, place)
+        return {"*": _make_shape(get_args(kind)[1])}
+    return {int: COUNT, float: NUMBER, str: LINE}.get(kind, ANY)
 
 
-def _typed(kind: type, value: Any, place: str) -> Any:
-    if kind is int:
-        kind_words, fits = COUNT
-    else:
-        kind_words, fits = kind.__name__, lambda found: isinstance(found, kind) and not isinstance(found, bool)
-    if not fits(value):
-        raise RelmError(f"{place}: expected {kind_words}, found {escape_controls(repr(value)[:80])}; {AGAIN}")
-    return value
+def _build(kind: Any, value: Any) -> Any:
+    """Return a dataclass, or a field's value, from JSON of its shape."""
+    if is_dataclass(kind):
+        return kind(**{key.name: _build(key.type, value[key.name]) for key in fields(kind) if key.name in value})  # type: ignore[operator]
+    if value is None or not get_args(kind):
+        return value
+    *_, inner = [get_args(kind)[0]] if get_origin(kind) is types.UnionType else get_args(kind)
+    if isinstance(value, list):
+        return [_build(inner, item) for item in value]
+    return {key: _build(inner, item) for key, item in value.items()} if get_origin(kind) is dict else _build(inner, value)

@@ -39,7 +39,7 @@ logging.getLogger("urllib3.connection").setLevel(logging.ERROR)  # at a lower le
 
 
 class _PacedBytes(io.RawIOBase):
-    """What a server sends, head and body: the timeouts of `requests` never end an answer of one byte a second."""
+    """Bytes of a connection at a lowest rate, head and body: the timeouts of `requests` never end one byte a second."""
 
     def __init__(self, raw: Any) -> None:
         super().__init__()
