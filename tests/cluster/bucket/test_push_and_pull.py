@@ -1,6 +1,5 @@
 """A run is pushed and pulled unchanged: no step is repeated, and an interrupted run resumes."""
 
-import hashlib
 import json
 import shutil
 import signal
@@ -320,10 +319,3 @@ def test_a_store_without_the_run_or_with_another_meaning_of_it_says_so(
     message = terminal(project, "pull", str(store), "tiny", status=1)
     assert f"has run tiny with fingerprint {fingerprint}, but the recipe here has " in message
     assert "check out the commit that pushed it" in message
-
-
-def test_the_sha256_of_an_object_is_its_name(terminal: Terminal, finished_project: Commands, store: Path) -> None:
-    terminal(finished_project, "push", str(store), "tiny")
-    for file in newest_index(store)["files"]:
-        content = (store / "objects" / file["sha256"]).read_bytes()
-        assert (hashlib.sha256(content).hexdigest(), len(content)) == (file["sha256"], file["size"]), file["path"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from relm.artifact import atomic_file, sha256_of
 from relm.cluster.bucket.run_files import find_paths
 from relm.cluster.bucket.store import PIECE, Entry, Index, Store
+from relm.cluster.takeover import phase_locks
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.limits import require_disk
@@ -19,7 +20,6 @@ from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.reporting.publish import publish
-from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 
 # 1 January 2020, the same for all files: no input is newer than its output, neither of the pulled files nor of later ones.
@@ -88,7 +88,7 @@ class Puller:
         published = {path: entry for path, entry in targets.items() if not path.is_relative_to(self.plan.work)}
         # A checkpoint counts once its `state.json` is there, so that comes last.
         in_work = sorted(targets.keys() - published.keys(), key=lambda path: (path.name == "state.json", path))
-        with self._locks():
+        with phase_locks(self.plan):
             lacking = {path: targets[path] for path in in_work if not self._is_there(path, targets[path])}
             known = {targets[path].sha256 for path in in_work}
             staged = {entry.sha256: entry.size for entry in published.values() if entry.sha256 not in known}
@@ -113,9 +113,10 @@ class Puller:
                 f"{self.store.url}: the index of {self.index.name} names {named}; nothing was pulled: this is not what "
                 "`relm push` wrote. Pull with the version of relm that pushed it, or push it again"
             )
+        locks = [self.plan.run_folder / phase / "lock" for phase in self.plan.phases]
         results = (self.plan.results, self.plan.reference_results)
         temporary = [each.with_name(f".{each.name}.{state}") for each in results for state in ("partial", "before")]
-        for path in (*paths.values(), *self._list_locks(), *temporary, self.plan.work / "pulled"):
+        for path in (*paths.values(), *locks, *temporary, self.plan.work / "pulled"):
             self._require_no_link(path)
         return {path: entries[name] for name, path in paths.items()}
 
@@ -146,18 +147,6 @@ class Puller:
         """Return index of the phase and step of the newest checkpoint; (-1, 0) for none."""
         states = [found for name in names if (found := _STATE.fullmatch(name)) and found[1] in self.plan.phases]
         return max(((self.plan.phases.index(state[1]), int(state[2])) for state in states), default=(-1, 0))
-
-    def _list_locks(self) -> list[Path]:
-        return [self.plan.run_folder / phase / "lock" for phase in self.plan.phases]
-
-    @contextlib.contextmanager
-    def _locks(self) -> Iterator[None]:
-        """Hold the locks of the run's folders, so that no trainer starts in them."""
-        with contextlib.ExitStack() as stack:
-            for lock in self._list_locks():
-                if lock.parent.is_dir():
-                    stack.enter_context(run_lock(lock))
-            yield
 
     def _is_there(self, path: Path, entry: Entry) -> bool:
         if not path.is_file() or path.stat().st_size != entry.size or sha256_of(path) != entry.sha256:

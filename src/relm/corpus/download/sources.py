@@ -131,7 +131,7 @@ def find_package_index() -> str:
         settings.read([*files, f"{sys.prefix}/pip.conf", own] if own != os.devnull else [], encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         raise SourceFault(f"pip.conf: not a pip configuration file ({type(error).__name__}); correct it") from None
-    return os.environ.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback=PYPI)
+    return os.environ.get("PIP_INDEX_URL") or str(settings.get("global", "index-url", fallback=PYPI))
 
 
 def list_kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
