@@ -1,9 +1,10 @@
 """All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+from relm.errors import RelmError
 from relm.recipes.run_folder import LOG, MACHINES, RESUMED_AFTER
 from relm.training.attested_hashes import read_lines
 from relm.training.learner import Learner
@@ -82,6 +83,9 @@ def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal
         settings = run.recipe.model_dump(mode="json")
         loggers = stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
         unlogged: dict[str, Any] = {RESUMED_AFTER: step} if step else {}
-        if machines_of(read_lines(run.folder / LOG)) != machines:
+        logged = None
+        with suppress(RelmError):  # of a log that somebody edited and accepted; it gets the list again
+            logged = machines_of(read_lines(run.folder / LOG))
+        if logged != machines:
             unlogged[MACHINES] = machines
         yield Journal(log, progress, loggers, unlogged)
