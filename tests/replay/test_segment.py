@@ -538,7 +538,7 @@ STATES: dict[str, tuple[Callable[[str], str], str]] = {
     "no manifest": (lambda text: text.replace('"manifest_sha256"', '"manifest"'), "is not the state that"),
     "another run": (lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
     "another loss": (lambda text: text.replace('"loss": ', '"loss": 1'), "is not the state that"),
-    "no time": (lambda text: text.replace('"seconds": ', '"x": '), "loss and seconds are no finite numbers"),
+    "no time": (lambda text: text.replace('"seconds": ', '"x": '), "loss or seconds is missing"),
 }
 
 
