@@ -123,7 +123,8 @@ class Store:
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
             found = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ")
-            raise RelmError(f"{self.url}/{name}: damaged: {found}; push the run again with this version of relm") from None
+            remedy = "push the run again, or pull with the version of relm that pushed it"
+            raise RelmError(f"{self.url}/{name}: damaged: {found}; {remedy}") from None
         if (index.name, index.fingerprint) != (name.name, name.fingerprint):
             raise RelmError(f"{self.url}/{name}: lists the files of another run; nothing was pulled. Push the run again")
         return index
