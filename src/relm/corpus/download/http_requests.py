@@ -44,6 +44,7 @@ class _PacedBytes(io.RawIOBase):
     def __init__(self, raw: Any) -> None:
         super().__init__()
         self._raw, self._received, self._waited = raw, 0, 0.0
+        self.is_head = True
 
     def readable(self) -> bool:
         return True
@@ -54,6 +55,8 @@ class _PacedBytes(io.RawIOBase):
         self._received += count
         self._waited += time.monotonic() - started  # a slow disk is not the server's fault
         if count and self._waited > RATE_WINDOW:
+            if self.is_head:
+                raise Stalled(f"no whole answer within {RATE_WINDOW:g} s")
             if self._received < SLOWEST_RATE * RATE_WINDOW:
                 raise Stalled(f"fewer than {SLOWEST_RATE:,} bytes a second came for {RATE_WINDOW:g} s")
             self._received, self._waited = 0, 0.0
@@ -67,7 +70,12 @@ class _PacedBytes(io.RawIOBase):
 class _PacedResponse(http.client.HTTPResponse):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.fp = io.BufferedReader(_PacedBytes(self.fp.detach()))
+        self._paced = _PacedBytes(self.fp.detach())
+        self.fp = io.BufferedReader(self._paced)
+
+    def begin(self) -> None:
+        super().begin()
+        self._paced.is_head = False
 
 
 @functools.cache
