@@ -1,8 +1,6 @@
 """Archives and pages with bytes changed or cut off: the right content, or a fault of the source, and no other exception."""
 
-import contextlib
 import io
-import json
 import random
 import tarfile
 from collections.abc import Callable, Iterator
@@ -13,8 +11,7 @@ import requests
 from small_archives import COMPRESS, tar_of, zip_of
 
 from relm.corpus.archive import read_content
-from relm.corpus.download import index_pages, npm_registry, package_index
-from relm.corpus.download.index_pages import IndexPage
+from relm.corpus.download import sources
 from relm.corpus.download.source_faults import SourceFault
 from relm.recipes.files.remote_files import Source
 
@@ -105,71 +102,23 @@ def test_a_damaged_archive_gives_the_right_bytes_or_a_fault(kind: str, tmp_path:
 
 
 WHEEL = "set-1.0-py3-none-any.whl"
-FILES = [{"filename": WHEEL, "url": f"https://files.example/{WHEEL}", "size": 5, "hashes": {"sha256": "5" * 64}}]
 HTML = f'<!DOCTYPE html><a href="../{WHEEL}#sha256={"5" * 64}" data-requires-python="&gt;=3.9">a</a><!-- c --><![CDATA[x]]>'
-RELEASE = {"dist": {"tarball": "https://files.example/set.tgz", "integrity": "sha512-AAAA"}}
-PAGES = {
-    "json": ("application/json", json.dumps({"meta": {"api-version": "1.1"}, "files": FILES}).encode()),
-    "html": ("text/html", HTML.encode()),
-    "npm": ("application/json", json.dumps({"name": "set", "versions": {"1.0.0": RELEASE}}).encode()),
-}
 # Pages that a chance change does not make.
-FAULTY_PAGES = [
-    b"",
-    b"\xff\xfe\x00",
-    b"[" * 200_000,
-    b'{"files": ' * 200_000,
-    b"9" * 10_000,
-    b"null",
-    b'"text"',
-    b'{"files": null, "versions": null}',
-    b'{"files": [null], "versions": [null]}',
-    b'{"files": [{"filename": null, "url": []}], "versions": {"1.0.0": null}}',
-    b'{"files": {"a": 1}, "versions": "1.0.0"}',
-    json.dumps({"files": [{"filename": WHEEL, "url": "http://["}]}).encode(),
-    json.dumps({"files": [{"filename": WHEEL, "url": "http://host:port/"}]}).encode(),
-    json.dumps({"files": [{"filename": WHEEL, "url": "x", "hashes": []}]}).encode(),
-    json.dumps({"files": [{"filename": WHEEL, "url": "x", "size": "many", "hashes": {"sha256": 5}}]}).encode(),
-    json.dumps({"versions": {"1.0.0": {"dist": {"tarball": "http://[", "integrity": 5}}}}).encode(),
-    json.dumps({"versions": {"1.0.0": {"dist": {"tarball": {}, "integrity": "sha512-\u0103"}}}}).encode(),
-    b"<![X[",
-    b"<![" * 1000,
-    b'<a href="http://[#sha256=5">',
-    b"<a " * 100_000,
-]
+FAULTY_PAGES = ["", "[" * 200_000, "null", "<![X[", "<![" * 1000, '<a href="http://[#sha256=5">', "<a " * 100_000]
 
 
-def locate(kind: str, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look a source up on a page; raise SourceFault if that cannot be done."""
-    page = IndexPage("https://index.example/simple/set/", PAGES[kind][0], content)
-    with requests.Session() as session:
-        if kind == "npm":
-            monkeypatch.setattr(npm_registry, "fetch_index_page", lambda *_: page)
-            npm_registry.locate_on_npm_registry(Source(npm="set@1.0.0", member="x"), session)
-        else:
-            monkeypatch.setattr(package_index, "fetch_index_page", lambda *_: page)
-            package_index.locate_on_package_index(Source(pypi="set==1.0", file=WHEEL, member="x"), session)
+def test_a_damaged_page_is_read_or_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locate(content: str) -> None:
+        monkeypatch.setattr(sources, "_fetch_page", lambda *_: ("https://index.example/simple/set/", content))
+        with requests.Session() as session:
+            sources.locate_source(Source(pypi="set==1.0", file=WHEEL, member="x"), session)
 
-
-@pytest.mark.parametrize("kind", PAGES)
-def test_a_damaged_page_is_read_or_a_fault(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    locate(kind, PAGES[kind][1], monkeypatch)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
+    locate(HTML)
     faults = 0
-    for content in damages(PAGES[kind][1]):
+    for content in (*FAULTY_PAGES, *(damaged.decode(errors="replace") for damaged in damages(HTML.encode()))):
         try:
-            locate(kind, content, monkeypatch)
+            locate(content)
         except SourceFault:
             faults += 1
-    assert faults
-
-
-@pytest.mark.parametrize("kind", PAGES)
-def test_a_faulty_page_is_a_fault_of_its_source(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for content in FAULTY_PAGES:
-        with contextlib.suppress(SourceFault):  # whether a page has the file is another matter
-            locate(kind, content, monkeypatch)
-
-
-def test_a_page_is_unpacked_in_small_blocks() -> None:
-    unpacked = index_pages._unpack([COMPRESS["gzip"](bytes(10_000_000))], "gzip")
-    assert max(map(len, unpacked)) <= index_pages.UNPACKED
+    assert faults > len(FAULTY_PAGES)

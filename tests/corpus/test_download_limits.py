@@ -7,7 +7,7 @@ import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, remote_file, status
 from small_archives import COMPRESS, zip_of
 
-from relm.corpus.download import expected_size, http_requests, http_session, response_body, transfer
+from relm.corpus.download import expected_size, http_requests, transfer
 from relm.corpus.download.fetch import download
 from relm.recipes.files.remote_files import Source
 from small_servers import QuietHandler
@@ -111,8 +111,7 @@ def test_a_redirect_without_an_end_is_not_read(server: LocalServer, destination:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times that are waited for a server."""
-    monkeypatch.setattr(response_body, "RATE_WINDOW", 0.2)
-    monkeypatch.setattr(http_session, "ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(http_requests, "RATE_WINDOW", 0.2)
 
 
 class Trickle:
@@ -130,11 +129,11 @@ class Trickle:
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Length: 300000\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 TRICKLES = {
-    "body": (HEAD + b"\r\n" + BODY[:HALF], b"x", "fewer than 1,000 bytes a second"),
-    "size of a chunk": (CHUNKED, b"0", "fewer than 1,000 bytes a second"),
-    "trailers": (CHUNKED + b"0\r\n", b"x: y\r\n", "fewer than 1,000 bytes a second"),
-    "head": (HEAD, b"x", "no whole answer within"),
-    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer within"),
+    "body": (HEAD + b"\r\n" + BODY[:HALF], b"x"),
+    "size of a chunk": (CHUNKED, b"0"),
+    "trailers": (CHUNKED + b"0\r\n", b"x: y\r\n"),
+    "head": (HEAD, b"x"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
 }
 
 
@@ -144,14 +143,14 @@ def test_a_source_that_trickles_is_left_for_the_next(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("relm.corpus.download.transfer.ATTEMPTS", 1)
-    begin, piece, reason = TRICKLES[kind]
-    server.answers["/slow"] = slow = Trickle(begin, piece)
+    server.answers["/slow"] = slow = Trickle(*TRICKLES[kind])
     try:
         remote = remote_file(BODY, Source(url=server.url("/slow")), Source(url=server.url("/missing")))
         message = fault(remote, destination)
     finally:
         slow.over.set()
-    assert f"/slow: {reason}" in message
+    reason = "no whole answer within" if kind in ("head", "continue") else "fewer than 1,000 bytes a second came for"
+    assert f"/slow: {reason} 0.2 s" in message
     assert "/missing: HTTP 404" in message
 
 
@@ -198,7 +197,8 @@ def test_stalls_are_survived_while_much_comes_between_them(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_came_slowly_is_kept(server: LocalServer, destination: Path) -> None:
+def test_what_came_slowly_is_kept(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_requests, "READ_TIMEOUT", 0.15)
     slow = Trickle(HEAD + b"\r\n" + BODY[:HALF], b"")
     server.answers["/thing.bin"] = in_turn(slow, Served(BODY))
     try:
@@ -212,7 +212,7 @@ def test_what_came_slowly_is_kept(server: LocalServer, destination: Path) -> Non
 def test_a_slow_server_is_waited_for_while_its_rate_suffices(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_body, "RATE_WINDOW", 0.4)
+    monkeypatch.setattr(http_requests, "RATE_WINDOW", 0.4)
     server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 10, 0.05))  # longer than a window in all
     download("thing.bin", from_server(server), destination)
     assert len(server.requests) == 1

@@ -83,7 +83,12 @@ def test_a_log_that_is_not_of_the_whole_phase_is_refused(rows: Any, message: str
     assert not (tmp_path / "training.json").exists()
 
 
-def test_absent_logs_are_named(tmp_path: Path) -> None:
-    for logs, message in (([tmp_path / "a"], "a: cannot be read: .*No such file"), ([], "--logs names 0 files; give the")):
+def test_broken_or_absent_logs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text('{"step": 20,')
+    for logs, message in (
+        ([tmp_path / "a"], "a: no such file"),
+        ([tmp_path / "b"], "b, line 1: expected an object, found"),
+        ([], "--logs names 0 files; give the"),
+    ):
         with pytest.raises(RelmError, match=message):
             evaluate_training(tmp_path, {"main": LENGTH}, logs, {}, output=tmp_path / "training.json")

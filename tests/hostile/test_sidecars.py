@@ -210,7 +210,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize(("changed", "message"), COUNTS.values(), ids=COUNTS)
-def test_counts_that_contradict_a_shards_size_are_not_believed(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_sidecar_of_another_shape_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.train.bin"
     path.write_bytes(b"12345678")
     write_sidecar(path, **{**SHARD, **changed})
@@ -233,9 +233,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize(("keys", "value", "message"), MANIFESTS.values(), ids=MANIFESTS)
-def test_counts_of_a_manifest_that_contradict_each_other_are_not_believed(
-    keys: tuple[Any, ...], value: Any, message: str, tmp_path: Path
-) -> None:
+def test_a_manifest_of_another_shape_is_refused(keys: tuple[Any, ...], value: Any, message: str, tmp_path: Path) -> None:
     path, manifest = tmp_path / "a.train.bin", tmp_path / "manifest.json"
     path.write_bytes(b"12345678")
     write_sidecar(path, **SHARD)

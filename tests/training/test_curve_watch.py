@@ -1,6 +1,5 @@
 """A run watched against a published curve: the band, the verdict, resuming, and the end on a deviation."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.curves import Curve, CurveBand, ExpectedCurve, load_curve
 from relm.training.curve_band import expected_averages
-from relm.training.curve_watch import WITHIN, planned_steps, read_lines, watched
+from relm.training.curve_watch import WITHIN, planned_steps, watched
 from relm.training.loop import pretrain
 from small_curves import made_run, write_curve, write_made_curve
 from tiny_runs import TinyRun
@@ -142,10 +141,6 @@ def test_the_state_follows_from_the_lines_alone(curve: Curve, tmp_path: Path) ->
         figures = [resumed.judge(line) for line in lines[interrupted:]]
         assert (resumed.verdict, resumed.left_at) == (whole.verdict, whole.left_at)
         assert figures[-1]["curve"]["verdict"] == whole.verdict
-    log = tmp_path / "train.jsonl"
-    log.write_text("\n".join(json.dumps(line) for line in [*lines[:3], *lines[:2]]) + '\n{"step": 4, "lo')
-    assert [line["step"] for line in read_lines(log)] == [1, 2, 3]
-    assert [line["step"] for line in read_lines(log, until=2)] == [1, 2]
 
 
 def published_by(run: TinyRun, folder: Path, shift: float) -> Curve:

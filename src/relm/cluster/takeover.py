@@ -75,7 +75,7 @@ def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> st
             raise RelmError(
                 f"{plan.name}: Snakemake is working on it at this moment; stop it first, then give this command again"
             )
-    with _locks(source), _locks(target):
+    with phase_locks(source), phase_locks(target):
         steps = _find_steps(source, target, takes_finished)
         files = [path for phase, step in steps.items() for path in _list_files(source, phase, step)]
         require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
@@ -132,7 +132,7 @@ def _require_not_begun(target: Plan) -> None:
 
 
 @contextlib.contextmanager
-def _locks(plan: Plan) -> Iterator[None]:
+def phase_locks(plan: Plan) -> Iterator[None]:
     """Hold the locks of a run's phases, so that no trainer works or starts in them."""
     with contextlib.ExitStack() as stack:
         for phase in plan.phases:
@@ -177,7 +177,7 @@ def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
             state = read_state(checkpoint)
             made_by = state["fingerprint"]
             intact = all(sha256_of(checkpoint / name) == state["sha256"][name] for name in CHECKPOINT_FILES)
-        except (RelmError, OSError, KeyError, TypeError, AttributeError):
+        except (RelmError, OSError):
             intact = False
         if not intact:
             logger.warning("%s: damaged; the checkpoint before it is taken", checkpoint)

@@ -1,6 +1,5 @@
 """Time and speed of training, from its own log, as published runs state them."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from relm.errors import RelmError
 from relm.evaluation.runner import Scored, evaluation
 from relm.recipes.evaluation.evaluation_job import PhaseLength
 from relm.recipes.run_folder import MACHINES
+from relm.training.attested_hashes import read_lines
 from relm.training.machine.history import machines_of
 from relm.training.model_files import checked_model
 
@@ -83,11 +83,7 @@ def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _rows(log: Path, steps: int) -> list[dict[str, Any]]:
     """Return all rows of a phase's log."""
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise RelmError(f"{log}: cannot be read: {error}; train the phase again") from None
+    rows = read_lines(log)
     if not rows or rows[-1]["step"] != steps:
         found = f"ends at step {rows[-1]['step']:,.0f}" if rows else "is empty"
         raise RelmError(f"{log}: {found}, expected step {steps:,}, the last; train the phase again")

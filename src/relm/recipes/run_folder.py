@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from relm.json_shapes import COUNT, LINE, NUMBER, OBJECT
+from relm.json_shapes import COUNT, LINE, NUMBER, OBJECT, Kind, Nullable
 
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 # The resolved recipe, in the folder of a run: what it was asked for, when the recipe has changed since.
@@ -42,10 +42,21 @@ CHECKSUMS = "SHA256SUMS"
 # In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as
 # {"after_step": STEP, "machine": NAME}; the name is null where the recipe names no machine.
 MACHINES = "machines"
+_MACHINES_SHAPE = [{"after_step": COUNT, "machine": Nullable(LINE)}]
 # In the line of train.jsonl that a resumed attempt writes first: the step of the checkpoint from which it resumed.
 RESUMED_AFTER = "resumed_after"
 # In a line of train.jsonl: the published loss of the step, the band around it, and the verdict; only with expect_curve.
 CURVE = "curve"
+# Columns of a line of train.jsonl that charts draw; a loss that diverged is NaN.
+COLUMNS = ("loss", "validation_loss", "learning_rate", "gradient_norm", "tokens_per_second", "memory_bytes")
+_FIGURE = Nullable(Kind("a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)))
+LINE_SHAPE = {
+    "step": COUNT,
+    **{f"{column}?": _FIGURE for column in COLUMNS},
+    "seconds?": NUMBER,
+    f"{RESUMED_AFTER}?": COUNT,
+    f"{MACHINES}?": _MACHINES_SHAPE,
+}
 # In a checkpoint's state.json: the size and sha256 of each log up to its step, the checkpoint's own line included.
 LOGS = "logs"
 _LOG_SHAPE = {"bytes": COUNT, "sha256": LINE}
@@ -59,6 +70,7 @@ STATE_SHAPE = {
     "loss?": NUMBER,
     "seconds?": NUMBER,
     "made_on?": OBJECT,
+    f"{MACHINES}?": _MACHINES_SHAPE,
     f"{LOGS}?": {f"{LOG}?": _LOG_SHAPE, f"{CHECKPOINTS}?": _LOG_SHAPE},
 }
 

@@ -3,15 +3,15 @@
 A segment is the steps from one line of `checkpoints.jsonl` to the next; segment 0 begins with the phase. Imports no torch.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import read_json, sha256_of
+from relm.artifact import sha256_of
 from relm.errors import RelmError
+from relm.json_shapes import ANY, COUNT, LINE, Kind, read_shaped, require_shape
 from relm.plan.products import published_name
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -20,8 +20,17 @@ from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS,
 from relm.training.attested_hashes import line_facts, read_lines, state_sha256
 from relm.training.checkpoint_state import STATE, read_state
 
-# The facts on how its files were made that a line of checkpoints.jsonl must have.
-MADE_ON = {"device", "micro_batch_size"}
+_HASHES = Kind(
+    f"hashes of {' and '.join(CHECKPOINT_FILES)}", lambda value: isinstance(value, dict) and set(value) == set(CHECKPOINT_FILES)
+)
+# A line of checkpoints.jsonl; an earlier version attested neither state nor log.
+_CHECKPOINT = {
+    "step": COUNT,
+    "sha256": _HASHES,
+    "made_on": {"device": ANY, "micro_batch_size": ANY},
+    "state_sha256?": LINE,
+    "log?": {"lines": COUNT, "sha256": LINE},
+}
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
 
 
@@ -142,8 +151,8 @@ class AttestedRun:
         for key, value in {"step": checkpoint.step, **named, "made_on": dict(checkpoint.made_on)}.items():
             if state.get(key) != value:
                 raise RelmError(f"{path}: {key} is {state.get(key)}, attested is {value}; {way_out}")
-        if not all(_is_number(state.get(key)) for key in ("loss", "seconds")):
-            raise RelmError(f"{path}: loss and seconds are no finite numbers; {way_out}")
+        if not {"loss", "seconds"} <= state.keys():
+            raise RelmError(f"{path}: loss or seconds is missing; {way_out}")
         if checkpoint.state_sha256 not in (None, state_sha256(state)):
             raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
 
@@ -185,7 +194,7 @@ class AttestedRun:
 
     def recorded_seconds(self, segment: Segment) -> float:
         """Return the seconds that a segment took, to the nearest lines of `train.jsonl`; 0 if it has none that tell."""
-        lines = [line for line in read_lines(self.records[LOG]) if _is_number(line.get("seconds"))]
+        lines = [line for line in read_lines(self.records[LOG]) if "seconds" in line]
         until = [[line["seconds"] for line in lines if line["step"] <= step] for step in (segment.first - 1, segment.last)]
         before, after = (seconds[-1] if seconds else 0.0 for seconds in until)
         return max(0.0, float(after - before))
@@ -222,11 +231,8 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
     published = (folder / "recipe.json").is_file()
-    stated = read_json(folder / "recipe.json") if published else None
-    if published and not (
-        isinstance(stated, dict) and all(isinstance(stated.get(key), str) for key in ("name", "fingerprint"))
-    ):
-        raise RelmError(f"{folder / 'recipe.json'}: names no recipe and fingerprint; it is not what `relm publish` wrote")
+    remedy = "it is not what `relm publish` wrote"
+    stated = read_shaped(folder / "recipe.json", {"name": LINE, "fingerprint": LINE}, remedy) if published else None
     name, fingerprint, inside = (stated["name"], stated["fingerprint"], None) if stated else _parts_of(folder)
     recipe_plan = project.plan(name)
     plan = recipe_plan.find_run(fingerprint)
@@ -292,26 +298,14 @@ def _phase(plan: Plan, wanted: str | None) -> str:
     return wanted
 
 
-def _checkpoint(line: Mapping[str, Any]) -> AttestedCheckpoint:
-    log = line.get("log")
-    files = line["step"], dict(line["sha256"]), dict(line["made_on"])
-    return AttestedCheckpoint(*files, state_sha256=line.get("state_sha256"), log=None if log is None else dict(log))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _segments(path: Path, steps: int) -> list[Segment]:
-    try:
-        found = [_checkpoint(line) for line in read_lines(path)]
-    except (KeyError, TypeError, ValueError):
-        raise RelmError(f"{path}: a line lacks sha256 or made_on; it is not what training wrote") from None
-    if not found or any(set(one.sha256) != set(CHECKPOINT_FILES) or not set(one.made_on) >= MADE_ON for one in found):
-        raise RelmError(
-            f"{path}: has no checkpoint, or one with other files than {' and '.join(CHECKPOINT_FILES)}, or without its "
-            f"{' and '.join(sorted(MADE_ON))}; it is not what training wrote"
-        )
-    if found[-1].step > steps:
-        raise RelmError(f"{path}: has step {found[-1].step:,}, but the phase has {steps:,}; it is not what training wrote")
+    lines, fault = read_lines(path), "it is not what training wrote"
+    require_shape(lines, [_CHECKPOINT], str(path), fault)
+    found = [
+        AttestedCheckpoint(line["step"], line["sha256"], line["made_on"], line.get("state_sha256"), line.get("log"))
+        for line in lines
+    ]
+    if not found or found[-1].step > steps:
+        last = f"has step {found[-1].step:,}, but the phase has {steps:,}" if found else "has no checkpoint"
+        raise RelmError(f"{path}: {last}; {fault}")
     return [Segment(number, start, end) for number, (start, end) in enumerate(zip([None, *found], found, strict=False))]

@@ -10,6 +10,7 @@ from typing import Any
 
 from relm.artifact import checked_sidecar, read_json, read_sealed, sha256_of, sidecar_of
 from relm.errors import RelmError
+from relm.json_shapes import LINE, Nullable, require_shape
 from relm.plan.products import published_files
 from relm.plan.published_files import MISSING, compare_files, read_crate_hashes
 from relm.recipes.plan import Plan
@@ -18,6 +19,8 @@ from relm.replay.attested_run import AttestedRun, Segment
 from relm.training.model_files import require_no_others
 
 Record = Mapping[str, Any]
+_FILES = [{"path": LINE, "sha256": Nullable(LINE)}]
+_STEPS = {"steps": [{"step": Nullable(LINE), "inputs": _FILES, "outputs": _FILES}]}
 
 
 def wrong_files(run: AttestedRun) -> list[str]:
@@ -103,14 +106,8 @@ def _records_beside(plan: Plan) -> list[Record]:
 
 def _checked_records(path: Path, content: Any) -> list[Record]:
     """Return the records of steps in `content`, each of whose files has a path and a sha256."""
-    try:
-        records: list[Record] = [record for record in content["steps"] if record["step"]]
-        for entry in (entry for record in records for entry in (*record["inputs"], *record["outputs"])):
-            if not isinstance(entry["path"], str) or not isinstance(entry["sha256"], str | None):
-                raise TypeError("a path or sha256 is not a string")
-    except (KeyError, TypeError) as error:
-        raise RelmError(f"{path}: not what relm writes ({type(error).__name__}: {error}); bring the file back") from None
-    return records
+    require_shape(content, _STEPS, str(path), "bring the file back")
+    return [record for record in content["steps"] if record["step"]]
 
 
 def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]:

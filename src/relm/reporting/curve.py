@@ -9,8 +9,9 @@ import numpy as np
 from relm.recipes.curves import Curve, ExpectedCurve
 from relm.recipes.plan import Plan
 from relm.reporting.training_charts import PublishedCurve
+from relm.training.attested_hashes import read_lines
 from relm.training.curve_band import averages
-from relm.training.curve_watch import read_lines, watched
+from relm.training.curve_watch import watched
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def watched_run(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
     if expected is None or plan.curve is None:
         return None
     phase = expected.phase or plan.phases[0]
-    lines = [line for line in read_lines(logs[phase]) if line["step"] <= plan.curve.steps[-1]]
+    lines = [line for line in read_lines(logs[phase]) if "loss" in line and line["step"] <= plan.curve.steps[-1]]
     if not lines:
         return None
     watch = watched(expected, plan.curve, lines)

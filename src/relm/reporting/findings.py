@@ -30,7 +30,8 @@ from relm.reporting.result_files import read_contamination, read_evaluation, rea
 from relm.reporting.seeds import SeedTable, compare_seeds
 from relm.reporting.usage import describe_context, usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
-from relm.training.machine.history import logged_history
+from relm.training.attested_hashes import read_lines
+from relm.training.machine.history import machines_of
 
 # The headline of each verdict, and the tone in which it is shown.
 HEADLINES = {
@@ -164,7 +165,9 @@ class Findings:
     def _stretches(self) -> list[tuple[str, str | None, int]]:
         """Return phase, machine and the step before it of each stretch of training."""
         phases = {
-            phase: logged_history(log) for phase, log in zip(self.plan.phases, self.plan.logs, strict=True) if log.is_file()
+            phase: machines_of(read_lines(log))
+            for phase, log in zip(self.plan.phases, self.plan.logs, strict=True)
+            if log.is_file()
         }
         return [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from relm.artifact import read_json
-from relm.corpus.download.hub_files import read_hugging_face_endpoint
+from relm.corpus.download.locations import read_hugging_face_endpoint
 from relm.errors import RelmError
 from relm.formatting import format_bytes, format_row
 from relm.plan.published_files import format_checksums

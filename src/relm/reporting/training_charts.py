@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from relm.formatting import GIB
+from relm.recipes.run_folder import COLUMNS
 from relm.reporting.charts import Chart, Curve, Level, Mark, Series, draw_chart
-from relm.reporting.training_log import COLUMNS, Log
+from relm.reporting.training_log import Log
 
 # Maps a figure of eval/held_out.json to its label and style in the chart of the loss.
 LEVELS = {

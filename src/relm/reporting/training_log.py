@@ -1,6 +1,5 @@
 """The training logs of a finished run as arrays, for its charts."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from relm.artifact import require_regular_file
 from relm.errors import RelmError
-from relm.json_shapes import COUNT, NUMBER, Kind, Nullable, require_shape
-from relm.recipes.run_folder import RESUMED_AFTER
+from relm.recipes.run_folder import COLUMNS, RESUMED_AFTER
+from relm.training.attested_hashes import read_lines
 
 Curve = NDArray[np.float64]
-# Columns of train.jsonl that are read; NaN where a line does not have one.
-COLUMNS = ("loss", "validation_loss", "learning_rate", "gradient_norm", "tokens_per_second", "memory_bytes")
-_VALUE = Nullable(Kind("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)))
-# A loss that diverged is NaN.
-_SHAPE = {"step": COUNT, **{f"{key}?": _VALUE for key in COLUMNS}, f"{RESUMED_AFTER}?": COUNT, "seconds?": NUMBER}
 
 
 @dataclass(frozen=True)
@@ -49,49 +42,28 @@ class Log:
 
 
 def read_log(logs: Mapping[str, Path]) -> Log:
-    """Return the training logs of all phases in sequence. Where a resumed run wrote a step again, the later row counts."""
+    """Return the training logs of all phases in sequence: the rows that have a loss."""
     tables: list[Curve] = []
     starts: dict[str, float] = {}
     seconds: dict[str, float] = {}
     interruptions: list[float] = []
     begin = 0.0
     for phase, path in logs.items():
-        rows = {float(row["step"]): row for row in _read_rows(path)}
+        rows = [row for row in read_lines(path) if row.get("loss") is not None]
         if not rows:
             raise RelmError(f"{path}: no line has a step and a loss; delete the run's folder of phase {phase} and train again")
-        steps = sorted(rows)
-        tables.append(np.array([(begin + step, *_values(rows[step])) for step in steps], dtype=np.float64))
-        interruptions += [begin + rows[step][RESUMED_AFTER] for step in steps if RESUMED_AFTER in rows[step]]
-        if "seconds" in rows[steps[-1]]:
-            seconds[phase] = float(rows[steps[-1]]["seconds"])
+        tables.append(np.array([(begin + row["step"], *_values(row)) for row in rows], dtype=np.float64))
+        interruptions += [begin + row[RESUMED_AFTER] for row in rows if RESUMED_AFTER in row]
+        if "seconds" in rows[-1]:
+            seconds[phase] = float(rows[-1]["seconds"])
         starts[phase] = begin
-        begin += steps[-1]
+        begin += rows[-1]["step"]
     steps_of_all, *columns = np.concatenate(tables).T
     return Log(steps_of_all, dict(zip(COLUMNS, columns, strict=True)), starts, tuple(interruptions), seconds)
 
 
 def _values(row: Mapping[str, Any]) -> Iterator[float]:
+    """Yield the value of each column; NaN where the line has none."""
     for column in COLUMNS:
         value = row.get(column)
         yield np.nan if value is None else float(value)
-
-
-def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield each line that has a step and a loss."""
-    require_regular_file(path)
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise RelmError(f"{path}, line {number}: not a JSON object ({error}); was the disk full?") from None
-                if isinstance(row, dict) and "step" in row and row.get("loss") is not None:
-                    _require_numbers(row, f"{path}, line {number}")
-                    yield row
-    except FileNotFoundError:
-        raise RelmError(f"{path}: no such file; it is written while training") from None
-
-
-def _require_numbers(row: Mapping[str, Any], where: str) -> None:
-    require_shape(row, _SHAPE, where, "it is not what training wrote: bring the file back, or train again")

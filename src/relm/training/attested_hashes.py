@@ -14,7 +14,8 @@ from typing import Any
 
 from relm.artifact import require_regular_file
 from relm.errors import RelmError
-from relm.recipes.run_folder import CURVE, LOGS, MACHINES, RESUMED_AFTER
+from relm.json_shapes import find_misfit
+from relm.recipes.run_folder import CURVE, LINE_SHAPE, LOGS, MACHINES, RESUMED_AFTER
 
 # Columns of train.jsonl and keys of state.json that depend on the machine, on interruptions or on what the run is compared
 # with, not on the model; the logs have times.
@@ -97,8 +98,12 @@ def _canonical(value: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines, each with a `step`, in ascending order.
+def read_lines(path: Path, until: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of `train.jsonl` or `checkpoints.jsonl`, each with a `step`, in ascending order.
+
+    Args:
+        path: the log.
+        until: leave out lines of later steps, and half a line at the end, which a kill may have left; None: take all.
 
     Raises:
         RelmError: the file is absent, or a line is not such an object.
@@ -108,13 +113,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
     lines: list[dict[str, Any]] = []
     content = path.read_text(encoding="utf-8", errors="replace")  # invalid UTF-8 is no JSON, or no attested line
-    for number, text in enumerate(content.splitlines(), start=1):
+    for number, text in enumerate(content[: None if until is None else content.rfind("\n") + 1].splitlines(), start=1):
         try:
             line = json.loads(text)
-            ascends = isinstance(line["step"], int) and line["step"] > (lines[-1]["step"] if lines else 0)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            ascends = False
-        if not ascends:
-            raise RelmError(f"{path}, line {number}: expected an object of a later step than the one before, found {text[:80]}")
+        except (ValueError, RecursionError):
+            line = text
+        fault = find_misfit(line, LINE_SHAPE)
+        if not fault and line["step"] <= (lines[-1]["step"] if lines else 0):
+            fault = f"expected an object of a later step than the one before, found {text[:80]}"
+        if fault:
+            raise RelmError(f"{path}, line {number}: {fault}; bring the file back, or train again")
         lines.append(line)
-    return lines
+    return [line for line in lines if until is None or line["step"] <= until]

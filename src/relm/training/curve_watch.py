@@ -4,11 +4,9 @@ The learning rate is compared directly, averages of the loss and of the gradient
 follows from the lines alone: a resumed run reads them again, and any process comes to the same verdict.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from relm.errors import RelmError
 from relm.recipes.curves import LOSS, NORM, RATE, Curve, ExpectedCurve
 from relm.recipes.run_folder import CURVE, LOG
+from relm.training.attested_hashes import read_lines
 from relm.training.curve_band import Averages, expected_averages
 from relm.training.curve_faults import FEWEST_LINES, describe_resemblance
 
@@ -164,7 +163,8 @@ def open_watch(run: "PhaseRun", step: int) -> CurveWatch | Unwatched:
     if run.curve is None or expected is None or (expected.phase or next(iter(run.recipe.pretrain))) != run.phase:
         return Unwatched()
     planned = planned_steps(run.settings.steps, every.log_interval, every.validation_interval)
-    lines = read_lines(run.folder / LOG, until=step) if step else []
+    log = run.folder / LOG
+    lines = [line for line in read_lines(log, until=step) if "loss" in line] if step and log.exists() else []
     watch = watched(expected, run.curve, lines, [other for other in planned if other > step])
     require_wanted(watch, str(run.folder))
     return watch
@@ -178,20 +178,6 @@ def planned_steps(last: int, *intervals: int | None) -> list[int]:
     """
     multiples = (step for interval in intervals if interval for step in range(interval, last + 1, interval))
     return sorted({1, last, *multiples})
-
-
-def read_lines(log: Path, until: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of a log with a loss up to a step, each once; a kill may have left half a line at the end."""
-    lines: dict[int, dict[str, Any]] = {}
-    for text in log.read_bytes().split(b"\n") if log.is_file() else []:
-        try:
-            line = json.loads(text)
-            step = int(line["step"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if "loss" in line and (until is None or step <= until):
-            lines[step] = line
-    return [lines[step] for step in sorted(lines)]
 
 
 def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, Any]], steps: Sequence[int] = ()) -> CurveWatch:

@@ -1,13 +1,15 @@
 """All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+from relm.errors import RelmError
 from relm.recipes.run_folder import LOG, MACHINES, RESUMED_AFTER
+from relm.training.attested_hashes import read_lines
 from relm.training.learner import Learner
 from relm.training.loggers import Writer, open_loggers
-from relm.training.machine.history import logged_history
+from relm.training.machine.history import machines_of
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog
@@ -81,6 +83,9 @@ def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal
         settings = run.recipe.model_dump(mode="json")
         loggers = stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
         unlogged: dict[str, Any] = {RESUMED_AFTER: step} if step else {}
-        if logged_history(run.folder / LOG) != machines:
+        logged = None
+        with suppress(RelmError):  # of a log that somebody edited and accepted; it gets the list again
+            logged = machines_of(read_lines(run.folder / LOG))
+        if logged != machines:
             unlogged[MACHINES] = machines
         yield Journal(log, progress, loggers, unlogged)

@@ -58,10 +58,10 @@ def _replace(plan: Plan, phase: str, folder: Path, aside: Path) -> None:
     lost = [name for name in missing if not acceptance_of(folder / name).exists()]
     if newest is None:
         return
-    changed = [name for name, facts in _attested_logs(newest).items() if find_log_fault(folder / name, facts)]
+    changed = [name for name, facts in _read_newest_state(newest).get(LOGS, {}).items() if find_log_fault(folder / name, facts)]
     if not (lost or changed) or _copy_back(plan, phase, folder, sorted({*lost, *changed}), newest) or not lost:
         return  # the trainer refuses one that was changed and is not accepted
-    seconds = _trained_seconds(newest)
+    seconds = _read_newest_state(newest).get("seconds", 0.0)
     if seconds > LONGEST:
         raise RelmError(
             f"{folder / lost[0]}: no such file, and {plan.results} has none that belongs to {newest}, which is the result of "
@@ -76,20 +76,12 @@ def _replace(plan: Plan, phase: str, folder: Path, aside: Path) -> None:
     checkpoints.rename(aside)
 
 
-def _attested_logs(checkpoint: Path) -> dict[str, Any]:
-    """Return the logs that a checkpoint attests; none if its state is damaged, or an earlier version wrote it."""
+def _read_newest_state(checkpoint: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint; {}: it is damaged, so the checkpoint cannot be resumed."""
     try:
-        return dict(read_state(checkpoint).get(LOGS, {}))
+        return read_state(checkpoint)
     except RelmError:
         return {}
-
-
-def _trained_seconds(checkpoint: Path) -> float:
-    """Return the seconds of training before a checkpoint; 0: its state is damaged, so it cannot be resumed."""
-    try:
-        return float(read_state(checkpoint)["seconds"])
-    except (RelmError, KeyError, TypeError, ValueError):
-        return 0.0
 
 
 def _copy_back(plan: Plan, phase: str, folder: Path, lost: Sequence[str], newest: Path) -> bool:
@@ -101,7 +93,7 @@ def _copy_back(plan: Plan, phase: str, folder: Path, lost: Sequence[str], newest
         hashes = {name: recorded_sha256(plan.results, path.name) for name, path in published.items()}
         if any(sha256_of(path) != hashes[name] for name, path in published.items()):
             return False
-        if any(find_log_fault(published[name], facts) for name, facts in _attested_logs(newest).items()):
+        if any(find_log_fault(published[name], facts) for name, facts in _read_newest_state(newest).get(LOGS, {}).items()):
             return False
         attested = {line["step"]: line["sha256"] for line in read_lines(published[CHECKPOINTS])}
         state = read_state(newest)

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from relm.corpus.download.locations import Location
 from relm.corpus.download.source_faults import SourceFault
 from relm.recipes.files.remote_files import RemoteFile, Source
 
@@ -33,25 +32,20 @@ class ExpectedSize(NamedTuple):
             raise SourceFault(f"has more than the expected {self.most:,} bytes{self.advice}")
 
 
-def expect_size(source: Source, location: Location, wanted: RemoteFile) -> ExpectedSize:
-    """Return the size that the recipe states of what a source sends, else the index, else a generous limit.
+def expect_size(source: Source, wanted: RemoteFile) -> ExpectedSize:
+    """Return the size that the recipe states of what a source sends, else a generous limit.
 
     Args:
         wanted: the recipe's file, which is what the source sends unless that is an archive or compressed.
     """
     if source.size is not None:
-        return _expect_exactly(source.size, "", "; correct the source's `size` if the publisher states another")
+        advice = "; correct the source's `size` if the publisher states another"
+        return ExpectedSize(source.size, source.size, f"{source.size:,} bytes", advice)
     if source.member is None and source.decompress is None:
         return ExpectedSize(wanted.size, wanted.largest_size, wanted.format_size())
-    if location.size is not None:
-        return _expect_exactly(location.size, " as the index states", "")
     is_archive = source.member is not None
     factor, allowance = (ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE) if is_archive else (COMPRESSED_FACTOR, COMPRESSED_ALLOWANCE)
     most = factor * wanted.largest_size + allowance
     kind = "archive" if is_archive else "compressed file"
     advice = f"; if the {kind} is larger, state its size in bytes as the source's `size`"
     return ExpectedSize(None, most, f"at most {most:,} bytes", advice)
-
-
-def _expect_exactly(size: int, stated_by: str, advice: str) -> ExpectedSize:
-    return ExpectedSize(size, size, f"{size:,} bytes{stated_by}", advice)

@@ -18,11 +18,10 @@ import requests
 from tqdm import tqdm
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
-from relm.corpus.archive import BLOCK, read_content
+from relm.corpus.archive import read_content
 from relm.corpus.download.first_download import explain_record, pin, write_record
-from relm.corpus.download.http_session import Session
-from relm.corpus.download.locations import Check, Location
-from relm.corpus.download.source_faults import FILE_HASH, SourceFault, Throttled, WrongHash
+from relm.corpus.download.http_requests import Session
+from relm.corpus.download.source_faults import FILE_HASH, SOURCE_HASH, SourceFault, Throttled, WrongHash
 from relm.corpus.download.sources import describe_source, list_kept_names
 from relm.corpus.download.transfer import PartialFile, transfer
 from relm.errors import RelmError
@@ -151,22 +150,14 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
         faults.append(Failure(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name"))
     for path, member, compression in candidates:
         try:
-            if member is None and compression is None:
-                _check_size(path, remote)
+            if member is None and compression is None and path.is_file():
+                _require_size(path.stat().st_size, remote)
             require_disk(destination.parent, remote.largest_size, destination.name)
             _store(read_content(path, member, compression, remote.largest_size), remote, destination)
             return str(path)
         except SourceFault as fault:
             faults.append(Failure(f"{path}: {fault}", fault.key if isinstance(fault, WrongHash) else None))
     return None
-
-
-def _check_size(path: Path, remote: RemoteFile) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise SourceFault(f"cannot be read: {error.strerror}") from None
-    _require_size(size, remote)
 
 
 def _require_size(size: int, remote: RemoteFile) -> None:
@@ -236,9 +227,9 @@ def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -
 
 def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: requests.Session) -> None:
     for attempt in range(2):
-        location = transfer(source, part, session, remote)
+        transfer(source, part, session, remote)
         try:
-            _accept(location, source, remote, part)
+            _accept(source, remote, part)
         except SourceFault:
             # The part may hold pieces of two versions of the file: try once more from the beginning.
             again = part.is_resumed and attempt == 0
@@ -249,28 +240,22 @@ def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: 
             return
 
 
-def _accept(location: Location, source: Source, remote: RemoteFile, part: PartialFile) -> None:
+def _accept(source: Source, remote: RemoteFile, part: PartialFile) -> None:
     """Make the destination from the fetched bytes if they are right."""
-    _check(part, location.checks)
-    if source.member is None and source.decompress is None:
-        if remote.is_pinned:
-            _check(part, [Check("sha256", remote.sha256)])
-        else:
-            _require_size(part.size, remote)
-        part.become_destination()
-    else:
+    if source.sha256:
+        _require_sha256(part, source.sha256, SOURCE_HASH)
+    if source.member is not None or source.decompress is not None:
         _store(read_content(part.path, source.member, source.decompress, remote.largest_size), remote, part.destination)
+        return
+    if remote.is_pinned:
+        _require_sha256(part, remote.sha256, FILE_HASH)
+    else:
+        _require_size(part.size, remote)
+    part.become_destination()
 
 
-def _check(part: PartialFile, checks: Sequence[Check]) -> None:
-    """Compare the digests of the received bytes with the expected ones, all in one pass."""
-    digests = {check.algorithm: hashlib.new(check.algorithm) for check in checks}
+def _require_sha256(part: PartialFile, expected: str, key: str) -> None:
     with part.open() as file:
-        while digests and (block := file.read(BLOCK)):
-            for digest in digests.values():
-                digest.update(block)
-    for check in checks:
-        found = digests[check.algorithm].hexdigest()
-        if found != check.digest:
-            message = f"the received bytes have {check.algorithm} {found}, {check.stated_by} expects {check.digest}"
-            raise SourceFault(message) if check.key is None else WrongHash(message, check.key)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise WrongHash(f"the received bytes have sha256 {found}, the recipe expects {expected}", key)

@@ -4,12 +4,12 @@
 """
 
 import datetime
-import re
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import checked_sidecar, read_sealed, seal, sha256_of, write_json
 from relm.errors import RelmError
+from relm.json_shapes import COUNT, LINE, require_shape
 from relm.recipes.files.remote_files import RemoteFile
 
 
@@ -73,13 +73,7 @@ def explain_record(remote: RemoteFile, destination: Path) -> str:
 
 
 def _read_record(record: Path) -> dict[str, Any]:
-    facts = read_sealed(record, "restore it from a copy, or delete it to record the next download as the first")
-    wanted = {"sha256": str, "size": int, "source": str, "date": str}
-    if not isinstance(facts, dict) or any(not isinstance(facts.get(key), kind) for key, kind in wanted.items()):
-        raise RelmError(f"{record}: lacks one of {', '.join(wanted)}; delete it to record the next download as the first")
-    if not re.fullmatch("[0-9a-f]{64}", facts["sha256"]) or facts["size"] < 1:
-        raise RelmError(
-            f"{record}: has sha256 {facts['sha256']!r:.80} and size {facts['size']}, expected 64 hexadecimal digits and a "
-            "count of bytes; restore it from a copy, or delete it to record the next download as the first"
-        )
+    remedy = "restore it from a copy, or delete it to record the next download as the first"
+    facts: dict[str, Any] = read_sealed(record, remedy)
+    require_shape(facts, {"sha256": LINE, "size": COUNT, "source": LINE, "date": LINE}, str(record), remedy)
     return facts

@@ -1,68 +1,138 @@
-"""Requests for files over HTTP, whose every failure is a fault of the source.
+"""Requests for files over HTTP, each at a lowest rate, whose every failure is a fault of the source.
 
 Messages never show an address's password or query, which may hold tokens.
 """
 
 import email.utils
+import functools
+import http.client
+import io
+import logging
 import re
 import time
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urljoin
 
 import requests
+import urllib3
 
-from relm.corpus.download.connection_errors import CONNECT_TIMEOUT, CONNECTION_ERRORS, READ_TIMEOUT, explain_connection_error
-from relm.corpus.download.hub_files import read_hugging_face_endpoint
-from relm.corpus.download.locations import Location, has_same_origin, require_web_location
-from relm.corpus.download.source_faults import SourceFault, TemporaryFault, Throttled, Unreachable, clip
+from relm.corpus.download.locations import Location, has_same_origin, read_hugging_face_endpoint, require_web_location
+from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable, clip
 
+CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
+SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over so many seconds of waiting
 MOST_REDIRECTS = 10
+PIECE = 1 << 18  # bytes read from the connection at once, at most
+# ValueError and AttributeError come from inside urllib3 and ssl when a connection ends under them.
+CONNECTION_ERRORS = (
+    urllib3.exceptions.HTTPError,
+    requests.RequestException,
+    http.client.HTTPException,
+    OSError,
+    ValueError,
+    AttributeError,
+)
+TIMEOUTS = (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)
+
+logging.getLogger("urllib3.connection").setLevel(logging.ERROR)  # at a lower level it prints a traceback of each faulty head
+
+
+class _PacedBytes(io.RawIOBase):
+    """Bytes of a connection at a lowest rate, head and body: the timeouts of `requests` never end one byte a second."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__()
+        self._raw, self._received, self._waited = raw, 0, 0.0
+        self.is_head = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        started = time.monotonic()
+        count = self._raw.readinto(buffer) or 0
+        self._received += count
+        self._waited += time.monotonic() - started  # a slow disk is not the server's fault
+        if count and self._waited > RATE_WINDOW:
+            if self.is_head:
+                raise Stalled(f"no whole answer within {RATE_WINDOW:g} s")
+            if self._received < SLOWEST_RATE * RATE_WINDOW:
+                raise Stalled(f"fewer than {SLOWEST_RATE:,} bytes a second came for {RATE_WINDOW:g} s")
+            self._received, self._waited = 0, 0.0
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _PacedResponse(http.client.HTTPResponse):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._paced = _PacedBytes(self.fp.detach())
+        self.fp = io.BufferedReader(self._paced)
+
+    def begin(self) -> None:
+        super().begin()
+        self._paced.is_head = False
+
+
+@functools.cache
+def _make_paced(connection: type) -> type:
+    return type(f"Paced{connection.__name__}", (connection,), {"response_class": _PacedResponse})
+
+
+class _PacedAdapter(requests.adapters.HTTPAdapter):
+    def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*arguments, **options)
+        pool.ConnectionCls = _make_paced(type(pool).ConnectionCls)
+        return pool
+
+
+class Session(requests.Session):
+    """A session of paced answers that follows no redirects: `requests` reads a redirect's body into memory, however long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _PacedAdapter())
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return None: `open_location` follows redirects itself."""
+        return None
 
 
 def open_location(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
-    """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested).
-
-    Redirects are followed here, because `requests` reads the whole body of a redirect into memory.
-    """
+    """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested)."""
     url, auth = location.url, location.auth
     for _ in range(1 + MOST_REDIRECTS):
+        require_web_location(url)
         response = _request(session, url, auth, headers)
         if not response.is_redirect:
             return _require_usable(response, location)
         response.close()
-        target = _find_target(response, url)
+        try:
+            # The header is UTF-8, which http.client decodes as Latin-1.
+            target = urljoin(url, response.headers["location"].encode("latin-1").decode("utf-8"))
+        except ValueError:
+            raise SourceFault("redirects to an address that cannot be read") from None
+        require_web_location(target)
         if session.should_strip_auth(url, target):  # type: ignore[no-untyped-call]
             auth = None
         url = target
     raise SourceFault(f"redirects more than {MOST_REDIRECTS} times")
 
 
-def _request(
-    session: requests.Session, url: str, auth: requests.auth.AuthBase | None, headers: dict[str, str]
-) -> requests.Response:
+def _request(session: requests.Session, url: str, auth: Any, headers: dict[str, str]) -> requests.Response:
+    asked = {"Accept-Encoding": "identity", **headers}
+    timeout = (CONNECT_TIMEOUT, READ_TIMEOUT)
     try:
-        return session.get(
-            url,
-            headers={"Accept-Encoding": "identity", **headers},
-            auth=auth,
-            stream=True,
-            allow_redirects=False,
-            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
-        )
+        return session.get(url, headers=asked, auth=auth, stream=True, allow_redirects=False, timeout=timeout)
     except ValueError as error:  # `requests` refuses the address itself; UnicodeError, from a host that is no name, is one too
         raise SourceFault(f"cannot be requested ({type(error).__name__})") from None
     except CONNECTION_ERRORS as error:
-        raise Unreachable(explain_connection_error(error)) from None
-
-
-def _find_target(response: requests.Response, url: str) -> str:
-    """Return the address to which a response redirects."""
-    try:
-        # The header is UTF-8, which http.client decodes as Latin-1.
-        target = urljoin(url, response.headers["location"].encode("latin-1").decode("utf-8"))
-    except ValueError:
-        raise SourceFault("redirects to an address that cannot be read") from None
-    require_web_location(target)
-    return target
+        raise Unreachable(_explain(error)) from None
 
 
 def _require_usable(response: requests.Response, location: Location) -> requests.Response:
@@ -89,7 +159,49 @@ def _parse_retry_after(value: str) -> float | None:
     if re.fullmatch("[0-9]{1,9}", value.strip()):
         return float(value)
     try:
-        then = email.utils.parsedate_to_datetime(value)
-        return max(0.0, then.timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+def read_body(response: requests.Response) -> Iterator[bytes]:
+    """Yield the body of an answer as it was sent: a .gz file labelled `Content-Encoding: gzip` is not unpacked."""
+    while True:
+        try:
+            block = response.raw.read1(PIECE, decode_content=False)
+        except CONNECTION_ERRORS as error:
+            is_timeout = any(isinstance(cause, TIMEOUTS) for cause in _list_causes(error))
+            raise (Stalled if is_timeout else TemporaryFault)(_explain(error)) from None
+        if not block:
+            return
+        yield block
+
+
+def _explain(error: BaseException) -> str:
+    """Return the meaning of an exception of `requests` or `urllib3`, without its text, which shows whole addresses."""
+    kinds: list[tuple[Any, str]] = [
+        (requests.ConnectTimeout, f"no connection within {CONNECT_TIMEOUT:g} s"),
+        (TIMEOUTS, f"no data for {READ_TIMEOUT:g} s"),
+        ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
+        ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
+        (urllib3.exceptions.ProtocolError, "the connection was cut"),
+    ]
+    causes = list(_list_causes(error))
+    for types, words in kinds:
+        if any(isinstance(cause, types) for cause in causes):
+            reason = next((str(cause.verify_message) for cause in causes if hasattr(cause, "verify_message")), "")
+            return f"{words}: {reason}" if reason else words
+    system = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return f"the connection failed ({system[-1] if system else type(causes[-1]).__name__})"
+
+
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and all exceptions it wraps, the innermost last."""
+    seen: list[BaseException] = []
+    pending: list[Any] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            yield cause
+            pending += [getattr(cause, "reason", None), cause.__cause__, cause.__context__, *cause.args]

@@ -1,46 +1,27 @@
-"""Addresses from which bytes are requested, with the login they need and the digests that the bytes must have."""
+"""Addresses from which bytes are requested, with the login they need."""
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import requests
 
-from relm.corpus.download.source_faults import FILE_HASH, SourceFault, clip
+from relm.corpus.download.source_faults import SourceFault, clip
+from relm.errors import RelmError
 from relm.recipes.files.web_address import is_web_address
 
+HUGGING_FACE = "https://huggingface.co"
 
-class Check(NamedTuple):
-    """A digest that received bytes must have."""
-
-    algorithm: str
-    digest: str
-    """In hexadecimal digits."""
-    stated_by: str = "the recipe"
-    key: str | None = FILE_HASH
-    """The key of the recipe that states it; None: an index does."""
+Auth = Callable[[requests.PreparedRequest], requests.PreparedRequest]
 
 
-@dataclass(frozen=True)
-class Location:
-    """One address, and the digests known for its bytes before they are fetched."""
+class Location(NamedTuple):
+    """One address."""
 
     url: str
-    checks: tuple[Check, ...] = ()
-    auth: requests.auth.AuthBase | None = None
-    size: int | None = None
-    """Count of its bytes, where an index states it."""
-
-
-class BearerToken(requests.auth.AuthBase):
-    """Sends a token in the Authorization header, which `requests` drops on a redirect to another host."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
+    auth: Auth | None = None
 
 
 def redact_url(url: str) -> str:
@@ -73,3 +54,31 @@ def has_same_origin(first: str, second: str) -> bool:
 def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def choose_login(index: str, url: str) -> Auth | None:
+    """Return the user and password in an index's address, for files on the same host."""
+    parts = urlsplit(index)
+    if parts.username is None or not has_same_origin(index, url):
+        return None
+    return requests.auth.HTTPBasicAuth(unquote(parts.username), unquote(parts.password or ""))
+
+
+def read_hugging_face_endpoint() -> str:
+    """Return HF_ENDPOINT, or the public hub's address, without a slash at its end."""
+    return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
+
+
+def choose_hugging_face_token(url: str) -> Auth | None:
+    """Return what sends the token of HF_TOKEN, if it is set, to an address on the hub; `requests` drops it on other hosts."""
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token or not has_same_origin(url, read_hugging_face_endpoint()):
+        return None
+    if not re.fullmatch(r"[!-~]+", token):
+        raise RelmError("HF_TOKEN: holds spaces or characters that no token has; set it to the token alone, or unset it")
+
+    def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return sign

@@ -8,17 +8,17 @@ import fcntl
 import os
 import re
 import time
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import requests
 
 from relm.artifact import read_json, require_usable_partial, write_json
 from relm.corpus.download.expected_size import ExpectedSize, expect_size
-from relm.corpus.download.http_requests import open_location
+from relm.corpus.download.http_requests import open_location, read_body
 from relm.corpus.download.locations import Location
-from relm.corpus.download.response_body import read_body
 from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable
 from relm.corpus.download.sources import locate_source
 from relm.errors import RelmError
@@ -110,7 +110,7 @@ class PartialFile:
         while block:
             block = block[os.write(self._file, block) :]
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> BufferedReader:
         """Return the part itself for reading, whatever its path leads to by now."""
         os.lseek(self._file, 0, os.SEEK_SET)
         return os.fdopen(os.dup(self._file), "rb")
@@ -124,8 +124,8 @@ class PartialFile:
         self.note.unlink(missing_ok=True)
 
 
-def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> Location:
-    """Fetch all bytes of a source into the part, in as many attempts as allowed, and return their location.
+def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
+    """Fetch all bytes of a source into the part, in as many attempts as allowed.
 
     Args:
         wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
@@ -136,7 +136,7 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
         try:
             location = location or locate_source(source, session)
             _fetch_rest(source, location, part, session, wanted)
-            return location
+            return
         except Throttled:
             raise  # whoever tries the sources knows whether another one is the better hope
         except TemporaryFault as fault:
@@ -164,7 +164,7 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
         if response.status_code == 416 or start not in (0, have):
             part.clear()
             raise TemporaryFault("the server refused to resume the download")
-        expected = expect_size(source, location, wanted)
+        expected = expect_size(source, wanted)
         if total is not None:
             _require_size(part, expected, total)
             expected = expected._replace(most=total)

@@ -33,8 +33,8 @@ class Source(Section):
     sha256: Sha256 | None = None
     """Hash of the downloaded archive or compressed file, so that a wrong one is refused before it is opened."""
     size: int | None = Field(default=None, gt=0)
-    """Size of what is downloaded in bytes, where that is an archive or compressed: a longer download is refused. null: an index
-    states it, or a generous limit is taken."""
+    """Size of what is downloaded in bytes, where that is an archive or compressed: a longer download is refused. null: a
+    generous limit is taken."""
     member: str | None = None
     """Path of the file inside the downloaded zip or tar archive (a wheel is a zip)."""
     decompress: Literal["gzip", "bzip2", "xz"] | None = None
