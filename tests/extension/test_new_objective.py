@@ -24,7 +24,7 @@ CHANGES = {
     "pretrain": {"main": {"objective": "backwards", "backwards": {"unscored": 3}, "steps": 12}},
     "run": {"validation_interval": 6},
 }
-LATE = "import backwards; from relm.recipes.recipe import Phase; print('backwards' in Phase.model_fields)"
+LATE = "import backwards; from relm.recipes.phase import Phase; print('backwards' in Phase.model_fields)"
 
 
 def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:

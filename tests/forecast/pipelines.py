@@ -6,7 +6,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 
 
 class Case(NamedTuple):

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from relm.recipes.phase import Phase
 from relm.recipes.project import Project
-from relm.recipes.recipe import Phase
 from relm.training.schedules import learning_rate_scale
 
 

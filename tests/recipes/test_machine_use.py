@@ -5,8 +5,8 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.machine.machine_use import describe_deviation, divides
 from relm.recipes.machine.machines import Machine
+from relm.recipes.phase import Phase
 from relm.recipes.project import Project
-from relm.recipes.recipe import Phase
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)

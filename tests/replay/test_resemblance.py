@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.replay.resemblance import FLOAT32, HALF, Band, band_of, first_difference, loss_difference, update_difference
 
 

@@ -14,7 +14,7 @@ from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
 from relm.models.llama_configuration import LlamaConfig
 from relm.models.t5_configuration import T5Config
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.training.architecture import unset_model
 
 BATCH, LENGTH, VOCABULARY = 3, 48, 120

@@ -14,8 +14,8 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.recipes.phase import Phase
 from relm.recipes.project import Project
-from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
 from relm.recipes.run_name import RunName
 from relm.training.activations import activation_bytes

@@ -13,7 +13,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.architecture import unset_model
 from relm.training.arithmetic import lengths, model_weights, operations, parameters, tensors

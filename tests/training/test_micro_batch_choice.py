@@ -4,7 +4,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.machine.micro_batch_choice import (
     GIB,

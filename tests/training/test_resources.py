@@ -10,7 +10,7 @@ from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training import resources
 from relm.training.architecture import unset_model

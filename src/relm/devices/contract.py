@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 
 Model = TypeVar("Model", bound=nn.Module)

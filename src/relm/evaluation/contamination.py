@@ -53,8 +53,38 @@ def count_contamination(
     started = perf_counter()
     items, sha256 = read_sought(file, file_sha256, form, text_key)
     sources = {path.name: checked_documents(path)[0] for path in documents}
+    figures, shared, firsts = _count(items, documents, workers)
+    count = min(SAMPLES, len(shared))
+    content = {
+        "test": output.stem,
+        "protocol": {
+            "in_words": DESCRIPTION,
+            "format": form,
+            "file": file.name,
+            "file_sha256": sha256,
+            **({"text_key": text_key} if form == "lambada" else {}),
+            "words": LONGEST,
+            "words_of_short_texts": SHORTEST,
+            "documents": sources,
+        },
+        "figures": figures,
+        "samples": [_sample(shared[number * len(shared) // count], firsts) for number in range(count)],
+    }
+    write_json(output, content)
+    rate = sum(path.stat().st_size for path in documents) / 1e6 / (perf_counter() - started)
+    return (
+        f"{len(shared):,} of {len(items):,} items ({figures['share']:.2%}) share {LONGEST} words with "
+        f"{figures['sharing_documents']:,} of {figures['documents']:,} documents; {figures['too_short']:,} items are too short "
+        f"to be sought; {rate:,.0f} MB/s"
+    )
+
+
+def _count(
+    items: Sequence[tuple[Item, Sequence[str]]], documents: Sequence[Path], workers: int | None
+) -> tuple[dict[str, float], list[Item], dict[str, Place]]:
+    """Return the counts, the items that share words with documents, and where each shared sequence of words is first."""
     sought = WordSequences.of(sequence for _, sequences in items for sequence in sequences)
-    firsts: dict[str, Place] = {}  # the first document that has a sequence
+    firsts: dict[str, Place] = {}
     total = sharing = words = 0
     for lines, compared in compare(documents, DocumentComparison(sought, find_every), workers):
         total, sharing, words = total + compared.documents, sharing + len(compared.found), words + compared.words
@@ -75,28 +105,7 @@ def count_contamination(
         "sharing_documents": sharing,
         "words": words,
     }
-    count = min(SAMPLES, len(shared))
-    content = {
-        "test": output.stem,
-        "protocol": {
-            "in_words": DESCRIPTION,
-            "format": form,
-            "file": file.name,
-            "file_sha256": sha256,
-            **({"text_key": text_key} if form == "lambada" else {}),
-            "words": LONGEST,
-            "words_of_short_texts": SHORTEST,
-            "documents": sources,
-        },
-        "figures": figures,
-        "samples": [_sample(shared[number * len(shared) // count][0], firsts) for number in range(count)],
-    }
-    write_json(output, content)
-    rate = sum(path.stat().st_size for path in documents) / 1e6 / (perf_counter() - started)
-    return (
-        f"{len(shared):,} of {len(items):,} items ({figures['share']:.2%}) share {LONGEST} words with {sharing:,} of {total:,} "
-        f"documents; {figures['too_short']:,} items are too short to be sought; {rate:,.0f} MB/s"
-    )
+    return figures, [item for item, _ in shared], firsts
 
 
 def _is_short(sequences: Sequence[str]) -> bool:

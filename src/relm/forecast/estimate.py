@@ -22,8 +22,8 @@ from relm.limits import available_memory, free_disk
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine.machines import Machine
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
-from relm.recipes.recipe import Phase
 from relm.recipes.run import Run
 from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration

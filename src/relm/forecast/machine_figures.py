@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from relm.recipes.machine.machines import Machine
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.training.machine.peak import find_peak
 
 SHARES = (0.2, 0.4, 0.6)

@@ -15,7 +15,7 @@ from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.arithmetic import lengths, model_weights
 

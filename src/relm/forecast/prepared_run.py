@@ -15,7 +15,8 @@ from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.models.configuration import Configuration
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 from relm.training.architecture import configuration
 from relm.training.input import Reader, Round
 from relm.training.learner import Learner, begin

@@ -7,7 +7,7 @@ from relm.forecast.measured_steps import StepMeasurements
 from relm.forecast.prepared_run import PreparedRun, micro_batch_count
 from relm.formatting import format_bytes, format_duration
 from relm.models.configuration import Configuration
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.training.phase_run import PhaseRun
 
 

@@ -16,8 +16,8 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.examples.order import rank_positions
 from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
-from relm.recipes.recipe import Phase
 from relm.recipes.starts import LossOracle, OptionsOracle, OrderOracle, RatesOracle, Start, WeightsOracle, load_start
 from relm.training.architecture import configuration, initial_model
 from relm.training.schedules import learning_rate_scale

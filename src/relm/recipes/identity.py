@@ -23,8 +23,9 @@ from relm.recipes.files.folder_contents import match_files
 from relm.recipes.files.home_folder import expand_home
 from relm.recipes.files.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.objectives import Objective
+from relm.recipes.phase import Phase
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
+from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
 # Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. What changes the

@@ -3,11 +3,10 @@
 Both the graph's rules and the commands use it, so that each path is defined once.
 """
 
-import dataclasses
 import functools
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluati
 from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machine.machines import Machine
+from relm.recipes.phase import Phase
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.seeds import choose_seed
@@ -65,7 +65,7 @@ class Plan:
     def runs(self) -> tuple["Plan", ...]:
         """Plans of the runs of `seeds`, of which this is the first; they have the same data and other fingerprints."""
         others = range(1, self.recipe.seeds)
-        return self, *(dataclasses.replace(self, recipe=choose_seed(self.recipe, number), number=number) for number in others)
+        return self, *(replace(self, recipe=choose_seed(self.recipe, number), number=number) for number in others)
 
     def find_run(self, fingerprint: str) -> "Plan | None":
         """Return the run with this fingerprint; None if no seed of the recipe has it."""

@@ -13,9 +13,9 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.json_shapes import ANY, COUNT, LINE, Kind, read_shaped, require_shape
 from relm.plan.products import published_name
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 from relm.training.attested_hashes import line_facts, read_lines, state_sha256
 from relm.training.checkpoint_state import STATE, read_state

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.training.attested_hashes import MACHINE_COLUMNS
 
 Lines = Mapping[int, Mapping[str, Any]]

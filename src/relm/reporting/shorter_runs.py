@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
-from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
 from relm.reporting.run_record import RunRecord, find_runs

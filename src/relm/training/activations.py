@@ -9,7 +9,7 @@ from relm.models.counting import Activations, Computing
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.arithmetic import lengths, model_weights, parameter_count
 from relm.training.resources import FLOAT, HALF

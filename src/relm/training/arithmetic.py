@@ -13,7 +13,7 @@ from relm.models.configuration import Configuration
 from relm.models.counting import Lengths, Tensors
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 
 # The gradient of a product is two products of its size: by its input, and by its weight.

@@ -13,7 +13,7 @@ from relm.devices.contract import Device, UpdatingDevice
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Examples, Integers, numbers_at
 from relm.examples.order import rank_positions
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.training.kill_points import kill_point
 from relm.training.step import loss_denominators, scored_counts
 

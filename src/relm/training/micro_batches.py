@@ -2,7 +2,8 @@
 
 import math
 
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
 
 

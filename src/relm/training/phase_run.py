@@ -18,7 +18,8 @@ from relm.recipes.curves import Curve
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.machine.machines import find_own_machine
 from relm.recipes.optimization import LossScaling
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import ORDER
 from relm.training.arithmetic import operations
 from relm.training.checkpoints import newest_checkpoint

@@ -13,7 +13,7 @@ from relm.limits import require_disk, require_memory
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.arithmetic import lengths, model_weights, parameter_count
 from relm.training.micro_batches import micro_batch_size

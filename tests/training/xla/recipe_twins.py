@@ -10,8 +10,9 @@ from xla_runs import XlaRun
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
 from relm.examples.tokenization.tokenizer_files import train_tokenizer
+from relm.recipes.phase import Phase
 from relm.recipes.project import Project
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.recipe import Recipe
 from small_project import CHECKOUT
 from tiny_runs import byte_tokenizer, write_documents
 

@@ -26,7 +26,7 @@ from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.models.layers import recomputed
 from relm.recipes.devices import PRECISION
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 
 SIMULATOR = "ipu_simulator"

@@ -24,7 +24,7 @@ from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.models.bert_classification import BertForClassification
 from relm.models.bert_model import EncoderModel
 from relm.recipes.evaluation.fine_tuning import Glue
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 
 # Count of a model's outputs -> the objective that trains it.
 OBJECTIVES = {1: "score", 2: "two_classes", 3: "three_classes"}

@@ -37,7 +37,8 @@ from relm.models.configuration import folder_config
 from relm.recipes.architectures import BertArchitecture
 from relm.recipes.evaluation.fine_tuning import FineTuning
 from relm.recipes.identity import KEY
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED
 from relm.recipes.section import validate
 from relm.training.interruption import run_lock

@@ -24,7 +24,7 @@ from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.models.bert_model import EncoderModel
 from relm.models.bert_span import BertForSpans
 from relm.recipes.evaluation.fine_tuning import Squad
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 
 log = logging.getLogger(__name__)
 

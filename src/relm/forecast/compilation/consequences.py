@@ -12,7 +12,8 @@ from typing import NamedTuple
 from relm.devices.peaks import find_accelerator
 from relm.errors import RelmError
 from relm.forecast.compilation.compiling import HELD_OUT
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 from relm.training.machine.compile_record import Compilation, Compiled
 from relm.training.micro_batches import micro_batch_size
 

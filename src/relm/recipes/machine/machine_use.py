@@ -7,7 +7,8 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine.machines import Machine
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.phase import Phase
+from relm.recipes.recipe import Recipe
 
 
 def divides(machine: Machine, phase: Phase) -> bool:

@@ -9,7 +9,7 @@ from relm.recipes.optimization import LossScaling
 
 if TYPE_CHECKING:
     from relm.recipes.machine.on_machine import OnMachine
-    from relm.recipes.recipe import Phase
+    from relm.recipes.phase import Phase
     from relm.recipes.run import Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")

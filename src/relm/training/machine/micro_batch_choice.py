@@ -11,7 +11,7 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
-from relm.recipes.recipe import Phase
+from relm.recipes.phase import Phase
 from relm.recipes.run import Run
 from relm.training.activations import activation_bytes, update_bytes
 from relm.training.resources import state_bytes
