@@ -74,7 +74,7 @@ def test_the_protocol_has_the_machines_of_each_phase_whose_log_lists_them(tmp_pa
     [
         ([row(1, 1, 1), row(19, 3, 1)], "ends at step 19, expected step 20"),
         ([], "is empty"),
-        ('{"step": 20,', r"main\.jsonl: cannot be read"),
+        ('{"step": 20,', r"main\.jsonl, line 1: expected an object"),
     ],
 )
 def test_a_log_that_is_not_of_the_whole_phase_is_refused(rows: Any, message: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration
         ),
         "t5, gated, deeper decoder": (
             T5Config(2, 4, 12, 32, 48, VOCABULARY, decoder_layers=3, dropout=dropout),
-            phase("seq2seq", **changes),
+            phase("seq2seq", seq2seq={"target_length": 12}, **changes),
         ),
         "t5, tied, short targets": (
             T5Config(2, 4, 12, 32, 48, VOCABULARY, tied_head=True, feed_forward="relu", dropout=dropout),

@@ -70,5 +70,5 @@ def test_a_seed_that_numpy_does_not_take_is_named() -> None:
 def test_their_number_and_vocabulary_are_required_and_belong_to_this_builder() -> None:
     with pytest.raises(ValidationError, match="needs examples and vocabulary_size; give both"):
         AsPublished(builder="graphcore_gpt2_generated", examples=40)
-    with pytest.raises(ValidationError, match="examples: graphcore_gpt2 has no such option"):
+    with pytest.raises(ValidationError, match="examples: read with builder: graphcore_gpt2_generated only, found 40"):
         AsPublished(builder="graphcore_gpt2", examples=40)
