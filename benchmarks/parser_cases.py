@@ -2,8 +2,8 @@
 
 The files are `tests/parser/*.txt` of MediaWiki or Parsoid (GPL-2.0-or-later), read from a local copy; they are no part of the
 project. A case has a title, wikitext, and the HTML that MediaWiki makes of it. It is equal if the words of our text are those
-that a browser shows of the HTML; "up to white space" ignores all spaces. Numbers that MediaWiki gives links without a label, the
-table of contents and its edit links are no text of the page.
+that a browser shows of the HTML; "up to white space" ignores all spaces. Numbers that MediaWiki gives to links without a label,
+the table of contents and its edit links are no text of the page.
 
 `--list` prints the titles of the cases that are prose by the rules below, which look at the case alone and never at our text;
 `parser_cases.txt` holds that list for the copy named in its first line.
@@ -48,9 +48,9 @@ _BLOCK = re.compile(r"</?(?:p|div|li|ul|ol|dl|dd|dt|h[1-6]|br|hr|blockquote|cent
 _ANY_TAG = re.compile(r"</?[a-zA-Z](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
 
 _FEATURES = {
-    "quotes": r"''", "links": r"\[\[", "external links": r"\[(?:https?|ftp|mailto|//|news|irc)|https?://", "lists": r"(?m)^[*#:;]",
-    "headings": r"(?m)^=.*=\s*$", "references to characters": r"&#?\w+;", "comments": r"<!--", "nowiki": r"<nowiki",
-    "HTML": r"</?(?!nowiki)[a-zA-Z]", "parser functions": r"\{\{", "indented lines": r"(?m)^ ", "bars and rulers": r"\||---",
+    "quotes": r"''", "links": r"\[\[", "external links": r"\[(?:https?|ftp|mailto|//|news|irc)|https?://",
+    "lists": r"(?m)^[*#:;]", "headings": r"(?m)^=.*=\s*$", "references to characters": r"&#?\w+;", "comments": r"<!--",
+    "nowiki": r"<nowiki", "HTML": r"</?(?!nowiki)[a-zA-Z]", "parser functions": r"\{\{", "indented lines": r"(?m)^ ", "bars and rulers": r"\||---",
 }  # fmt: skip
 
 
