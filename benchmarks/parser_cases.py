@@ -50,7 +50,8 @@ _ANY_TAG = re.compile(r"</?[a-zA-Z](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
 _FEATURES = {
     "quotes": r"''", "links": r"\[\[", "external links": r"\[(?:https?|ftp|mailto|//|news|irc)|https?://",
     "lists": r"(?m)^[*#:;]", "headings": r"(?m)^=.*=\s*$", "references to characters": r"&#?\w+;", "comments": r"<!--",
-    "nowiki": r"<nowiki", "HTML": r"</?(?!nowiki)[a-zA-Z]", "parser functions": r"\{\{", "indented lines": r"(?m)^ ", "bars and rulers": r"\||---",
+    "nowiki": r"<nowiki", "HTML": r"</?(?!nowiki)[a-zA-Z]", "parser functions": r"\{\{", "indented lines": r"(?m)^ ",
+    "bars and rulers": r"\||---",
 }  # fmt: skip
 
 
@@ -104,9 +105,21 @@ def read_visible(shown: str) -> str:
     return fold(html.unescape(shown))
 
 
+def fill_sections(text: str) -> str:
+    """Return wikitext or HTML with a word after each heading: one of a section without text is left out by design."""
+    return re.sub(
+        r"(</h[1-6]>|^=(?:<nowiki>[^<]*</nowiki>|[^\n])*=(?:[ \t]|<!--(?:[^-]|-(?!->))*-->)*$)",
+        r"\1\nword\n",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 def fold(text: str) -> str:
-    """Return a text with superscripts as plain digits and without marks that show nothing."""
-    return re.sub("[\u200b-\u200f\u2060\ufeff\u00ad]", "", unicodedata.normalize("NFKC", text).replace("\u2212", "-"))
+    """Return a text with superscripts as plain digits, without marks that show nothing and brackets of links that are none."""
+    return re.sub(
+        r"\[\[|\]\]|\{\{|\}\}|[\u200b-\u200f\u2060\ufeff\u00ad]", "", unicodedata.normalize("NFKC", text).replace("\u2212", "-")
+    )
 
 
 def print_share(label: str, found: list[tuple[bool, bool]]) -> None:
@@ -128,7 +141,7 @@ def main() -> None:
     every, chosen = list[tuple[bool, bool]](), list[tuple[bool, bool]]()
     by_feature = collections.defaultdict[str, list[tuple[bool, bool]]](list)
     for case in cases:
-        ours, theirs = fold(extract_plain_text(case.wikitext)), read_visible(case.html)
+        ours, theirs = fold(extract_plain_text(fill_sections(case.wikitext))), read_visible(fill_sections(case.html))
         equal = (ours.split() == theirs.split(), "".join(ours.split()) == "".join(theirs.split()))
         every.append(equal)
         if case.title not in prose:

@@ -1,7 +1,7 @@
 /* Passes over text: the module relm_text_passes, which envs/make_environment.py compiles.
 
-   Each function does what the Python function of the same name does, in documents.py, wikitext_quotes.py, wikitext_links.py,
-   wikitext_lines.py and wikitext_spaces.py, which are its oracle. The rules that need Unicode, or a wiki's names, stay in Python:
+   Each function does what the Python function of the same name does, in documents.py and in quotes.py, links.py, lines.py and
+   spaces.py of wikipedia/, which are its oracle. The rules that need Unicode, or a wiki's names, stay in Python:
    quotes that do not pair, links with a colon, headings and unusual lines are passed to a function there. Texts are read and
    written as UTF-8, in which no byte of another character looks like ASCII. */
 
@@ -16,8 +16,9 @@
 #define RELM_SOURCE "" /* else the sha256 of this file, by which compiled.py knows a module of another version */
 #endif
 
-#define DEEPEST 12 /* links inside links, as in wikitext_links.py */
+#define DEEPEST 12 /* links inside links, as in links.py */
 #define LEVELS 6   /* of headings */
+#define INDENT "\x1f" /* as in lines.py */
 
 /* --- texts --------------------------------------------------------------------------------------------------------------- */
 
@@ -222,7 +223,7 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
 /* --- lines --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-  PyObject *read_heading, *is_text; /* of wikitext_lines.py */
+  PyObject *read_heading, *is_text; /* of lines.py */
   Output output;
   PyObject *titles[LEVELS]; /* of headings that wait for a text, each of a lower level in the outline than the one before */
   long levels[LEVELS];
@@ -303,7 +304,9 @@ static int put_marked(Outline *outline, Piece line) {
   if (is_heading || outline->dropping) return is_heading >= 0;
   int is_text = is_text_line(outline, line);
   if (is_text <= 0) return !is_text;
-  while (line.size && *line.data && strchr("*#:; \t", *line.data)) line.data++, line.size--;
+  while (line.size && *line.data && strchr("*#:; \t" INDENT, *line.data)) line.data++, line.size--;
+  if (line.size >= 4 && !memcmp(line.data, "----", 4)) /* a ruler, and what follows it */
+    while (line.size && *line.data == '-') line.data++, line.size--;
   return !line.size || put_text(outline, line);
 }
 
@@ -316,8 +319,10 @@ static PyObject *collect_lines(PyObject *self, PyObject *arguments) {
   if (!read_text(text, &piece) || !reserve(&outline.output, piece.size)) return NULL;
   for (const char *from = piece.data, *end = from + piece.size, *next; from < end; from = next + 1) {
     next = find_byte(from, end, '\n');
+    int is_spaced = *from == ' ' || *from == '\t'; /* what stood before the spaces vanished */
+    while (from < next && (*from == ' ' || *from == '\t')) from++;
     Piece line = {from, (size_t)(next - from)};
-    int is_marked = line.size && *from && strchr(" \t*#:;|={-!", *from);
+    int is_marked = line.size && !is_spaced && *from && strchr("*#:;|={-!" INDENT, *from);
     if (!line.size) outline.in_paragraph = 0;
     else if (!(is_marked ? put_marked(&outline, line) : put_plain(&outline, line))) goto done;
   }
