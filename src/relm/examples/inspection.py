@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
+from relm.corpus.documents import read_documents
 from relm.errors import RelmError
 from relm.examples.best_fit import PackingCounts
 from relm.examples.duplicates import DUPLICATE
@@ -31,6 +32,7 @@ from relm.recipes.objectives import TABLE
 
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
+SHOWN_CHARACTERS = 600  # of a document
 # Bytes of a first line that is looked at, to tell the kind of a file.
 LONGEST_LINE = 1 << 24
 ROWS_AT_ONCE = 2**16
@@ -48,7 +50,7 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, a shard (.bin, .arrow), a list of removed documents, or another program's .tfrecord or JSON lines.
+    """Describe a manifest, a shard (.bin, .arrow), extracted documents, a list of removed ones, or another program's files.
 
     Args:
         tokenizer: `tokenizer.json`; None: show token ids.
@@ -72,6 +74,8 @@ def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Content
     if path.suffix in (".json", ".jsonl"):
         if _is_list_of_removed(path):
             return _removed
+        if _is_documents(path):
+            return _documents
         return _tpu_pretrain if _is_tpu_pretrain(path) else _manifest
     by_suffix = {".bin": _stream, ".idx": _stream, ".arrow": _table, ".table": _table, ".tfrecord": _tfrecord}
     if path.suffix not in by_suffix:
@@ -92,6 +96,30 @@ def _is_tpu_pretrain(path: Path) -> bool:
 
 def _is_list_of_removed(path: Path) -> bool:
     return path.suffix == ".jsonl" and sidecar_of(path).exists() and {"removed", "sources"} <= set(read_sidecar(path))
+
+
+def _is_documents(path: Path) -> bool:
+    return (
+        path.suffix == ".jsonl" and sidecar_of(path).exists() and {"documents", "words", "skipped"} <= set(read_sidecar(path))
+    )
+
+
+def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    """Describe a file of extracted documents, with the beginning of some."""
+    facts = checked_sidecar(path)
+    wanted = set(_spread(facts["documents"], examples))
+    shown = [
+        (f"document {number:,}: {escape_controls(document.title)}", [escape_controls(document.text[:SHOWN_CHARACTERS])])
+        for number, document in enumerate(read_documents(path))
+        if number in wanted
+    ]
+    statistics = [SplitStatistics("all", {name: facts[name] for name in ("documents", "words", "bytes")})]
+    statistics += [SplitStatistics("skipped", facts["skipped"])] if any(facts["skipped"].values()) else []
+    if unknown := facts.get("unknown_templates"):
+        statistics.append(
+            SplitStatistics("unknown", {escape_controls(f"{{{{{name}}}}}"): count for name, count in unknown.items()})
+        )
+    return Contents(path, "extracted documents", {}, statistics, shown)
 
 
 def _removed(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:

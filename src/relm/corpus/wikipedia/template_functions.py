@@ -1,4 +1,4 @@
-"""The functions of `templates.json`, for templates whose text no pattern can build, and MediaWiki's functions that format.
+"""The functions of `templates.json`, for templates whose text no pattern can build.
 
 A function gets the arguments of a template by name or position, the formats of the wiki's language, and what its pattern tells
 it. It uses each argument once, so that nested templates cannot make a text many times as long.
@@ -95,7 +95,8 @@ def _convert(arguments: Arguments, formats: Formats, told: str) -> str:
     ranges = _RANGES.get("en" if formats.language == "simple" else formats.language, _RANGES[""])
     if not listed:
         return ""
-    text, place = _name_value(listed[0]), 1
+    between = listed[0].lower() in ("between", "from") and len(listed) > 1
+    text, place = f"{listed[0]} " * between + _name_value(listed[between]), 1 + between
     while place + 1 < len(listed) and listed[place] in ranges and _is_number(listed[place + 1]):
         text += ranges[listed[place]] + _name_value(listed[place + 1])
         place += 2
@@ -118,10 +119,12 @@ def _unit(arguments: Arguments, formats: Formats, told: str) -> str:
             joined = re.sub(r"(?<=\d) (?=\d{3})", "", text) if is_value else text
             texts.append(format_number(joined, formats) if _is_number(joined) else _name_unit(text))
         else:
-            texts[-1] += text.translate(_RAISED_SIGNS)
+            texts[-1] += f"<sup>{text}</sup>"
         if len(texts) == 1 and "e" in arguments and "×" not in texts[0]:
             texts[0] += f" × 10<sup>{arguments['e']}</sup>"
     unit = _first_of(arguments, "u", "ul", "um")
+    if told == "joined":  # a prefix and a unit
+        texts = [texts[0], "".join(texts[1:])] if len(texts) > 2 else texts
     return " ".join([*texts, *([_name_unit(unit)] if unit else [])])
 
 
@@ -204,7 +207,7 @@ def format_date(parts: Sequence[str], formats: Formats, order: str = "") -> str:
         order: "dmy" or "mdy" in English; empty: the wiki's own.
     """
     parts = [part for part in parts if part][:3]
-    if len(parts) > 1 and (len(parts[0]) > 2 or not parts[0].isdigit()):
+    if len(parts) > 1 and len(parts[0]) > 2 and parts[0].isdigit():
         parts = parts[::-1]
     *day, month, year = parts if len(parts) > 1 else ["", *parts]
     names = {name.lower(): name for name in formats.months}
@@ -237,13 +240,15 @@ def _date(arguments: Arguments, formats: Formats, told: str) -> str:
 
 
 def _died(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39)."""
-    parts = _date_parts(arguments)
-    text = format_date(parts, formats, _order(arguments))
-    if formats.language not in ("en", "simple") or len(parts) < 6 or not all(part.isdigit() for part in parts[:6]):
+    """{{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39); Japanese has the birth first."""
+    parts, aged = _date_parts(arguments), " (aged {})"
+    if formats.language == "ja":
+        parts, aged = [*parts[3:6], *parts[:3]], "（{}歳没）"
+    text = format_date(parts[:3], formats, _order(arguments))
+    if told != "aged" or len(parts) < 6 or not all(part.isdigit() and len(part) < 5 for part in parts[:6]):
         return text
     died, born = ([int(part) for part in three] for three in (parts[:3], parts[3:6]))
-    return f"{text} (aged {died[0] - born[0] - (died[1:] < born[1:])})"
+    return text + aged.format(died[0] - born[0] - (died[1:] < born[1:]))
 
 
 def _as_of(arguments: Arguments, formats: Formats, told: str) -> str:
@@ -329,11 +334,20 @@ def _height(arguments: Arguments, formats: Formats, told: str) -> str:
 
 
 def _old_style(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{СС|2 января|1900|20 декабря 1899}}: 2 января 1900 (20 декабря 1899)."""
+    """{{СС|16|июня|1900|3}}: 3 (16) июня 1900; {{СС|2 января|1900|20 декабря}}: 2 января 1900 (20 декабря)."""
     listed = list_arguments(arguments)
-    if len(listed) >= 5 and listed[0].isdigit():
-        return f"{listed[2]} ({listed[0]}) {listed[3]} {listed[4]}".strip()
+    if len(listed) > 3 and listed[0].isdigit():
+        new = f"({listed[0]}) {listed[1]}" if len(listed) == 4 else f"({listed[0]} {listed[1]})"
+        return " ".join([*listed[3:5], new, listed[2]])
     return f"{' '.join(listed[:2])} ({listed[2]})" if len(listed) > 2 else " ".join(listed)
+
+
+def _ship(arguments: Arguments, formats: Formats, told: str) -> str:
+    """{{HMS|Ajax|22}}: HMS Ajax (22); a format as the last argument leaves the number out."""
+    names = list_arguments(arguments)
+    names = names if told == "" else [told, *names]
+    number = f" ({names[2]})" if len(names) == 3 else ""
+    return " ".join(names[:2]) + number
 
 
 def _century_es(arguments: Arguments, formats: Formats, told: str) -> str:
@@ -347,56 +361,7 @@ FUNCTIONS: Mapping[str, Callable[[Arguments, Formats, str], str]] = {
     function.__name__[1:]: function
     for function in (
         _as_of, _born_died, _century, _century_es, _concatenate, _convert, _coordinates, _currency, _date, _died, _fraction,
-        _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation, _ruby, _sic,
-        _unit, _val,
+        _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation, _ruby, _ship,
+        _sic, _unit, _val,
     )
-}  # fmt: skip
-
-
-# --- parser functions ------------------------------------------------------------------------------------------------------
-
-
-def _formatnum(arguments: Sequence[str], formats: Formats) -> str:
-    """{{formatnum:12345}}: 12,345; {{formatnum:12,345|R}}: 12345."""
-    if arguments[1:2] in (["R"], ["NOSEP"]):
-        plain = arguments[0].replace(formats.group, "") if formats.group else arguments[0]
-        return plain.replace(formats.decimal, ".") if arguments[1] == "R" else arguments[0].replace(".", formats.decimal)
-    return format_number(arguments[0], formats)
-
-
-def _choose(arguments: Sequence[str], place: int) -> str:
-    return arguments[place] if place < len(arguments) else ""
-
-
-def _switch(arguments: Sequence[str], formats: Formats) -> str:
-    """{{#switch:b|a=1|b|c=2|3}}: 2, and 3 for d."""
-    is_chosen = False
-    for argument in arguments[1:]:
-        key, sign, value = argument.partition("=")
-        is_chosen = is_chosen or key.strip() == arguments[0] or key.strip() == "#default"
-        if is_chosen and sign:
-            return value.strip()
-    return "" if len(arguments) < 2 or "=" in arguments[-1] else arguments[-1]
-
-
-def _plural(arguments: Sequence[str], formats: Formats) -> str:
-    """{{plural:1|page|pages}}: page."""
-    is_one = arguments[0] in ("1", "0") if formats.language == "fr" else arguments[0] == "1"
-    forms = [each for each in arguments[1:] if not re.match(r"\d+=", each)]
-    return (forms[0] if is_one else forms[-1]) if forms else ""
-
-
-PARSER_FUNCTIONS: Mapping[str, Callable[[Sequence[str], Formats], str]] = {
-    **dict.fromkeys(
-        ("formatnum", "zahlenformat", "formatnombre", "formatonúmero", "formatonumero", "formatteernum", "formatnr",
-         "форматировать_число", "格式化数字", "数整形"), _formatnum,
-    ),
-    "lc": lambda arguments, _: arguments[0].lower(),
-    "uc": lambda arguments, _: arguments[0].upper(),
-    "lcfirst": lambda arguments, _: arguments[0][:1].lower() + arguments[0][1:],
-    "ucfirst": lambda arguments, _: arguments[0][:1].upper() + arguments[0][1:],
-    "plural": _plural,
-    "#if": lambda arguments, _: _choose(arguments, 1 if arguments[0] else 2),
-    "#ifeq": lambda arguments, _: _choose(arguments, 2 if arguments[0] == _choose(arguments, 1) else 3),
-    "#switch": _switch,
 }  # fmt: skip

@@ -15,10 +15,10 @@ either, but is counted if it stands within a sentence. Most templates are boxes 
 
 import functools
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
-from relm.corpus.wikipedia.template_functions import FUNCTIONS, PARSER_FUNCTIONS, TABLE, Arguments, Formats, list_arguments
+from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments, Formats, format_number, list_arguments
 
 # A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
 LONGEST = 4000
@@ -71,7 +71,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     if len(body) > LONGEST:
         return ""
     first, *rest = body.split("|")
-    if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := PARSER_FUNCTIONS.get(call[1].lower())):
+    if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats).translate(_HIDE)
     name = " ".join(first.replace("_", " ").split()).lower()
     pattern = _find_pattern(name, templates)
@@ -100,12 +100,15 @@ def _find_pattern(name: str, templates: Templates) -> str | None:
 
 
 def _is_within_sentence(match: re.Match[str]) -> bool:
-    """Return whether letters stand before and after a template in its line, which is no row of a table or box."""
+    """Return whether words stand before and after a template in its line, which is no row of a table or box."""
     text = match.string
-    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2]
+    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2].strip()
     after = text[match.end() : match.end() + AROUND].partition("\n")[0]
-    is_row = before.lstrip().startswith(("|", "!", "{"))
-    return not is_row and bool(_LETTER.search(before) and (_LETTER.search(after) or after.lstrip()[:1] in tuple(".,;:)")))
+    if before.startswith(("|", "!", "{")):
+        return False
+    if not _LETTER.search(before):
+        return not before and after[:1] == " " and after[1:2].islower()
+    return bool(_LETTER.search(after)) or before[-1] not in ".!?:" or after[:1] in tuple(".,;)")
 
 
 def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
@@ -183,3 +186,52 @@ def _get(arguments: Arguments, names: Sequence[str]) -> str:
     if names[0] == "-1":
         return next(reversed(list_arguments(arguments)), "")
     return next((arguments[name] for name in names if name in arguments), "")
+
+
+# --- parser functions ------------------------------------------------------------------------------------------------------
+
+
+def _formatnum(arguments: Sequence[str], formats: Formats) -> str:
+    """{{formatnum:12345}}: 12,345; {{formatnum:12,345|R}}: 12345."""
+    if arguments[1:2] in (["R"], ["NOSEP"]):
+        plain = arguments[0].replace(formats.group, "") if formats.group else arguments[0]
+        return plain.replace(formats.decimal, ".") if arguments[1] == "R" else arguments[0].replace(".", formats.decimal)
+    return format_number(arguments[0], formats)
+
+
+def _choose(arguments: Sequence[str], place: int) -> str:
+    return arguments[place] if place < len(arguments) else ""
+
+
+def _switch(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#switch:b|a=1|b|c=2|3}}: 2, and 3 for d."""
+    is_chosen = False
+    for argument in arguments[1:]:
+        key, sign, value = argument.partition("=")
+        is_chosen = is_chosen or key.strip() == arguments[0] or key.strip() == "#default"
+        if is_chosen and sign:
+            return value.strip()
+    return "" if len(arguments) < 2 or "=" in arguments[-1] else arguments[-1]
+
+
+def _plural(arguments: Sequence[str], formats: Formats) -> str:
+    """{{plural:1|page|pages}}: page."""
+    is_one = arguments[0] in ("1", "0") if formats.language == "fr" else arguments[0] == "1"
+    forms = [each for each in arguments[1:] if not re.match(r"\d+=", each)]
+    return (forms[0] if is_one else forms[-1]) if forms else ""
+
+
+_PARSER_FUNCTIONS: Mapping[str, Callable[[Sequence[str], Formats], str]] = {
+    **dict.fromkeys(
+        ("formatnum", "zahlenformat", "formatnombre", "formatonúmero", "formatonumero", "formatteernum", "formatnr",
+         "форматировать_число", "格式化数字", "数整形"), _formatnum,
+    ),
+    "lc": lambda arguments, _: arguments[0].lower(),
+    "uc": lambda arguments, _: arguments[0].upper(),
+    "lcfirst": lambda arguments, _: arguments[0][:1].lower() + arguments[0][1:],
+    "ucfirst": lambda arguments, _: arguments[0][:1].upper() + arguments[0][1:],
+    "plural": _plural,
+    "#if": lambda arguments, _: _choose(arguments, 1 if arguments[0] else 2),
+    "#ifeq": lambda arguments, _: _choose(arguments, 2 if arguments[0] == _choose(arguments, 1) else 3),
+    "#switch": _switch,
+}  # fmt: skip
