@@ -19,6 +19,7 @@
 #define DEEPEST 12 /* links inside links, as in links.py */
 #define LEVELS 6   /* of headings */
 #define INDENT "\x1f" /* as in lines.py */
+#define NOTHING "\x04n" /* as in templates.py */
 
 /* --- texts --------------------------------------------------------------------------------------------------------------- */
 
@@ -174,9 +175,13 @@ static const char *find_link(const char *from, const char *end) {
 /* Append the text that a link shows. */
 static int put_link(Output *output, const char *body, const char *end, PyObject *choose) {
   const char *bar = find_byte(body, end, '|'), *label = bar < end ? bar + 1 : end;
-  int has_colon = find_byte(body, bar, ':') < bar;
+  int has_colon = find_byte(body, bar, ':') < bar || (body < bar && *body == '/');
   if (!has_colon && label < end) return put(output, label, (size_t)(end - label));
-  if (!has_colon && bar == end) return put(output, body, (size_t)(end - body));
+  if (!has_colon && bar == end) {
+    int begins_line = output->size && output->data[output->size - 1] == '\n'; /* then "#" is no item of a list */
+    if (body < end && *body == '#' && begins_line && !put(output, NOTHING, sizeof NOTHING - 1)) return 0;
+    return put(output, body, (size_t)(end - body));
+  }
   PyObject *answer = PyObject_CallFunction(
       choose, "s#s#s#", body, (Py_ssize_t)(bar - body), bar, (Py_ssize_t)(label - bar), label, (Py_ssize_t)(end - label));
   return put_answer(output, answer);
@@ -200,6 +205,12 @@ static long replace_innermost(Output *output, Piece piece, PyObject *choose) {
   return found;
 }
 
+/* Put INDENT in place of a space that begins a line. */
+static void mark_indents(char *data, size_t size) {
+  for (char *end = data + size, *at = memchr(data, '\n', size); at; at = memchr(at, '\n', (size_t)(end - at)))
+    if (++at < end && *at == ' ') *at = *INDENT;
+}
+
 static PyObject *replace_links(PyObject *self, PyObject *arguments) {
   PyObject *text, *choose, *result = NULL;
   Piece piece;
@@ -207,7 +218,9 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
   long found = 1;
   (void)self;
   if (!PyArg_ParseTuple(arguments, "UO:replace_links", &text, &choose) || !read_text(text, &piece)) return NULL;
-  if (find_double(piece.data, piece.data + piece.size, '[') == piece.data + piece.size) return Py_NewRef(text);
+  if (!reserve(&outputs[1], piece.size) || !put(&outputs[1], piece.data, piece.size)) goto done;
+  piece.data = outputs[1].data;
+  mark_indents(outputs[1].data, piece.size);
   for (int pass = 0; pass < DEEPEST && found > 0; pass++) {
     Output *output = outputs + pass % 2;
     output->size = 0;
@@ -215,6 +228,7 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
     if (found > 0) piece = (Piece){output->data, output->size};
   }
   if (found >= 0) result = as_text(piece);
+done:
   free(outputs[0].data);
   free(outputs[1].data);
   return result;

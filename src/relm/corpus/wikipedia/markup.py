@@ -21,7 +21,7 @@ from relm.corpus.wikipedia.links import replace_links
 from relm.corpus.wikipedia.names import WikiNames, names_of
 from relm.corpus.wikipedia.quotes import remove_quotes
 from relm.corpus.wikipedia.spaces import tidy_spaces
-from relm.corpus.wikipedia.templates import NOTHING, STAND_INS, expand_template, reveal_markup, templates_of
+from relm.corpus.wikipedia.templates import STAND_IN, expand_template, reveal_markup, templates_of
 
 DEEPEST = 12
 
@@ -35,9 +35,8 @@ _GONE = (
 # The rest of a tag: a value in quotes may contain ">"; where its quotes are not closed, the first ">" ends the tag.
 _ATTRIBUTES = r"""(?:(?>(?:[^<>=]|=(?!\s*["'])|=\s*(?:"[^"<]*"|'[^'<]*'))*)>|[^<>]*>)"""
 _ELEMENT = re.compile(rf"<!--|<({'|'.join(_VERBATIM)}|{_GONE})(?=[\s/>]){_ATTRIBUTES}", re.IGNORECASE)
-# A line with nothing but comments does not end a paragraph.
-_COMMENT = r"<!--(?:[^-<]|-(?!->)|<(?!!--))*+-->"
-_COMMENT_LINE = re.compile(rf"\n[ \t{INDENT}]*{_COMMENT}(?:[ \t]*{_COMMENT})*[ \t]*(?=\n)")
+_LINE_BEGIN = re.compile(r"(?:^|\n)[ \t]*\Z")
+_LINE_END = re.compile(r"[ \t]{0,20}\n")
 _EMPTY_LINES = re.compile(r" *\n[ \n]*")
 _KEPT = re.compile("\x02([0-9]+)\x03")
 
@@ -47,6 +46,7 @@ def _remove_elements(text: str, kept: list[str]) -> str:
     pieces: list[str] = []
     position = 0
     unclosed: set[str] = set()
+    begins_line = False  # whether nothing but comments stands before in the line
     for opening in _ELEMENT.finditer(text):
         name = (opening[1] or "!").lower()
         if opening.start() < position or name in unclosed:
@@ -58,11 +58,18 @@ def _remove_elements(text: str, kept: list[str]) -> str:
                 # Searched to the end once; another opening tag of this name would search in vain again.
                 unclosed.add(name)
                 continue
-        start = opening.start()
-        pieces.append(text[position:start])
+        between = text[position : opening.start()]
+        pieces.append(between)
         if name in _VERBATIM:  # even <nowiki/> keeps apart what is markup together
             pieces.append(f"\x02{len(kept)}\x03")
             kept.append(text[opening.end() : inner])
+        tail = between[-20:]
+        begins_line = name == "!" and (_LINE_BEGIN.search(tail) is not None if tail.strip() or "\n" in tail else begins_line)
+        if begins_line and (line_end := _LINE_END.match(text, end)):
+            end = line_end.end()  # a line that held only comments does not end a paragraph
+            while len(pieces) > 1 and not pieces[-1].strip(" \t"):
+                pieces.pop()
+            pieces[-1] = pieces[-1].rstrip(" \t")
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
@@ -128,9 +135,6 @@ _TERM = re.compile(
     re.IGNORECASE,
 )
 
-# What would be taken for an item of a list after links are replaced, and addresses within the brackets of a link.
-_SEPARATED = {"\n[[#": f"\n{NOTHING}[[#", "[[http": f"[{NOTHING}[http", "[[//": f"[{NOTHING}[//"}
-
 # --- markup within a line --------------------------------------------------------------------------------------------------
 
 # The label ends at the first bracket that closes; where another link begins, this one is none.
@@ -190,21 +194,16 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: M
     names = names or names_of("en")
     kept: list[str] = []
     text = wikitext
-    for mark in f"\x02\x03{STAND_INS}{INDENT}":
+    for mark in f"\x02\x03{STAND_IN}{INDENT}":
         if mark in text:  # which is found out much faster than by replacing
             text = text.replace(mark, "")
-    text = f"\n{text}".replace("\n ", f"\n{INDENT}")  # before something else may vanish at a line's beginning
-    if "<!--" in text:
-        text = _COMMENT_LINE.sub("", text)
+    text = f"\n{text}"
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
     text = remove_quotes(text)  # before the text between them may vanish
     if (codes := names.variants) and "-{" in text:
         text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
     text = _TERM.sub("\\g<0>\n", text)
-    for wrong, right in _SEPARATED.items():
-        if wrong in text:
-            text = text.replace(wrong, right)
     text = replace_links(text, names.hidden)
     known = templates_of(names.language)
     expand = functools.partial(expand_template, templates=known, unknown={} if unknown is None else unknown)
@@ -221,5 +220,6 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: M
     text = tidy_spaces(_decode(reveal_markup(text).replace(INDENT, " ")))
     if kept:
         text = _KEPT.sub(lambda match: " ".join(_decode(kept[int(match[1])]).split()), text).strip()
-        text = _EMPTY_LINES.sub("\n", text)
+        if not all(map(str.strip, kept)):
+            text = _EMPTY_LINES.sub("\n", text)
     return text

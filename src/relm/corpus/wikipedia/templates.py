@@ -25,12 +25,13 @@ LONGEST = 4000
 LONGEST_NAME = 60
 AROUND = 60  # characters on each side of a template that are looked at to find whether it stands within a sentence
 
-# What a template shows is no markup for the template around it; these characters stand for it until all are expanded.
-_MARKUP, _STAND_INS = "|={}", "\x04\x05\x06\x07"
-_HIDE, _REVEAL = str.maketrans(_MARKUP, _STAND_INS), str.maketrans(_STAND_INS, _MARKUP, "\x0e")
-NOTHING = "\x0e"
+# What a template shows is no markup for the template around it: each of these characters becomes two until all are expanded.
+STAND_IN = "\x04"
+NOTHING = f"{STAND_IN}n"
 """Shows nothing, and keeps what comes after it from the beginning of its line."""
-STAND_INS = _STAND_INS + NOTHING
+_STAND_INS = {"|": f"{STAND_IN}b", "=": f"{STAND_IN}e", "{": f"{STAND_IN}o", "}": f"{STAND_IN}c", "": NOTHING}
+_REVEALED = {pair: character for character, pair in _STAND_INS.items()}
+_MARKUP = re.compile(r"[|={}]")
 
 _NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
 _CALL = re.compile(r"\s*(#?\w+)\s*:(.*)", re.DOTALL)
@@ -72,9 +73,9 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
         return ""
     first, *rest = body.split("|")
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
-        return parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats).translate(_HIDE)
+        return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
     name = " ".join(first.replace("_", " ").split()).lower()
-    pattern = _find_pattern(name, templates)
+    pattern = _find_pattern(name, templates.formats.language)
     if pattern is None and _is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
         unknown[name] = unknown.get(name, 0) + 1
@@ -84,15 +85,21 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     text = _fill(pattern[spaced:], _read_arguments(name, rest), templates)
     if spaced and match.string[match.start() - 1 : match.start()].isdigit():
         text = f" {text}"
-    return text.translate(_HIDE)
+    return _hide_markup(text)
+
+
+def _hide_markup(text: str) -> str:
+    return _MARKUP.sub(lambda found: _STAND_INS[found[0]], text)
 
 
 def reveal_markup(text: str) -> str:
     """Return a text with the characters that were kept apart from markup while templates were expanded."""
-    return text.translate(_REVEAL) if any(mark in text for mark in STAND_INS) else text
+    return re.sub(f"{STAND_IN}.", lambda found: _REVEALED.get(found[0], found[0][1]), text) if STAND_IN in text else text
 
 
-def _find_pattern(name: str, templates: Templates) -> str | None:
+@functools.lru_cache(maxsize=10_000)
+def _find_pattern(name: str, language: str) -> str | None:
+    templates = templates_of(language)
     pattern = templates.patterns.get(name)
     if pattern is None and len(name) <= LONGEST_NAME:
         return next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
