@@ -1,4 +1,4 @@
-"""What readers see of templates and of markup around them, by the language of the wiki."""
+"""The text of templates, and of the markup around them, by the language of the wiki."""
 
 import pytest
 

@@ -19,11 +19,11 @@ Arguments = Mapping[str, str]
 
 
 class Formats(NamedTuple):
-    """How numbers and dates are written in a language."""
+    """The formats of numbers and dates in a language."""
 
     language: str
     group: str
-    """What stands between groups of digits; empty: they are not grouped."""
+    """The mark between groups of digits; empty: they are not grouped."""
     decimal: str
     fewest: int
     """The fewest digits before the first group."""

@@ -139,27 +139,27 @@ def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
 _PART = re.compile(r"\{([^{}]+)\}|[‹›]|(?:\{(?![^{}]+\})|[^{‹›])+")
 
 
-class Part(NamedTuple):
+class PatternPart(NamedTuple):
     """A part of a pattern: literal text, or the names of an argument, or parts that may be left out."""
 
     text: str = ""
     names: tuple[str, ...] = ()
-    parts: tuple["Part", ...] = ()
+    parts: tuple["PatternPart", ...] = ()
 
 
 @functools.cache
-def _parse(pattern: str) -> tuple[Part, ...]:
-    levels: list[list[Part]] = [[]]
+def _parse(pattern: str) -> tuple[PatternPart, ...]:
+    levels: list[list[PatternPart]] = [[]]
     for part in _PART.finditer(pattern):
         if part[0] == "‹":
             levels.append([])
         elif part[0] == "›":
             inner = levels.pop()
-            levels[-1].append(Part(parts=tuple(inner)))
+            levels[-1].append(PatternPart(parts=tuple(inner)))
         elif part[1]:
-            levels[-1].append(Part(names=(part[1],) if part[1][0] == "*" else tuple(part[1].split(","))))
+            levels[-1].append(PatternPart(names=(part[1],) if part[1][0] == "*" else tuple(part[1].split(","))))
         else:
-            levels[-1].append(Part(part[0]))
+            levels[-1].append(PatternPart(part[0]))
     return tuple(levels[0])
 
 
@@ -171,7 +171,7 @@ def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
     return _fill_parts(_parse(pattern), arguments)[0].strip("\n")
 
 
-def _fill_parts(parts: Sequence[Part], arguments: Arguments) -> tuple[str, bool]:
+def _fill_parts(parts: Sequence[PatternPart], arguments: Arguments) -> tuple[str, bool]:
     """Return the text of parts, and whether an argument in them is there."""
     texts, is_there = [], False
     for part in parts:
