@@ -2,16 +2,17 @@
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from relm.corpus import compiled
 
 INDENT = "\x1f"
 """Stands for the space at the beginning of a line of the source, which makes it a line in typewriter style."""
 
+_CELL = re.compile(r"[|!] *(?:v?align|style|class|width|height|colspan|rowspan|bgcolor|scope) *=", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]")
 _MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines that do not belong to a paragraph
-_BROKEN = ("{{", "}}", "{|", "|}")  # what is left of these is a template or a table that was never closed
+_BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of these is of a template or table without its end
 
 
 def collect_lines(text: str, dropped: Collection[str]) -> str:
@@ -21,7 +22,8 @@ def collect_lines(text: str, dropped: Collection[str]) -> str:
         text: wikitext without links, templates and tables.
         dropped: titles, in lower case, of the sections that are left out.
     """
-    is_text = functools.partial(_is_text, has_rows=("{" in text or "}" in text) and any(mark in text for mark in _BROKEN))
+    has_rows = functools.cache(lambda: any(mark in text for mark in _BROKEN))
+    is_text = functools.partial(_is_text, has_rows=has_rows)
     if compiled.collect_lines:
         return compiled.collect_lines(text, functools.partial(_read_heading, dropped=dropped), is_text)
     outline = _Outline()
@@ -90,13 +92,14 @@ def _read_marked(line: str) -> str:
     return text.lstrip("-") if text.startswith("----") else text
 
 
-def _is_text(line: str, has_rows: bool) -> bool:
+def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
     """Return whether a line has text; rulers, rows of tables, and indented drawings in typewriter style have none.
 
     Args:
-        has_rows: lines that look like rows belong to a table or template that was never closed.
+        has_rows: returns whether lines that look like rows belong to a table or template without its beginning or end.
     """
-    if has_rows and (line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)):
+    is_row = line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
+    if is_row and (_CELL.match(line) or has_rows()):
         return False
     if line[0] == INDENT and ("   " in (shown := line.strip()) or "|" in line or "___" in line or "---" in line):
         # Of a drawing, most is lines and spaces.
