@@ -132,8 +132,10 @@ def _val(arguments: Arguments, formats: Formats, told: str) -> str:
     """{{val|3.5|0.1|e=6|u=kg}}: 3.5 ± 0.1 × 10⁶ kg."""
     text = _first_of(arguments, "p") + format_number(_first_of(arguments, "1"), formats) + _first_of(arguments, "s")
     error, lower = _first_of(arguments, "2"), _first_of(arguments, "3")
-    if error:
-        text += f" +{error.lstrip('+')} −{lower.lstrip('-−')}" if lower else f" ± {format_number(error, formats)}"
+    if error and lower:
+        text += f" +{error.lstrip('+')} −{lower.lstrip('-−')}"
+    elif error:
+        text += error if error.startswith("(") else f" ± {format_number(error, formats)}"
     if "e" in arguments:
         text += f" × 10<sup>{arguments['e']}</sup>"
     unit, per = _first_of(arguments, "u", "ul", "end"), _first_of(arguments, "up", "upl")
@@ -214,7 +216,9 @@ def format_date(parts: Sequence[str], formats: Formats, order: str = "") -> str:
     number = int(month) if month.isascii() and month.isdigit() and len(month) < 3 else 0
     if 0 < number <= len(formats.months):
         month = formats.months[number - 1]
-    elif month.lower() not in names:
+    elif month.lower() in names:
+        month = names[month.lower()]
+    else:
         return " ".join([*day, month, year]).strip()
     if not day:
         return formats.month.format(m=month, y=year)
