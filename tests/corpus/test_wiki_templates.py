@@ -1,9 +1,13 @@
 """The text of templates, and of the markup around them, by the language of the wiki."""
 
+import random
+
 import pytest
 
 from relm.corpus.wikipedia.markup import extract_plain_text
 from relm.corpus.wikipedia.names import names_of
+from relm.corpus.wikipedia.template_functions import TABLE
+from relm.corpus.wikipedia.templates import templates_of
 
 MARKUP = [
     ("en", 'A sea.<ref name="x>y" /> B end.', "A sea. B end."),
@@ -185,3 +189,44 @@ TEMPLATES = [
 @pytest.mark.parametrize(("language", "wikitext", "text"), MARKUP + TEMPLATES)
 def test_the_text_is_what_readers_see(language: str, wikitext: str, text: str) -> None:
     assert extract_plain_text(wikitext, names_of(language)) == text
+
+
+ARGUMENTS = [
+    "",
+    "1",
+    "2",
+    "12345",
+    "1990",
+    "x",
+    "de",
+    "-",
+    "to",
+    "km",
+    "ft",
+    "in",
+    "a=b",
+    "df=y",
+    "e=6",
+    "text=t",
+    "1/2",
+    "²",
+    "٣",
+    "N",
+    "|",
+    "=",
+]
+
+
+@pytest.mark.parametrize("language", ["simple", "xx", *TABLE["languages"]])
+def test_no_arguments_stop_a_template(language: str) -> None:
+    chance = random.Random(language)
+    templates = templates_of(language)
+    functions = [f"{name}:" for name in ("formatnum", "lc", "ucfirst", "plural", "#if", "#ifeq", "#switch", "lcfirst")]
+    for name in [*templates.patterns, *functions, "lang-fr", "ipa-de", "xive siècle", "84e", "link-en"]:
+        for count in (0, 1, 2, 3, 5, 8):
+            source = f"a 7{{{{{'|'.join([name, *chance.choices(ARGUMENTS, k=count)])}}}}} b"
+            text = extract_plain_text(source, names_of(language))
+            assert text.startswith("a")
+            assert text.endswith("b")
+            assert len(text) <= len(source) + 60, source
+            assert not any(mark in text for mark in "\x02\x03\x04\x0e\x1f")

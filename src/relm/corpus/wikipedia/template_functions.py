@@ -209,9 +209,9 @@ def format_date(parts: Sequence[str], formats: Formats, order: str = "") -> str:
         order: "dmy" or "mdy" in English; empty: the wiki's own.
     """
     parts = [part for part in parts if part][:3]
-    if len(parts) > 1 and len(parts[0]) > 2 and parts[0].isdigit():
-        parts = parts[::-1]
-    *day, month, year = parts if len(parts) > 1 else ["", *parts]
+    if len(parts) < 2:
+        return "".join(parts)
+    *day, month, year = parts[::-1] if len(parts[0]) > 2 and parts[0].isdigit() else parts
     names = {name.lower(): name for name in formats.months}
     number = int(month) if month.isascii() and month.isdigit() and len(month) < 3 else 0
     if 0 < number <= len(formats.months):
@@ -249,7 +249,7 @@ def _died(arguments: Arguments, formats: Formats, told: str) -> str:
     if formats.language == "ja":
         parts, aged = [*parts[3:6], *parts[:3]], "（{}歳没）"
     text = format_date(parts[:3], formats, _order(arguments))
-    if told != "aged" or len(parts) < 6 or not all(part.isdigit() and len(part) < 5 for part in parts[:6]):
+    if told != "aged" or len(parts) < 6 or not all(part.isdecimal() and len(part) < 5 for part in parts[:6]):
         return text
     died, born = ([int(part) for part in three] for three in (parts[:3], parts[3:6]))
     return text + aged.format(died[0] - born[0] - (died[1:] < born[1:]))

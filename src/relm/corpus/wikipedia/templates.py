@@ -81,7 +81,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
         unknown[name] = unknown.get(name, 0) + 1
     if not pattern:
         return ""
-    spaced = pattern[0] == "~"
+    spaced = pattern[0] == "~" and len(pattern) > 1
     text = _fill(pattern[spaced:], _read_arguments(name, rest), templates)
     if spaced and match.string[match.start() - 1 : match.start()].isdigit():
         text = f" {text}"
