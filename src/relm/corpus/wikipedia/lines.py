@@ -102,6 +102,7 @@ def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
     if is_row and (_CELL.match(line) or has_rows()):
         return False
     if line[0] == INDENT and ("   " in (shown := line.strip()) or "|" in line or "___" in line or "---" in line):
-        # Of a drawing, most is lines and spaces.
-        return "   " not in shown and len(_WORD.findall(shown)) > 2 / 3 * (len(shown) - shown.count(" "))
+        # A drawing is lines and spaces for the most part.
+        spaces = shown.count(" ")
+        return len(_WORD.findall(shown)) > 2 / 3 * (len(shown) - spaces) and spaces < 0.4 * len(shown)
     return bool(_WORD.search(line))

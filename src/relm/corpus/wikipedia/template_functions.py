@@ -235,7 +235,7 @@ def _date_parts(arguments: Arguments) -> list[str]:
 
 
 def _order(arguments: Arguments) -> str:
-    return "dmy" if _first_of(arguments, "df")[:1].lower() in ("y", "d") and "df" in arguments else ""
+    return "dmy" if _first_of(arguments, "df", "format")[:1].lower() in tuple("yd") else ""
 
 
 def _date(arguments: Arguments, formats: Formats, told: str) -> str:

@@ -69,12 +69,12 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
         unknown: counts the templates within sentences that are in no table, by name.
     """
     body = match[1] or ""
-    if len(body) > LONGEST:
+    if not body or len(body) > LONGEST:
         return ""
     first, *rest = body.split("|")
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
-    name = " ".join(first.replace("_", " ").split()).lower()
+    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
     pattern = _find_pattern(name, templates.formats.language)
     if pattern is None and _is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
@@ -168,7 +168,10 @@ def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
     if pattern[0] == "@":
         name, _, told = pattern[1:].partition(" ")
         return FUNCTIONS[name](arguments, templates.formats, told)
-    return _fill_parts(_parse(pattern), arguments)[0].strip("\n")
+    parts = _parse(pattern)
+    text, is_there = _fill_parts(parts, arguments)
+    # Signs around an argument that is not there go with it; a word, as in {{circa}} 1900, does not.
+    return text if is_there or _LETTER.search(text) or not any(part.names for part in parts) else ""
 
 
 def _fill_parts(parts: Sequence[PatternPart], arguments: Arguments) -> tuple[str, bool]:
