@@ -15,6 +15,7 @@ from relm.artifact import checked_sidecar
 from relm.corpus.documents import choose_split, hash_title, read_documents
 from relm.corpus.extract import extract
 from relm.errors import RelmError
+from relm.examples.inspection import inspect
 from relm.recipes.datasets import Dataset
 
 
@@ -46,6 +47,18 @@ def test_the_split_does_not_depend_on_the_order(tmp_path: Path) -> None:
     _, forwards, _ = run(written(tmp_path, dump(*pages)), tmp_path)
     _, backwards, _ = run(written(tmp_path, dump(*reversed(pages))), tmp_path)
     assert backwards == {split: titles[::-1] for split, titles in forwards.items()}
+
+
+def test_templates_that_leave_a_hole_in_a_sentence_are_named(tmp_path: Path) -> None:
+    text = "{{Infobox|a}}\nIt had {{pop of|x}} people.{{sfn|A}} It is {{Pop of|y}} and {{far|z}} off.\n* {{cite|b}}\n{{Navbox}}"
+    content = dump(*(page(f"Title {number}", text, number) for number in range(20)))
+    sentence, _, sidecars = run(written(tmp_path, content), tmp_path)
+    assert "; 60 templates in sentences show nothing, most often {{pop of}} 40, {{far}} 20; " in sentence
+    assert sidecars["train"]["unknown_templates"] == {"pop of": 40, "far": 20}
+    shown = inspect(outputs(tmp_path)["train"], None, 1)
+    assert "extracted documents" in shown
+    assert "40 {{pop of}}" in shown.replace("\xa0", " ")
+    assert "It had people." in shown
 
 
 def test_sidecars_count_documents_words_bytes_and_what_was_skipped(tmp_path: Path) -> None:

@@ -95,6 +95,17 @@ def test_only_the_latest_revision_counts(tmp_path: Path) -> None:
     assert read(tmp_path, dump(f"<page><title>A</title><id>4</id>{deleted}</page>")) == [Skipped("empty")]
 
 
+def test_scripts_and_tables_of_data_are_no_articles(tmp_path: Path) -> None:
+    def revision(model: str) -> str:
+        return f"<revision><model>{model}</model><format>text/x</format><text>{model} x</text></revision>"
+
+    pages = [f"<page><title>{n}</title><ns>0</ns><id>{n}</id>{revision(m)}</page>" for n, m in enumerate(MODELS)]
+    assert read(tmp_path, dump(*pages)) == [Page("0", "0", "wikitext x"), *[Skipped("not_wikitext")] * 3]
+
+
+MODELS = ("wikitext", "javascript", "json", "Scribunto")
+
+
 def test_text_of_other_slots_is_not_the_article(tmp_path: Path) -> None:
     slot = "<content><role>meta</role><text>{}</text></content>"
     content = dump(f"<page><title>A</title><id>4</id><revision><text>main</text>{slot}</revision></page>")

@@ -89,8 +89,8 @@ def test_templates_are_those_of_the_language() -> None:
         "(vācu: {{val|de|Tag}}) {{lang|fr|jour}} {{nowrap|a b}} {{convert|2|to|3|C}}": "(vācu: Tag) jour a b 2–3 °C",
         "a{{as of|2010}} b{{ar|x}} c{{circa|1900}} d{{ss|Maine}}": "a b c d",
     }, "lv")  # fmt: skip
-    check({"{{val|de|Tag}}a {{unité|5|km|2}} {{Lang|en|day}}": "a 5 km day"}, "fr")
-    check({"{{val|5|ul=km}} {{as of|2010}} {{convert|2|to|3|C}}": "5 as of 2010 2 to 3 °C"})
+    check({"{{val|de|Tag}}a {{unité|5|km|2}} {{Lang|en|day}}": "a 5 km² day"}, "fr")
+    check({"{{val|5|ul=km}} {{as of|2010}} {{convert|2|to|3|C}}": "5 km As of 2010 2 to 3 °C"})
 
 
 def test_tables_vanish_with_what_they_hold() -> None:
@@ -243,7 +243,7 @@ def test_megabytes_of_unclosed_variants_end() -> None:
 
 def test_what_templates_leave_between_parentheses_is_tidied() -> None:
     check({
-        "Dog ({{IPAc-en|x}}) is": "Dog is",
+        "Dog ({{cite|x}}) is": "Dog is",
         "Dog ({{a}}, {{b}} ; ) is": "Dog is",
         "Dog ( , born 1950 ; ) is": "Dog (born 1950) is",
         "Dog ({{a}}; a cat , {{b}}) , and . So": "Dog (a cat), and. So",
@@ -283,6 +283,9 @@ HOSTILE = [
     "<poem>", "<div ", "<sup> ", "<", "[http:", "[http://a b ", "[http://a", "'", "(", "(,", "( ", ", ", " ,", " )",
     " ", "\t", "&", "&#", "=", "\n=", "\n==a", "_", "__A", "{{a|", "|", "{{nowrap|", "[[a|", "[[File:a|", "[[a|[[b]]",
     "{{a}}{{", "{|a|", "\n|", "\n ", "\n* ", "\x02", "[[ (|]]", "{{a|b=", "{{convert|1|", "{{nowrap|{{lang|a|",
+    '<ref a="', "<span title='", "=\"'", "\n;", "\n; a [[", "\n;a:b", "[//a [", "[//a <", "\n<!--", "<!-- -->",
+    "\n[[#", "[[http://a ",
+    "{{#if:", "{{formatnum:1", "{{frac|", "7{{frac|1|2}}", "{{x}} ", "a {{x", "{{lang|fr|a=", "\n| a", "{{!}}", "<nowiki/>",
 ]  # fmt: skip
 
 

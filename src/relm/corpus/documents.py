@@ -49,6 +49,8 @@ class Encoded(NamedTuple):
     """Runs of non-space characters of its text."""
     bytes: int
     """The size of its text in UTF-8."""
+    unknown: Mapping[str, int] = {}
+    """Templates within its sentences whose text is not known, and how often each stands there."""
 
 
 class Skipped(NamedTuple):

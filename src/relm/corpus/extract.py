@@ -1,5 +1,6 @@
 """The step from downloaded bytes to documents."""
 
+import collections
 import contextlib
 import functools
 import sys
@@ -25,6 +26,7 @@ from relm.corpus.documents import (
 )
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
+from relm.formatting import escape_controls
 from relm.limits import usable_cores
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.declaration import load
@@ -36,6 +38,8 @@ BYTES_PER_WORKER = 300_000
 
 # Damaged entries that are named one by one.
 NAMED = 20
+# Unknown templates that are named: in the summary, and in the sidecar. Of more names than the last, new ones are not counted.
+SHOWN_TEMPLATES, KEPT_TEMPLATES, COUNTED_TEMPLATES = 5, 30, 50_000
 # The numbers of this many documents are remembered, to suggest a working held_out_one_in if a split stays empty.
 REMEMBERED = 1000
 
@@ -71,12 +75,20 @@ class Tally(NamedTuple):
     counts: dict[str, DocumentCounts]
     skipped: dict[str, int]
     numbers: list[int]
+    unknown: collections.Counter[str]
 
     def add(self, document: Encoded, split: str) -> None:
         """Count one more document."""
         self.counts[split].add(document)
+        for name, count in document.unknown.items():
+            if name in self.unknown or len(self.unknown) < COUNTED_TEMPLATES:
+                self.unknown[name] += count
         if len(self.numbers) < REMEMBERED:
             self.numbers.append(document.number)
+
+    def most_frequent(self, count: int) -> list[tuple[str, int]]:
+        """Return the unknown templates that stand most often within sentences; of equal ones the first by name."""
+        return sorted(self.unknown.items(), key=lambda item: (-item[1], item[0]))[:count]
 
     @property
     def documents(self) -> int:
@@ -107,7 +119,12 @@ def extract(
         RelmError: the source is absent or damaged, a worker died, or a split of a whole source would have no document.
     """
     started = time.perf_counter()
-    tally = Tally({TRAIN: DocumentCounts(), HELD_OUT: DocumentCounts()}, dict.fromkeys(FORMATS[dataset.format].skipped, 0), [])
+    tally = Tally(
+        {TRAIN: DocumentCounts(), HELD_OUT: DocumentCounts()},
+        dict.fromkeys(FORMATS[dataset.format].skipped, 0),
+        [],
+        collections.Counter(),
+    )
     files = _list_source_files(dataset, source)
     split_in = _make_splitter(dataset, source, files, documents)
     outcomes = _read_outcomes(dataset, files, usable_cores() if workers is None else workers)
@@ -124,8 +141,9 @@ def extract(
             if tally.documents == documents:
                 break
         _check_splits(dataset, source, tally)
+    unknown = {"unknown_templates": dict(tally.most_frequent(KEPT_TEMPLATES))} if tally.unknown else {}
     for split, path in outputs.items():
-        write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped)
+        write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped, **unknown)
     summary = _format_summary(dataset, _name_source(dataset, source), tally, time.perf_counter() - started)
     if source is None or not source.is_dir() or FORMATS[dataset.format].reads_folders_whole:
         return summary
@@ -214,6 +232,12 @@ def _format_skipped(label: str, tally: Tally) -> str:
     return label + ", ".join(found) if found else ""
 
 
+def _format_unknown(tally: Tally) -> str:
+    """Name the templates that left holes in sentences."""
+    named = ", ".join(f"{{{{{escape_controls(name)}}}}} {count:,}" for name, count in tally.most_frequent(SHOWN_TEMPLATES))
+    return f"; {tally.unknown.total():,} templates in sentences show nothing, most often {named}" if named else ""
+
+
 def _name_damage(entry: Skipped, count: int, file: str) -> None:
     """Warn of a damaged entry, the `count`-th, unless many have been named."""
     if entry.damage is not None and count <= NAMED:
@@ -233,8 +257,8 @@ def _format_summary(dataset: Dataset, name: str, tally: Tally, seconds: float) -
     label = "; skipped: " if format_.skipping_is_usual else f"; warning: skipped {format_.entries}: "
     return (
         f"extracted {tally.documents:,} documents with {words:,} words from {name}, "
-        f"{tally.counts[HELD_OUT].documents:,} of them held out of training{_format_skipped(label, tally)}; "
-        f"{entries / max(seconds, 1e-9):,.0f} {format_.entries}/s"
+        f"{tally.counts[HELD_OUT].documents:,} of them held out of training{_format_skipped(label, tally)}"
+        f"{_format_unknown(tally)}; {entries / max(seconds, 1e-9):,.0f} {format_.entries}/s"
     )
 
 

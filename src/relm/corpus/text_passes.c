@@ -1,7 +1,7 @@
 /* Passes over text: the module relm_text_passes, which envs/make_environment.py compiles.
 
-   Each function does what the Python function of the same name does, in documents.py, wikitext_quotes.py, wikitext_links.py,
-   wikitext_lines.py and wikitext_spaces.py, which are its oracle. The rules that need Unicode, or a wiki's names, stay in Python:
+   Each function does what the Python function of the same name does, in documents.py and in quotes.py, links.py, lines.py and
+   spaces.py of wikipedia/, which are its oracle. The rules that need Unicode, or a wiki's names, stay in Python:
    quotes that do not pair, links with a colon, headings and unusual lines are passed to a function there. Texts are read and
    written as UTF-8, in which no byte of another character looks like ASCII. */
 
@@ -16,8 +16,10 @@
 #define RELM_SOURCE "" /* else the sha256 of this file, by which compiled.py knows a module of another version */
 #endif
 
-#define DEEPEST 12 /* links inside links, as in wikitext_links.py */
+#define DEEPEST 12 /* links inside links, as in links.py */
 #define LEVELS 6   /* of headings */
+#define INDENT "\x1f" /* as in lines.py */
+#define NOTHING "\x04n" /* as in templates.py */
 
 /* --- texts --------------------------------------------------------------------------------------------------------------- */
 
@@ -173,9 +175,13 @@ static const char *find_link(const char *from, const char *end) {
 /* Append the text that a link shows. */
 static int put_link(Output *output, const char *body, const char *end, PyObject *choose) {
   const char *bar = find_byte(body, end, '|'), *label = bar < end ? bar + 1 : end;
-  int has_colon = find_byte(body, bar, ':') < bar;
+  int has_colon = find_byte(body, bar, ':') < bar || (body < bar && *body == '/');
   if (!has_colon && label < end) return put(output, label, (size_t)(end - label));
-  if (!has_colon && bar == end) return put(output, body, (size_t)(end - body));
+  if (!has_colon && bar == end) {
+    int begins_line = output->size && output->data[output->size - 1] == '\n'; /* then "#" is no item of a list */
+    if (body < end && *body == '#' && begins_line && !put(output, NOTHING, sizeof NOTHING - 1)) return 0;
+    return put(output, body, (size_t)(end - body));
+  }
   PyObject *answer = PyObject_CallFunction(
       choose, "s#s#s#", body, (Py_ssize_t)(bar - body), bar, (Py_ssize_t)(label - bar), label, (Py_ssize_t)(end - label));
   return put_answer(output, answer);
@@ -199,6 +205,12 @@ static long replace_innermost(Output *output, Piece piece, PyObject *choose) {
   return found;
 }
 
+/* Put INDENT in place of a space that begins a line. */
+static void mark_indents(char *data, size_t size) {
+  for (char *end = data + size, *at = memchr(data, '\n', size); at; at = memchr(at, '\n', (size_t)(end - at)))
+    if (++at < end && *at == ' ') *at = *INDENT;
+}
+
 static PyObject *replace_links(PyObject *self, PyObject *arguments) {
   PyObject *text, *choose, *result = NULL;
   Piece piece;
@@ -206,7 +218,9 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
   long found = 1;
   (void)self;
   if (!PyArg_ParseTuple(arguments, "UO:replace_links", &text, &choose) || !read_text(text, &piece)) return NULL;
-  if (find_double(piece.data, piece.data + piece.size, '[') == piece.data + piece.size) return Py_NewRef(text);
+  if (!reserve(&outputs[1], piece.size) || !put(&outputs[1], piece.data, piece.size)) goto done;
+  piece.data = outputs[1].data;
+  mark_indents(outputs[1].data, piece.size);
   for (int pass = 0; pass < DEEPEST && found > 0; pass++) {
     Output *output = outputs + pass % 2;
     output->size = 0;
@@ -214,6 +228,7 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
     if (found > 0) piece = (Piece){output->data, output->size};
   }
   if (found >= 0) result = as_text(piece);
+done:
   free(outputs[0].data);
   free(outputs[1].data);
   return result;
@@ -222,7 +237,7 @@ static PyObject *replace_links(PyObject *self, PyObject *arguments) {
 /* --- lines --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-  PyObject *read_heading, *is_text; /* of wikitext_lines.py */
+  PyObject *read_heading, *is_text; /* of lines.py */
   Output output;
   PyObject *titles[LEVELS]; /* of headings that wait for a text, each of a lower level in the outline than the one before */
   long levels[LEVELS];
@@ -303,7 +318,9 @@ static int put_marked(Outline *outline, Piece line) {
   if (is_heading || outline->dropping) return is_heading >= 0;
   int is_text = is_text_line(outline, line);
   if (is_text <= 0) return !is_text;
-  while (line.size && *line.data && strchr("*#:; \t", *line.data)) line.data++, line.size--;
+  while (line.size && *line.data && strchr("*#:; \t" INDENT, *line.data)) line.data++, line.size--;
+  if (line.size >= 4 && !memcmp(line.data, "----", 4)) /* a ruler, and what follows it */
+    while (line.size && *line.data == '-') line.data++, line.size--;
   return !line.size || put_text(outline, line);
 }
 
@@ -316,8 +333,10 @@ static PyObject *collect_lines(PyObject *self, PyObject *arguments) {
   if (!read_text(text, &piece) || !reserve(&outline.output, piece.size)) return NULL;
   for (const char *from = piece.data, *end = from + piece.size, *next; from < end; from = next + 1) {
     next = find_byte(from, end, '\n');
+    int is_spaced = *from == ' ' || *from == '\t'; /* what stood before the spaces vanished */
+    while (from < next && (*from == ' ' || *from == '\t')) from++;
     Piece line = {from, (size_t)(next - from)};
-    int is_marked = line.size && *from && strchr(" \t*#:;|={-!", *from);
+    int is_marked = line.size && !is_spaced && *from && strchr("*#:;|={-!" INDENT, *from);
     if (!line.size) outline.in_paragraph = 0;
     else if (!(is_marked ? put_marked(&outline, line) : put_plain(&outline, line))) goto done;
   }

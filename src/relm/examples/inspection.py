@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import read_sidecar, sha256_of, sidecar_of
+from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
+from relm.corpus.documents import read_documents
 from relm.errors import RelmError
 from relm.examples.formats.megatron import IndexedFile, open_indexed
 from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
@@ -17,10 +18,12 @@ from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.formatting import escape_controls
 from relm.recipes.objectives import TABLE
 
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
+SHOWN_CHARACTERS = 600  # of a document
 ROWS_AT_ONCE = 2**16
 
 
@@ -36,7 +39,7 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, a table (.arrow), or a stream of tokens, also one that Megatron-LM wrote (.bin, .idx).
+    """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens, also Megatron-LM's (.bin, .idx).
 
     Args:
         tokenizer: `tokenizer.json`; None: show token ids.
@@ -55,13 +58,33 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
 
 
 def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
-    by_suffix = {".json": _manifest, ".bin": _stream, ".idx": _stream, ".arrow": _table}
+    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _stream, ".idx": _stream, ".arrow": _table}
     if path.suffix not in by_suffix:
         raise RelmError(
             f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}; `relm "
             "import` reads files of other programs"
         )
     return by_suffix[path.suffix]
+
+
+def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    """Describe a file of extracted documents, with the beginning of some."""
+    facts = checked_sidecar(path)
+    if not {"documents", "words", "skipped"} <= set(facts):
+        raise RelmError(f"{path}: not a file that `relm extract` wrote; give one of its outputs, or a manifest")
+    wanted = set(_spread(facts["documents"], examples))
+    shown = [
+        (f"document {number:,}: {escape_controls(document.title)}", [escape_controls(document.text[:SHOWN_CHARACTERS])])
+        for number, document in enumerate(read_documents(path))
+        if number in wanted
+    ]
+    statistics = [SplitStatistics("all", {name: facts[name] for name in ("documents", "words", "bytes")})]
+    statistics += [SplitStatistics("skipped", facts["skipped"])] if any(facts["skipped"].values()) else []
+    if unknown := facts.get("unknown_templates"):
+        statistics.append(
+            SplitStatistics("unknown", {escape_controls(f"{{{{{name}}}}}"): count for name, count in unknown.items()})
+        )
+    return Contents(path, "extracted documents", {}, statistics, shown)
 
 
 def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:

@@ -74,7 +74,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
     FormatDeclaration(
         "mediawiki_xml",
-        revision=2,
+        revision=3,
         reader="relm.corpus.wikipedia.articles:read_dumps",
         ids_are_unique=True,
         entries="pages",

@@ -46,5 +46,8 @@ def extract_article(page: Page | Skipped, wiki: Wiki) -> Article | Skipped:
     """Return the document of an article; its title decides the split."""
     if isinstance(page, Skipped):
         return page
-    text = extract_plain_text(page.wikitext, wiki.names)
-    return Article(page.id, encode_document(Document(page.id, page.title, text)) if text else Skipped("empty"))
+    unknown: dict[str, int] = {}
+    text = extract_plain_text(page.wikitext, wiki.names, unknown)
+    if not text:
+        return Article(page.id, Skipped("empty"))
+    return Article(page.id, encode_document(Document(page.id, page.title, text))._replace(unknown=unknown))

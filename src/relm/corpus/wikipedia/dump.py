@@ -251,7 +251,7 @@ class DumpParser:
                 self._page[tag] = "".join(self._characters)
             elif tag == "revision" and self._revision.get("timestamp", "") >= self._page.get("timestamp", ""):
                 self._page.update(self._revision)
-        elif parent == "revision" and tag in ("timestamp", "text"):
+        elif parent == "revision" and tag in ("timestamp", "model", "text"):
             self._revision[tag] = "".join(self._characters)
         elif parent == "namespaces":
             self._note_namespace("".join(self._characters).lower())
@@ -273,7 +273,9 @@ class DumpParser:
         title, text = page.get("title", ""), page.get("text", "")
         if not title or "id" not in page:
             raise self._damaged("a <page> without <title> or <id> ends here")
-        return classify_page(self.wiki, title, page.get("ns"), "redirect" in page, text, page["id"])
+        found = classify_page(self.wiki, title, page.get("ns"), "redirect" in page, text, page["id"])
+        is_other = isinstance(found, Page) and page.get("model", "wikitext") not in ("", "wikitext")
+        return Skipped("not_wikitext") if is_other else found  # a script or a table of data
 
     # --- faults ------------------------------------------------------------------------------------------------------------
 

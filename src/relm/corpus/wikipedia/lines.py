@@ -2,12 +2,17 @@
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from relm.corpus import compiled
 
+INDENT = "\x1f"
+"""Stands for the space at the beginning of a line of the source, which makes it a line in typewriter style."""
+
+_CELL = re.compile(r"[|!] *(?:v?align|style|class|width|height|colspan|rowspan|bgcolor|scope) *=", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]")
-_MARKS = frozenset(" \t*#:;|={-!")  # first characters of lines that do not belong to a paragraph
+_MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines that do not belong to a paragraph
+_BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of these is of a template or table without its end
 
 
 def collect_lines(text: str, dropped: Collection[str]) -> str:
@@ -17,12 +22,19 @@ def collect_lines(text: str, dropped: Collection[str]) -> str:
         text: wikitext without links, templates and tables.
         dropped: titles, in lower case, of the sections that are left out.
     """
+    has_rows = functools.cache(lambda: any(mark in text for mark in _BROKEN))
+    is_text = functools.partial(_is_text, has_rows=has_rows)
     if compiled.collect_lines:
-        return compiled.collect_lines(text, functools.partial(_read_heading, dropped=dropped), _is_text)
+        return compiled.collect_lines(text, functools.partial(_read_heading, dropped=dropped), is_text)
     outline = _Outline()
     paragraph: list[str] = []
     for line in text.split("\n"):
-        if line and line[0] not in _MARKS:
+        if line[:1] in (" ", "\t"):  # something before it vanished
+            line = line.lstrip(" \t")
+            is_plain = bool(line)
+        else:
+            is_plain = line != "" and line[0] not in _MARKS
+        if is_plain:
             paragraph.append(line)
             continue
         if paragraph:
@@ -32,8 +44,8 @@ def collect_lines(text: str, dropped: Collection[str]) -> str:
             continue
         if line[0] == "=" and (heading := _read_heading(line, dropped)):
             outline.heading(*heading)
-        elif not outline.dropping and _is_text(line):
-            outline.text(line.lstrip("*#:; \t"))
+        elif not outline.dropping and is_text(line):
+            outline.text(_read_marked(line))
     outline.text(" ".join(paragraph))
     return "\n".join(outline.lines)
 
@@ -69,15 +81,28 @@ def _read_heading(line: str, dropped: Collection[str]) -> tuple[int, str, bool] 
     line = line.rstrip()
     if len(line) < 3 or line[-1] != "=":
         return None
-    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), 6)
+    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), (len(line) - 1) // 2, 6)
     title = line[level:-level].strip()
     return (level, title, title.rstrip(":").lower() in dropped) if title else None
 
 
-def _is_text(line: str) -> bool:
-    """Return whether a line has text; rulers, rows of tables, and indented drawings in typewriter style have none."""
-    if line[0] == " " and ("   " in line.strip() or "|" in line or "___" in line or "---" in line):
-        return False
-    # A row belongs to a table or template that was never closed.
+def _read_marked(line: str) -> str:
+    """Return the text of a list item, an indented line, or what follows a ruler."""
+    text = line.lstrip(f"*#:; \t{INDENT}")
+    return text.lstrip("-") if text.startswith("----") else text
+
+
+def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
+    """Return whether a line has text; rulers, rows of tables, and indented drawings in typewriter style have none.
+
+    Args:
+        has_rows: returns whether lines that look like rows belong to a table or template without its beginning or end.
+    """
     is_row = line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
-    return not is_row and bool(_WORD.search(line))
+    if is_row and (_CELL.match(line) or has_rows()):
+        return False
+    if line[0] == INDENT and ("   " in (shown := line.strip()) or "|" in line or "___" in line or "---" in line):
+        # A drawing is lines and spaces for the most part.
+        spaces = shown.count(" ")
+        return len(_WORD.findall(shown)) > 2 / 3 * (len(shown) - spaces) and spaces < 0.4 * len(shown)
+    return bool(_WORD.search(line))

@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection
 
 from relm.corpus import compiled
+from relm.corpus.wikipedia.lines import INDENT
+from relm.corpus.wikipedia.templates import NOTHING
 
 DEEPEST = 12  # links inside links, as in text_passes.c
 
@@ -22,11 +24,14 @@ _PROJECTS = frozenset({
 def replace_links(text: str, hidden: Collection[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first.
 
+    Before, the spaces at the beginnings of lines become `INDENT`: others may come there when links and templates vanish.
+
     Args:
         hidden: namespaces, in lower case, whose links show nothing.
     """
     if compiled.replace_links:
         return compiled.replace_links(text, functools.partial(_choose_link_text, hidden=hidden))
+    text = text.replace("\n ", f"\n{INDENT}")
     for _ in range(DEEPEST):
         outside, *pieces = _LINK_START.split(text) if "[[[" in text else text.split("[[")
         shown = [outside]
@@ -40,8 +45,10 @@ def replace_links(text: str, hidden: Collection[str]) -> str:
                 continue
             found = True
             target, bar, label = body.partition("|")
-            if ":" in target or (bar and not label):
+            if ":" in target or (bar and not label) or target[:1] == "/":
                 show(_choose_link_text(target, bar, label, hidden))
+            elif not bar and target[:1] == "#" and shown[-1].endswith("\n"):
+                show(NOTHING + target)  # no item of a list
             else:
                 show(label or target)
             show(rest)
@@ -54,6 +61,8 @@ def replace_links(text: str, hidden: Collection[str]) -> str:
 def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     prefix, colon, rest = target.partition(":")
+    if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
+        return f"[{NOTHING}[{target}{bar}{label}]]"
     namespace = prefix.strip()
     if colon and namespace and namespace.lower() not in _PROJECTS:
         is_picture = _PICTURE.search(rest, max(len(rest) - 6, 0))

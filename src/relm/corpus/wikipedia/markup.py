@@ -1,25 +1,27 @@
 """Convert wikitext, the markup of Wikipedia, to plain text: one paragraph, heading or list item a line.
 
-Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
-Dropped are most templates, tables, images with their captions, references, galleries, code blocks, categories, and sections
-that only point elsewhere. The names of all these in the wiki's language are in `names.py`.
+Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX,
+and what templates within sentences show. Dropped are other templates, tables, images with their captions, references,
+galleries, code blocks, categories, and sections that only point elsewhere. The names of all these in the wiki's language are in
+`names.py`, the templates in `templates.py`.
 
 Everything is done by regular expressions that read each character a bounded number of times, also where brackets are
-unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes. The output is never longer than the input.
+unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes.
 The markup is described at https://www.mediawiki.org/wiki/Help:Formatting and https://www.mediawiki.org/wiki/Markup_spec.
 """
 
+import functools
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from html.entities import html5
 
-from relm.corpus.wikipedia.lines import collect_lines
+from relm.corpus.wikipedia.lines import INDENT, collect_lines
 from relm.corpus.wikipedia.links import replace_links
 from relm.corpus.wikipedia.names import WikiNames, names_of
 from relm.corpus.wikipedia.quotes import remove_quotes
 from relm.corpus.wikipedia.spaces import tidy_spaces
-from relm.corpus.wikipedia.templates import render_template, shown_in
+from relm.corpus.wikipedia.templates import STAND_IN, expand_template, reveal_markup, templates_of
 
 DEEPEST = 12
 
@@ -30,7 +32,12 @@ _GONE = (
     "ref|references|gallery|timeline|imagemap|hiero|score|graph|mapframe|maplink|templatedata|templatestyles|inputbox|"
     "indicator|categorytree|includeonly|pre|source|syntaxhighlight"
 )
-_ELEMENT = re.compile(rf"<!--|<({'|'.join(_VERBATIM)}|{_GONE})(?=[\s/>])[^<>]*>", re.IGNORECASE)
+# The rest of a tag: a value in quotes may contain ">"; where its quotes are not closed, the first ">" ends the tag.
+_ATTRIBUTES = r"""(?:(?>(?:[^<>=]|=(?!\s*["'])|=\s*(?:"[^"<]*"|'[^'<]*'))*)>|[^<>]*>)"""
+_ELEMENT = re.compile(rf"<!--|<({'|'.join(_VERBATIM)}|{_GONE})(?=[\s/>]){_ATTRIBUTES}", re.IGNORECASE)
+_LINE_BEGIN = re.compile(r"(?:^|\n)[ \t]*\Z")
+_LINE_END = re.compile(r"[ \t]{0,20}\n")
+_EMPTY_LINES = re.compile(r" *\n[ \n]*")
 _KEPT = re.compile("\x02([0-9]+)\x03")
 
 
@@ -39,6 +46,7 @@ def _remove_elements(text: str, kept: list[str]) -> str:
     pieces: list[str] = []
     position = 0
     unclosed: set[str] = set()
+    begins_line = False  # whether nothing but comments stands before in the line
     for opening in _ELEMENT.finditer(text):
         name = (opening[1] or "!").lower()
         if opening.start() < position or name in unclosed:
@@ -50,13 +58,18 @@ def _remove_elements(text: str, kept: list[str]) -> str:
                 # Searched to the end once; another opening tag of this name would search in vain again.
                 unclosed.add(name)
                 continue
-        start = opening.start()
-        pieces.append(text[position:start])
-        if name in _VERBATIM and inner > opening.end():
+        between = text[position : opening.start()]
+        pieces.append(between)
+        if name in _VERBATIM:  # even <nowiki/> keeps apart what is markup together
             pieces.append(f"\x02{len(kept)}\x03")
             kept.append(text[opening.end() : inner])
-        elif name == "!" and text[start - 1 : start] == "\n" and text[end : end + 1] == "\n":
-            end += 1  # a line that held only a comment does not end a paragraph
+        tail = between[-20:]
+        begins_line = name == "!" and (_LINE_BEGIN.search(tail) is not None if tail.strip() or "\n" in tail else begins_line)
+        if begins_line and (line_end := _LINE_END.match(text, end)):
+            end = line_end.end()  # a line that held only comments does not end a paragraph
+            while len(pieces) > 1 and not pieces[-1].strip(" \t"):
+                pieces.pop()
+            pieces[-1] = pieces[-1].rstrip(" \t")
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
@@ -113,27 +126,42 @@ def _choose_variant(body: str, codes: re.Pattern[str]) -> str:
     return texts[1].strip(" \n;") if len(texts) > 1 else texts[0]
 
 
+# --- terms and their definitions -------------------------------------------------------------------------------------------
+
+# "; term : definition" is two lines; the colon is none of a link, a tag or an address.
+_TERM = re.compile(
+    r"\n[*#:]*;[*#:;]*(?:[^\n:\[<hnfim]|\[\[[^\n\]]{0,300}\]\]|\[[^\n\]]{0,300}\]|<[^\n<>]*>|(?:https?|news|ftp|irc|mailto):[^\s:]|[\[<hnfim])*+"
+    r"(?=:)",
+    re.IGNORECASE,
+)
+
 # --- markup within a line --------------------------------------------------------------------------------------------------
 
-_EXTERNAL_LINK = re.compile(r"\[((?:https?:|ftps?:|news:|irc:|mailto:|gopher:|//)[^\[\]\n]*)\]", re.IGNORECASE)
-_POEM = re.compile(r"<poem\b[^<>]*>([^<]*(?:<(?!/?poem\b)[^<]*)*)</poem\s*>", re.IGNORECASE)
+# The label ends at the first bracket that closes; where another link begins, this one is none.
+_SCHEME = r"(?:(?:https?:|ftps?:|irc:|gopher:)?//|news:|mailto:)"
+_EXTERNAL_LINK = re.compile(
+    rf"""\[{_SCHEME}(?:\[[0-9a-f:.]{{2,45}}\])?[^\s\[\]<>"{INDENT}]*+((?:[^\[\]\n<]|<(?:[^<>\n]*>)?|\[(?!{_SCHEME}))*+)\]""",
+    re.IGNORECASE,
+)
+_POEM = re.compile(rf"<poem\b{_ATTRIBUTES}([^<]*(?:<(?!/?poem\b)[^<]*)*)</poem\s*>", re.IGNORECASE)
 _SUPERSCRIPT = re.compile(r"<sup>\s*([+−–-]?\d{1,6}|n)\s*</sup>", re.IGNORECASE)
 _SUPERSCRIPT_SIGNS = str.maketrans("0123456789+−–-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
 _BREAKING_TAG = re.compile(
-    r"</?(?:br|p|div|center|blockquote|li|ul|ol|dl|dd|dt|hr|tr|table|caption|h[1-6])\b[^<>]*>", re.IGNORECASE
+    r"</?(?:br|p|div|center|blockquote|li|ul|ol|dl|dd|dt|hr|tr|table|caption|h[1-6])(?=[\s/>])" + _ATTRIBUTES,
+    re.IGNORECASE,
 )
 _TAG = re.compile(
-    r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|del|dfn|em|font|i|ins|kbd|mark|nobr|noinclude|nowiki|onlyinclude|q|ref|references|rb|rp|rt|"
+    r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|nobr|noinclude|nowiki|onlyinclude|q|ref|references|rb|rp|rt|rtc|"
     r"ruby|s|samp|section|small|span|strike|strong|sub|sup|td|th|tbody|thead|time|tt|u|var|wbr|math|gallery|poem|pre|source|includeonly)"
-    r"(?=[\s/>])[^<>]*>",
+    rf"(?=[\s/>]){_ATTRIBUTES}",
     re.IGNORECASE,
 )
 _MAGIC_WORD = re.compile(r"__[A-Z]{3,20}__")
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,10}|#[xX][0-9a-fA-F]{1,10}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 
 
 def _remove_inline_markup(text: str) -> str:
-    text = _EXTERNAL_LINK.sub(lambda match: " ".join(match[1].split(maxsplit=1)[1:]), text)
+    text = _EXTERNAL_LINK.sub(lambda match: match[1].lstrip(), text)
     if "<" in text:
         text = _SUPERSCRIPT.sub(lambda match: match[1].translate(_SUPERSCRIPT_SIGNS), text)
         text = _BREAKING_TAG.sub("\n\n", text)
@@ -155,27 +183,31 @@ def _decode_character(match: re.Match[str]) -> str:
     return html.unescape(reference) if reference[1] == "#" else html5.get(reference[1:], reference)
 
 
-def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
+def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: MutableMapping[str, int] | None = None) -> str:
     """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
     Args:
         wikitext: an article's source, XML entities already decoded.
         names: the names that decide what is text in this wiki; None: those of the English Wikipedia.
+        unknown: counts the templates within sentences whose text is not known, by name.
     """
     names = names or names_of("en")
     kept: list[str] = []
     text = wikitext
-    for mark in "\x02\x03":
+    for mark in f"\x02\x03{STAND_IN}{INDENT}":
         if mark in text:  # which is found out much faster than by replacing
             text = text.replace(mark, "")
+    text = f"\n{text}"
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
     text = remove_quotes(text)  # before the text between them may vanish
     if (codes := names.variants) and "-{" in text:
         text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
+    text = _TERM.sub("\\g<0>\n", text)
     text = replace_links(text, names.hidden)
-    known = shown_in(names.language)
-    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or "", known), text)
+    known = templates_of(names.language)
+    expand = functools.partial(expand_template, templates=known, unknown={} if unknown is None else unknown)
+    text = _replace_nested(_TEMPLATE, expand, text)
     text = _replace_nested(_TABLE, "\n\n", text)
     text = _replace_nested(_HTML_TABLE, "\n\n", text)
     text = _remove_inline_markup(text)
@@ -185,5 +217,9 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None) -> str:
     for residue in ("[[", "]]", "{{", "}}"):
         if residue[0] in text:  # one character is sought much faster than two
             text = text.replace(residue, "")
-    text = tidy_spaces(_decode(text))
-    return _KEPT.sub(lambda match: " ".join(_decode(kept[int(match[1])]).split()), text).strip()
+    text = tidy_spaces(_decode(reveal_markup(text).replace(INDENT, " ")))
+    if kept:
+        text = _KEPT.sub(lambda match: " ".join(_decode(kept[int(match[1])]).split()), text).strip()
+        if not all(map(str.strip, kept)):
+            text = _EMPTY_LINES.sub("\n", text)
+    return text

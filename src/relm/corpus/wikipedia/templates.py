@@ -1,156 +1,247 @@
-"""The few templates of Wikipedia whose arguments are part of the sentence around them.
+"""The text of templates and parser functions that stand inside sentences: "a distance of  from the coast" lacks one.
 
-Almost all templates are boxes, citations and notices, and go without a trace. These would leave a hole: "a distance of  from
-the coast", "the French word  for". What each shows is a short function of its positional arguments; the rest of its meaning
-(links, conversions, colours) is dropped.
+`templates.json` says how each is built from its arguments: a pattern for each name, for all wikis (`any`) and for the wikis of
+one language, whose own meaning of a name goes first. A pattern is text with these parts:
 
-Each wiki has templates of its own: the same name may mean something else, as {{val}} does in Latvian. Outside the English
-Wikipedia only names count that other wikis took over with their meaning, and those of the wiki itself.
+    {1} {text}   an argument, by position or name; {text,1}: the first of them that is there
+    {*, }        all arguments without a name, with ", " between them; {-1}: the last of them
+    ‹ ({2})›     what is left out unless an argument in it is there
+    @convert     a function of `template_functions.py`; what follows a space is passed to it
+    ~            at the beginning: a space stands before the text if a digit does, as in 7{{frac|1|2}}
+
+An empty pattern is a template that shows nothing within a sentence, such as a note. One that is in no table shows nothing
+either, but is counted if it stands within a sentence. Most templates are boxes and notices, and go without a trace.
 """
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import NamedTuple
+
+from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments, Formats, format_number, list_arguments
 
 # A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
 LONGEST = 4000
+LONGEST_NAME = 60
+AROUND = 60  # characters on each side of a template that are looked at to find whether it stands within a sentence
 
-Shown = Callable[[list[str]], str]
+# What a template shows is no markup for the template around it: each of these characters becomes two until all are expanded.
+STAND_IN = "\x04"
+NOTHING = f"{STAND_IN}n"
+"""Shows nothing, and keeps what comes after it from the beginning of its line."""
+_STAND_INS = {"|": f"{STAND_IN}b", "=": f"{STAND_IN}e", "{": f"{STAND_IN}o", "}": f"{STAND_IN}c", "": NOTHING}
+_REVEALED = {pair: character for character, pair in _STAND_INS.items()}
+_MARKUP = re.compile(r"[|={}]")
 
-
-def _argument(index: int) -> Shown:
-    return lambda arguments: arguments[index] if index < len(arguments) else ""
-
-
-def _last(arguments: list[str]) -> str:
-    return arguments[-1] if arguments else ""
-
-
-def _constant(text: str) -> Shown:
-    return lambda _: text
-
-
-def _before(prefix: str) -> Shown:
-    return lambda arguments: prefix + arguments[0] if arguments else ""
+_NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
+_CALL = re.compile(r"\s*(#?\w+)\s*:(.*)", re.DOTALL)
+_LETTER = re.compile(r"[^\W\d_]")
 
 
-def _concatenate(arguments: list[str]) -> str:
-    return "".join(arguments)
+class Templates(NamedTuple):
+    """The templates of the wikis in one language."""
 
-
-def _fraction(arguments: list[str]) -> str:
-    """{{frac|1|2}}: 1/2; {{frac|3|1|2}}: 3 1/2; {{frac|2}}: 1/2."""
-    if len(arguments) > 2:
-        return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
-    return "/".join(arguments if len(arguments) != 1 else ["1", *arguments])
-
-
-_SIGNS = {"-": "–", "–": "–", "x": " × ", "+/-": " ± "}
-_RANGES = {**_SIGNS, "to": " to ", "and": " and ", "or": " or ", "by": " by "}
-_RANGES_IN_ANY_LANGUAGE = {**_SIGNS, "to": "–", "and": "–", "or": "–", "by": " × "}
-_UNITS = {"C": "°C", "F": "°F", "km2": "km²", "m2": "m²", "m3": "m³", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
-
-
-def _quantity(arguments: list[str], ranges: Mapping[str, str] = _RANGES) -> str:
-    """{{convert|5|km|mi}}: 5 km; {{convert|5|to|9|C}}: 5 to 9 °C. The converted value is left out."""
-    if len(arguments) > 3 and arguments[1] in ranges:
-        value, unit = arguments[0] + ranges[arguments[1]] + arguments[2], arguments[3]
-    elif len(arguments) > 1:
-        value, unit = arguments[:2]
-    else:
-        return _concatenate(arguments)
-    return f"{value} {_UNITS.get(unit, unit)}"
-
-
-def _ship(arguments: list[str]) -> str:
-    return " ".join(arguments[:2])
-
-
-_FIRST = (
-    "abbr", "angbr", "angle bracket", "ar", "arabdin", "big", "block indent", "blockquote", "bold", "cquote", "em", "flag",
-    "flagcountry", "flagu", "hayeren", "hebrew", "ipa", "italic", "italics", "keypress", "linktext", "longitem", "math", "mvar",
-    "nastaliq", "nihongo", "nihongo2", "nihongo3", "nobold", "nobr", "nobreak", "noitalic", "nowrap", "nq", "nts",
-    "oldstyledate", "pie", "poemquote", "polytonic", "quotation", "quote", "resize", "rtl-lang", "sc", "script", "serif",
-    "small", "smaller", "smallcaps", "strong", "sub", "sup", "tooltip", "translit", "unicode", "val", "vanchor", "var",
-    "visible anchor",
-)  # fmt: skip
-
-SHOWN: dict[str, Shown] = {
-    **dict.fromkeys(_FIRST, _argument(0)),
-    **dict.fromkeys(("lang", "wikt-lang", "script/lang"), _argument(1)),
-    **dict.fromkeys(("transl", "transliteration"), _last),
-    **dict.fromkeys(("convert", "cvt"), _quantity),
-    **dict.fromkeys(("chem", "gaps", "ce", "chem2"), _concatenate),
-    **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
-    **dict.fromkeys(("c.", "circa", "ca."), lambda arguments: " ".join(["c.", *arguments])),
-    **dict.fromkeys(("ndash", "–", "spaced ndash", "snd", "spnd", "spndash"), _constant(" – ")),
-    **dict.fromkeys(("mdash", "—", "mdashb", "spaced mdash"), _constant(" — ")),
-    **dict.fromkeys(("·", "•", "dot", "bull"), _constant(" · ")),
-    **dict.fromkeys(("nbsp", "spaces", "space"), _constant(" ")),
-    **{name: _before(f"{name.upper()} ") for name in ("uss", "hms", "hmcs", "hmas", "sms", "rms", "ss", "mv")},
-    "as of": _before("as of "),
-    "'s": _constant("'s"),
-    "okina": _constant("ʻ"),
-    "pipe": _constant("|"),
-    "ship": _ship,
-}
-
-# Names that mean something else, or nothing, on other wikis, and templates that add English words.
-_ENGLISH_ALONE = frozenset({
-    "'s", "ar", "arabdin", "as of", "bull", "c.", "ca.", "circa", "dot", "em", "flag", "flagcountry", "flagu", "hayeren",
-    "keypress", "longitem", "mv", "nastaliq", "nq", "nts", "oldstyledate", "pie", "pipe", "resize", "sc", "script", "serif",
-    "ship", "sms", "space", "spaces", "ss", "val", "vanchor", "var",
-})  # fmt: skip
-
-_IN_ANY_LANGUAGE: dict[str, Shown] = {
-    **{name: shown for name, shown in SHOWN.items() if name not in _ENGLISH_ALONE},
-    **dict.fromkeys(("convert", "cvt"), functools.partial(_quantity, ranges=_RANGES_IN_ANY_LANGUAGE)),
-}
-_OWN: Mapping[str, Mapping[str, Shown]] = {
-    "en": SHOWN,
-    "fr": {"unité": lambda arguments: " ".join(arguments[:2])},
-    "it": {"citazione necessaria": _argument(0)},
-    "lv": {"val": _argument(1)},
-    "simple": SHOWN,
-}
+    patterns: Mapping[str, str]
+    """Name in lower case -> pattern."""
+    families: tuple[tuple[re.Pattern[str], str], ...]
+    """Patterns of the templates whose whole name matches an expression."""
+    formats: Formats
 
 
 @functools.cache
-def shown_in(language: str) -> Mapping[str, Shown]:
-    """Return lower-case name -> what it shows, of the templates in a wiki of this language whose arguments are text."""
-    return {**_IN_ANY_LANGUAGE, **_OWN.get(language, {})}
+def templates_of(language: str) -> Templates:
+    """Return the templates of the wikis in a language."""
+    own = TABLE["languages"].get(TABLE["same"].get(language, language), {})
+    both = (TABLE["languages"]["any"], own)
+    group, decimal, fewest = own.get("number", ("", ".", 1))
+    date, month = own.get("dates", ("", ""))
+    return Templates(
+        {name: pattern for part in both for pattern, names in part.get("templates", {}).items() for name in names},
+        tuple((re.compile(name), pattern) for part in both[::-1] for name, pattern in part.get("families", {}).items()),
+        Formats(language, group, decimal, fewest, tuple(own.get("months", ())), date, month),
+    )
 
 
-_NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
-
-
-def _list_positional(arguments: list[str]) -> list[str]:
-    """Return the arguments without a name; ``2=text`` counts as one."""
-    found = []
-    for argument in arguments:
-        named = _NAMED.fullmatch(argument)
-        if not named:
-            found.append(argument.strip())
-        elif named[1].strip().isdigit():
-            found.append(named[2].strip())
-    return found
-
-
-def render_template(body: str, known: Mapping[str, Shown] = SHOWN) -> str:
-    """Return the text that a template with this body, the text between its braces, adds to the sentence: mostly none.
+def expand_template(match: re.Match[str], templates: Templates, unknown: MutableMapping[str, int]) -> str:
+    """Return what a template shows, given a match whose first group is the text between its braces.
 
     Args:
-        body: the text between the braces.
-        known: the templates that show something, as `shown_in` returns them.
-
-    >>> render_template("convert|5|km|mi|abbr=on"), render_template("lang|fr|bonjour"), render_template("cite book|title=X")
-    ('5 km', 'bonjour', '')
+        unknown: counts the templates within sentences that are in no table, by name.
     """
-    if len(body) > LONGEST:
+    body = match[1] or ""
+    if not body or len(body) > LONGEST:
         return ""
-    name, *arguments = body.split("|")
-    name = name.strip().lower().replace("_", " ")
-    shown = known.get(name)
-    if shown is None and name.startswith("lang-"):
-        shown = _argument(0)
-    return shown(_list_positional(arguments)) if shown else ""
+    first, *rest = body.split("|")
+    if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
+        return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
+    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
+    pattern = _find_pattern(name, templates.formats.language)
+    if pattern is None and _is_within_sentence(match):
+        name = name.partition(":")[0][:LONGEST_NAME]
+        unknown[name] = unknown.get(name, 0) + 1
+    if not pattern:
+        return ""
+    spaced = pattern[0] == "~" and len(pattern) > 1
+    text = _fill(pattern[spaced:], _read_arguments(name, rest), templates)
+    if spaced and match.string[match.start() - 1 : match.start()].isdigit():
+        text = f" {text}"
+    return _hide_markup(text)
+
+
+def _hide_markup(text: str) -> str:
+    return _MARKUP.sub(lambda found: _STAND_INS[found[0]], text)
+
+
+def reveal_markup(text: str) -> str:
+    """Return a text with the characters that were kept apart from markup while templates were expanded."""
+    return re.sub(f"{STAND_IN}.", lambda found: _REVEALED.get(found[0], found[0][1]), text) if STAND_IN in text else text
+
+
+@functools.lru_cache(maxsize=10_000)
+def _find_pattern(name: str, language: str) -> str | None:
+    templates = templates_of(language)
+    pattern = templates.patterns.get(name)
+    if pattern is None and len(name) <= LONGEST_NAME:
+        return next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
+    return pattern
+
+
+def _is_within_sentence(match: re.Match[str]) -> bool:
+    """Return whether words stand before and after a template in its line, which is no row of a table or box."""
+    text = match.string
+    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2].strip()
+    after = text[match.end() : match.end() + AROUND].partition("\n")[0]
+    if before.startswith(("|", "!", "{")):
+        return False
+    if not _LETTER.search(before):
+        return not before and after[:1] == " " and after[1:2].islower()
+    return bool(_LETTER.search(after)) or before[-1] not in ".!?:" or after[:1] in tuple(".,;)")
+
+
+def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
+    """Return a template's arguments by name or position, its own name as 0; one that is empty is not there."""
+    arguments, position = {"0": name}, 0
+    for part in parts:
+        if "=" in part and (named := _NAMED.fullmatch(part)):
+            key, value = named[1].strip().lower(), named[2].strip()
+        else:
+            position += 1
+            key, value = str(position), part.strip()
+        if value:
+            arguments[key] = value
+        else:
+            arguments.pop(key, None)
+    return arguments
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------------
+
+_PART = re.compile(r"\{([^{}]+)\}|[‹›]|(?:\{(?![^{}]+\})|[^{‹›])+")
+
+
+class PatternPart(NamedTuple):
+    """A part of a pattern: literal text, or the names of an argument, or parts that may be left out."""
+
+    text: str = ""
+    names: tuple[str, ...] = ()
+    parts: tuple["PatternPart", ...] = ()
+
+
+@functools.cache
+def _parse(pattern: str) -> tuple[PatternPart, ...]:
+    levels: list[list[PatternPart]] = [[]]
+    for part in _PART.finditer(pattern):
+        if part[0] == "‹":
+            levels.append([])
+        elif part[0] == "›":
+            inner = levels.pop()
+            levels[-1].append(PatternPart(parts=tuple(inner)))
+        elif part[1]:
+            levels[-1].append(PatternPart(names=(part[1],) if part[1][0] == "*" else tuple(part[1].split(","))))
+        else:
+            levels[-1].append(PatternPart(part[0]))
+    return tuple(levels[0])
+
+
+def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
+    """Return the text of a pattern."""
+    if pattern[0] == "@":
+        name, _, told = pattern[1:].partition(" ")
+        return FUNCTIONS[name](arguments, templates.formats, told)
+    parts = _parse(pattern)
+    text, is_there = _fill_parts(parts, arguments)
+    # Signs around an argument that is not there go with it; a word, as in {{circa}} 1900, does not.
+    return text if is_there or _LETTER.search(text) or not any(part.names for part in parts) else ""
+
+
+def _fill_parts(parts: Sequence[PatternPart], arguments: Arguments) -> tuple[str, bool]:
+    """Return the text of parts, and whether an argument in them is there."""
+    texts, is_there = [], False
+    for part in parts:
+        if part.names:
+            text = _get(arguments, part.names)
+            is_there = is_there or bool(text)
+        elif part.parts:
+            text, inner = _fill_parts(part.parts, arguments)
+            text, is_there = text if inner else "", is_there or inner
+        else:
+            text = part.text
+        texts.append(text)
+    return "".join(texts), is_there
+
+
+def _get(arguments: Arguments, names: Sequence[str]) -> str:
+    if names[0][0] == "*":
+        return names[0][1:].join(list_arguments(arguments))
+    if names[0] == "-1":
+        return next(reversed(list_arguments(arguments)), "")
+    return next((arguments[name] for name in names if name in arguments), "")
+
+
+# --- parser functions ------------------------------------------------------------------------------------------------------
+
+
+def _formatnum(arguments: Sequence[str], formats: Formats) -> str:
+    """{{formatnum:12345}}: 12,345; {{formatnum:12,345|R}}: 12345."""
+    if arguments[1:2] in (["R"], ["NOSEP"]):
+        plain = arguments[0].replace(formats.group, "") if formats.group else arguments[0]
+        return plain.replace(formats.decimal, ".") if arguments[1] == "R" else arguments[0].replace(".", formats.decimal)
+    return format_number(arguments[0], formats)
+
+
+def _choose(arguments: Sequence[str], place: int) -> str:
+    return arguments[place] if place < len(arguments) else ""
+
+
+def _switch(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#switch:b|a=1|b|c=2|3}}: 2, and 3 for d."""
+    is_chosen = False
+    for argument in arguments[1:]:
+        key, sign, value = argument.partition("=")
+        is_chosen = is_chosen or key.strip() == arguments[0] or key.strip() == "#default"
+        if is_chosen and sign:
+            return value.strip()
+    return "" if len(arguments) < 2 or "=" in arguments[-1] else arguments[-1]
+
+
+def _plural(arguments: Sequence[str], formats: Formats) -> str:
+    """{{plural:1|page|pages}}: page."""
+    is_one = arguments[0] in ("1", "0") if formats.language == "fr" else arguments[0] == "1"
+    forms = [each for each in arguments[1:] if not re.match(r"\d+=", each)]
+    return (forms[0] if is_one else forms[-1]) if forms else ""
+
+
+_PARSER_FUNCTIONS: Mapping[str, Callable[[Sequence[str], Formats], str]] = {
+    **dict.fromkeys(
+        ("formatnum", "zahlenformat", "formatnombre", "formatonúmero", "formatonumero", "formatteernum", "formatnr",
+         "форматировать_число", "格式化数字", "数整形"), _formatnum,
+    ),
+    "lc": lambda arguments, _: arguments[0].lower(),
+    "uc": lambda arguments, _: arguments[0].upper(),
+    "lcfirst": lambda arguments, _: arguments[0][:1].lower() + arguments[0][1:],
+    "ucfirst": lambda arguments, _: arguments[0][:1].upper() + arguments[0][1:],
+    "plural": _plural,
+    "#if": lambda arguments, _: _choose(arguments, 1 if arguments[0] else 2),
+    "#ifeq": lambda arguments, _: _choose(arguments, 2 if arguments[0] == _choose(arguments, 1) else 3),
+    "#switch": _switch,
+}  # fmt: skip
