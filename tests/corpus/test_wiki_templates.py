@@ -39,6 +39,8 @@ TEMPLATES = [
     ("en", "'''Vienna''' ({{langx|de|Wien}}) is", "Vienna (Wien) is"),
     ("en", "{{translit|ja|neko}} {{transliteration|ja|hepburn|inu}} {{script|Cyrl|Да}}", "neko inu Да"),
     ("en", "{{nihongo|Tokyo|東京|Tōkyō}} {{lang|fr|jour|italic=no}}", "Tokyo (東京, Tōkyō) jour"),
+    ("es", "{{esd|10 km}}", "10 km"),
+    ("en", "A fact.{{rp|5}} He said {{bq|It.}}", "A fact. He said It."),
     # dates and centuries
     ("en", "Born {{birth date|1990|1|2}} in", "Born January 2, 1990 in"),
     ("en", "{{birth date and age|df=yes|1990|1|2}}, {{start date|1990|5}}", "2 January 1990, May 1990"),
