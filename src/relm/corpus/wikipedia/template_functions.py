@@ -310,6 +310,11 @@ def _ruby(arguments: Arguments, formats: Formats, told: str) -> str:
     return f"{below}({above})" if above else below
 
 
+def _hard_space(arguments: Arguments, formats: Formats, told: str) -> str:
+    """{{esd}} is a space, {{esd|10 km}} a text whose spaces break no line."""
+    return _first_of(arguments, "1") or " "
+
+
 def _music(arguments: Arguments, formats: Formats, told: str) -> str:
     return _WORDS["music"].get(_first_of(arguments, "1"), _first_of(arguments, "1"))
 
@@ -365,7 +370,7 @@ FUNCTIONS: Mapping[str, Callable[[Arguments, Formats, str], str]] = {
     function.__name__[1:]: function
     for function in (
         _as_of, _born_died, _century, _century_es, _concatenate, _convert, _coordinates, _currency, _date, _died, _fraction,
-        _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation, _ruby, _ship,
-        _sic, _unit, _val,
+        _hard_space, _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation,
+        _ruby, _ship, _sic, _unit, _val,
     )
 }  # fmt: skip
