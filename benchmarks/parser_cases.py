@@ -123,6 +123,9 @@ def fold(text: str) -> str:
 
 
 def print_share(label: str, found: list[tuple[bool, bool]]) -> None:
+    """Print how many cases are equal; nothing if there are none."""
+    if not found:
+        return
     words, letters = (sum(column) for column in zip(*found, strict=True))
     print(f"| {label} | {len(found):,} | {letters / len(found):.1%} | {words / len(found):.1%} |")
 

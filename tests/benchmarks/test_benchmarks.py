@@ -39,6 +39,7 @@ ALONE = {
     "models-bert": "models.py bert-base --length 16 --masked 2 --batch 1 --layers 1 --repeats 1",
     "optimizers": "optimizers.py --layers 1 --hidden 32 --repeats 2",
     "order": "order.py --positions 4096",
+    "parser_cases": "parser_cases.py tests/data/parser_cases.txt",
     "parsing": "parsing.py --runs 1",
     "resume": "resume.py --tokens 10000000 --layers 1 --hidden 32 --repeats 1",
     "sample_index": "sample_index.py --documents 1000 --runs 1",
@@ -93,6 +94,12 @@ def test_every_benchmark_is_run_by_a_test() -> None:
 @pytest.mark.parametrize("name", ALONE)
 def test_a_benchmark_runs_to_its_end(name: str) -> None:
     assert run(shlex.split(ALONE[name]))
+
+
+def test_cases_of_a_parser_are_compared_by_what_readers_see() -> None:
+    shown = run(shlex.split(f"{ALONE['parser_cases']} --differences 1"))
+    assert "| all | 3 | 66.7% | 33.3% |" in shown
+    assert "MediaWiki: ['2', 'km']" in shown
 
 
 @pytest.mark.full
