@@ -10,6 +10,8 @@ if supervision.is_main_process(workflow):
 from snakemake.utils import min_version
 
 from relm import graph
+from relm.artifact import record_of
+from relm.plan.products import EVALUATION
 from relm.recipes.identity import KEY
 from relm.recipes.published_models import MODEL_FILES
 from relm.recipes.run_folder import COMPILATION, CONTAMINATION, MODEL_PARTS, RECORDS, WEIGHTS
@@ -20,7 +22,6 @@ from relm.terminal import handler as terminal
 min_version("9.27")
 
 WORK = graph.usable_work_folder()
-RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 # No rule has a `benchmark:`. Snakemake takes its file for an output: an old one plans a model again, and one that cannot be
 # written deletes the model. The record beside a step's output has its time and memory.
 LOGS = f"{WORK}/logs"
@@ -99,6 +100,7 @@ for key, targets in graph.papers().items():
             directory(f"results/papers/{key}"),
         log:
             f"{LOGS}/papers/{key}.log",
+        localrule: not RERUNS.shares_files
         params:
             key=key,
         shell:

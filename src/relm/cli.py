@@ -44,11 +44,12 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
         return job.run()
     from relm.provenance.step_record import record, require_as_made
 
-    if absent := [str(path) for path in job.inputs if not path.exists()]:
+    known = {path for path in job.described if sidecar_of(path).is_file()}
+    if absent := [str(path) for path in job.inputs if path not in known and not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     _require_other_outputs(job)
     for given in job.inputs:
-        if given not in job.checked_by_run or not sidecar_of(given).is_file():
+        if given not in known and (given not in job.checked_by_run or not sidecar_of(given).is_file()):
             require_as_made(given, job.expected_sha256.get(given))
     if not step.records:
         return job.run()

@@ -7,6 +7,7 @@ rule download_data:
     output:
         sidecar=graph.sidecar("download"),
         file=SOURCES.deleted_after_use(graph.path("download")),
+        record=graph.record("download"),
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
     priority: SOURCES.priority_of_download
@@ -27,6 +28,7 @@ rule download_model:
     output:
         sidecar=graph.sidecar("model download"),
         file=graph.path("model download"),
+        record=graph.record("model download"),
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
     priority: SOURCES.first_priority
@@ -46,6 +48,7 @@ rule copy_model:
     output:
         sidecar=graph.sidecar("model copy"),
         file=graph.path("model copy"),
+        record=graph.record("model copy"),
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
     priority: SOURCES.first_priority
@@ -66,6 +69,7 @@ rule convert_weights:
         weights_sidecar=graph.sidecar("converted", file=WEIGHTS),
         configuration=graph.path("converted", file="config.json"),
         configuration_sidecar=graph.sidecar("converted", file="config.json"),
+        record=graph.record("converted", file=WEIGHTS),
     log:
         f"{LOGS}/converted/{{model}}-{{key}}.log",
     params:
@@ -82,6 +86,7 @@ rule extract:
         train_sidecar=graph.sidecar("documents", split="train"),
         held_out=SOURCES.deleted_after_use(graph.path("documents", split="held_out")),
         held_out_sidecar=graph.sidecar("documents", split="held_out"),
+        record=graph.record("documents", split="train"),
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
     priority: SOURCES.priority
@@ -104,6 +109,7 @@ rule list_removed:
     output:
         removed=graph.path("removed"),
         sidecar=graph.sidecar("removed"),
+        record=graph.record("removed"),
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/removed.log",
     threads: workflow.cores or 1
@@ -123,6 +129,7 @@ rule remove_listed:
     output:
         documents=SOURCES.deleted_after_use(graph.path("kept")),
         sidecar=graph.sidecar("kept"),
+        record=graph.record("kept"),
     log:
         f"{LOGS}/kept/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
     priority: SOURCES.priority
@@ -144,6 +151,7 @@ rule train_tokenizer:
     output:
         tokenizer=graph.path("tokenizer", origin="trained"),
         sidecar=graph.sidecar("tokenizer", origin="trained"),
+        record=graph.record("tokenizer", origin="trained"),
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     threads: workflow.cores or 1
@@ -163,6 +171,7 @@ rule import_tokenizer:
     output:
         tokenizer=graph.path("tokenizer", origin="imported"),
         sidecar=graph.sidecar("tokenizer", origin="imported"),
+        record=graph.record("tokenizer", origin="imported"),
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     priority: SOURCES.first_priority
@@ -184,6 +193,7 @@ rule pregenerate:
         held_out=graph.path("examples", split="held_out", suffix="bin"),
         held_out_index=graph.path("examples", split="held_out", suffix="idx"),
         held_out_sidecar=graph.sidecar("examples", split="held_out", suffix="bin"),
+        record=graph.record("examples", split="train", suffix="bin"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
     priority: SOURCES.priority
@@ -206,6 +216,7 @@ use rule pregenerate as pregenerate_table with:
         train_sidecar=graph.sidecar("examples", split="train", suffix="arrow"),
         held_out=graph.path("examples", split="held_out", suffix="arrow"),
         held_out_sidecar=graph.sidecar("examples", split="held_out", suffix="arrow"),
+        record=graph.record("examples", split="train", suffix="arrow"),
 
 
 # Tokens that somebody else has published: they are checked and copied, without extraction and tokenisation.
@@ -216,6 +227,7 @@ rule import_tokens:
         tokens=graph.path("imported", suffix="bin"),
         index=graph.path("imported", suffix="idx"),
         sidecar=graph.sidecar("imported", suffix="bin"),
+        record=graph.record("imported", suffix="bin"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
     priority: SOURCES.priority
@@ -235,6 +247,7 @@ rule manifest:
         unpack(graph.inputs("manifest")),
     output:
         manifest=graph.path("manifest"),
+        record=graph.record("manifest"),
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     params:

@@ -6,6 +6,7 @@ rule download_test:
     output:
         sidecar=graph.sidecar("test download", file="{shard}"),
         file=graph.path("test download", file="{shard}"),
+        record=graph.record("test download", file="{shard}"),
     log:
         f"{LOGS}/download/evaluations/{{test}}/{{key}}/{{shard}}.log",
     resources:
@@ -41,8 +42,8 @@ rule evaluate:
     input:
         unpack(graph.inputs("evaluate")),
     output:
-        figures=f"{RUN}/{{of}}/{{key}}/{{task}}.json",
-        record=f"{RUN}/{{of}}/{{key}}/{{task}}.json.record.json",
+        figures=f"{WORK}/{EVALUATION}",
+        record=record_of(f"{WORK}/{EVALUATION}"),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{key}}/{{task}}.log",
     container:

@@ -44,6 +44,7 @@ rule check_damaged:
 
 
 # The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.
+# Storage plugins look for a folder in the process that wrote it, so it is published by Snakemake's own where files are carried.
 rule publish:
     input:
         unpack(RERUNS.published),
@@ -51,6 +52,7 @@ rule publish:
         folder=directory("results/{recipe}"),
     log:
         f"{LOGS}/publish/{{recipe}}.log",
+    localrule: not RERUNS.shares_files
     params:
         command=graph.command("publish"),
     shell:
@@ -79,6 +81,7 @@ rule publish_reference:
         folder=directory("results/reference/{recipe}"),
     log:
         f"{LOGS}/publish/reference/{{recipe}}.log",
+    localrule: not RERUNS.shares_files
     params:
         command=graph.command("publish_reference"),
     shell:

@@ -47,6 +47,21 @@ def test_the_sidecar_of_a_trained_model_names_every_file_of_its_folder(uninterru
     )
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_generation_config_is_restored_unless_config_json_is_another(model: Path, damaged: bool) -> None:
+    lost, config = model / "generation_config.json", model / "config.json"
+    before = lost.read_bytes()
+    lost.unlink()
+    if damaged:
+        config.write_text(config.read_text().replace('"eos_token_id": 256', '"eos_token_id": 255'))
+        with pytest.raises(RelmError, match="model/"):
+            checked_model(model / "model.safetensors")
+        assert not lost.exists()
+    else:
+        checked_model(model / "model.safetensors")
+        assert lost.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_file_of_a_model_is_refused_by_all_readers_of_its_weights(model: Path, name: str, tmp_path: Path) -> None:
     sha256 = sha256_of(model / "model.safetensors")

@@ -3,13 +3,16 @@
 An input whose content counts is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
 """
 
+import functools
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from snakemake.io import ancient
+from snakemake.iocontainers import Wildcards
 
+from relm.artifact import record_of
 from relm.devices.ipu.instances import launch
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
@@ -178,7 +181,12 @@ _FIND: dict[str, Callable[[Any], RecipeJob]] = {
 
 def find_job(rule: str, wildcards: Any) -> RecipeJob:
     """Return the planned job of a rule."""
-    return _FIND[rule](wildcards)
+    return _find_once(rule, tuple(wildcards.items()))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _find_once(rule: str, values: tuple[tuple[str, str], ...]) -> RecipeJob:
+    return _FIND[rule](Wildcards(fromdict=dict(values)))
 
 
 def inputs(rule: str) -> Callable[[Any], dict[str, Any]]:
@@ -190,7 +198,11 @@ def inputs_of(job: RecipeJob) -> dict[str, Any]:
     """Return the inputs of a job as Snakemake takes them."""
     content = {name: ancient(strings(list(files))) for name, files in {**job.hashed, **job.listed}.items()}
     hashes = sidecars([path for files in job.hashed.values() for path in files])
-    return {"sidecars": hashes, **content, **{name: strings(list(files)) for name, files in job.dated.items()}}
+    # Nothing is made again for a record that was deleted while its file stayed.
+    recorded = [(path, record_of(path)) for files in job.recorded.values() for path in files]
+    records = [str(record) for path, record in recorded if record.is_file() or not path.is_file()]
+    dated = {name: strings(list(files)) for name, files in {**job.dated, **job.recorded}.items()}
+    return {"sidecars": hashes, "records": ancient(records), **content, **dated}
 
 
 def command(rule: str) -> Callable[..., str]:
@@ -206,6 +218,16 @@ def command(rule: str) -> Callable[..., str]:
         for name, files in job.inputs.items():
             found = input.get(name, [])
             places |= dict(zip(files, [found] if isinstance(found, str) else found, strict=False))
-        return shlex.join([*launch(job.run, getattr(resources, "processes", 1)), *job.command(places, threads)])
+        started = launch(job.run, getattr(resources, "processes", 1))
+        return shlex.join([*_set_work_folder(job.makes, places[job.makes]), *started, *job.command(places, threads)])
 
     return words
+
+
+def _set_work_folder(path: Path, place: str) -> list[str]:
+    """Return the word in front of a command that says where the work folder is, if Snakemake keeps files elsewhere.
+
+    Without a shared file system it is the folder of Snakemake's own copies, so that steps find files by their planned paths.
+    """
+    elsewhere = place.removesuffix(str(path))
+    return [f"RELM_WORK={elsewhere}{identity.work_folder()}"] if elsewhere and elsewhere != place else []

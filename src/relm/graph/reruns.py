@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake.io import local
+from snakemake.io import ancient, local
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from relm.artifact import read_json
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, stop_at_faults
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults, strings
 from relm.graph.jobs import find_job, inputs_of, plan_of_run
 from relm.plan.published_files import DAMAGED, MISSING
+from relm.plan.run_jobs import list_records
 from relm.recipes.controls import differences_table
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import REFERENCE, Plan
@@ -40,6 +42,8 @@ class Reruns:
     def __init__(self, workflow: Any) -> None:
         """Store Snakemake's workflow."""
         self.workflow = workflow
+        self.shares_files = SharedFSUsage.INPUT_OUTPUT in workflow.storage_settings.shared_fs_usage
+        """True if every job finds all files at their paths; otherwise Snakemake carries those that rules name."""
         self.warned: set[str] = set()
         self.damaged: set[str] = set()
         """The requested results that have damaged files."""
@@ -58,9 +62,15 @@ class Reruns:
 
     @report_faults
     def reported(self, wildcards: Any) -> dict[str, Any]:
-        """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces."""
-        inputs = inputs_of(find_job("report", wildcards))
-        return inputs | (self._make_again("another-fingerprint") if find_replaced(plan_of_run(wildcards)) else {})
+        """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces.
+
+        The records of all earlier steps are named where Snakemake carries files between machines. On a shared file system they
+        are found without that, and thousands of names would slow every command down.
+        """
+        plan, inputs = plan_of_run(wildcards), inputs_of(find_job("report", wildcards))
+        if not self.shares_files:
+            inputs["steps"] = ancient(strings(list(list_records(plan))))
+        return inputs | (self._make_again("another-fingerprint") if find_replaced(plan) else {})
 
     @stop_at_faults
     def published(self, wildcards: Any) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class RecipeJob:
     """Inputs whose content counts, which their sidecars have, and not their time."""
     dated: Files = field(default_factory=dict)
     """Small inputs whose time counts."""
+    recorded: Files = field(default_factory=dict)
+    """The same, with the record of their step, by which they are checked."""
     listed: Files = field(default_factory=dict)
     """Inputs whose hashes are in another input, or whose key is in their path."""
     takes_workers: bool = False
@@ -48,7 +50,7 @@ class RecipeJob:
     @property
     def inputs(self) -> dict[str, Sequence[Path]]:
         """All inputs by name."""
-        return {**self.hashed, **self.dated, **self.listed}
+        return {**self.hashed, **self.dated, **self.recorded, **self.listed}
 
     def command(self, places: Mapping[Path, str] = {}, workers: int | None = None) -> list[str]:
         """Return the command's words, with the places where files are.

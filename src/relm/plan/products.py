@@ -75,6 +75,8 @@ class ProductKind:
 
 
 RUN = "runs/{recipe}/{fingerprint}"
+EVALUATION = f"{RUN}/{{of}}/{{key}}/{{task}}.json"
+"""Figures of trained, starting or released weights, which are products of three kinds and made by one rule."""
 _MODEL = f"{RUN}/{{phase}}/model"
 _TRAINING = (*RECORDS, DEVICE_FIGURES)
 _CHECKPOINT = [f"checkpoints/step-{{step}}/{name}" for name in (*CHECKPOINT_FILES, "state.json")]
@@ -124,9 +126,9 @@ PRODUCTS = {
     **{name: ProductKind(f"{RUN}/{{inside}}/{name}{{rest}}", "pretrain", pushed=False) for name in OF_ONE_MACHINE},
     COMPILATION: ProductKind(f"{RUN}/{COMPILATION}", "compile"),
     "reported compilation": ProductKind(f"{RUN}/report/{{key}}/{COMPILATION}", "compile", COMPILATION, optional=True),
-    "evaluation": ProductKind(f"{RUN}/{TRAINED}/{{key}}/{{task}}.json", "evaluate", "eval/{task}.json", of_each_seed=True),
-    "evaluation before": ProductKind(f"{RUN}/{BEFORE}/{{key}}/{{task}}.json", "evaluate", "eval/before/{task}.json"),
-    "reference": ProductKind(f"{RUN}/{REFERENCE}/{{key}}/{{task}}.json", "evaluate", "eval/{task}.json", in_reference=True),
+    "evaluation": ProductKind(EVALUATION.replace("{of}", TRAINED), "evaluate", "eval/{task}.json", of_each_seed=True),
+    "evaluation before": ProductKind(EVALUATION.replace("{of}", BEFORE), "evaluate", "eval/before/{task}.json"),
+    "reference": ProductKind(EVALUATION.replace("{of}", REFERENCE), "evaluate", "eval/{task}.json", in_reference=True),
     **{path: ProductKind(f"{RUN}/{{of}}/{{tuned}}/{{key}}/{path}", "evaluate") for path in _TUNED},
     CONTAMINATION: ProductKind(
         f"{RUN}/{CONTAMINATION}/{{key}}/{{test}}.json", "contamination", f"eval/{CONTAMINATION}/{{test}}.json"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import sidecar_of
+from relm.artifact import record_of, sidecar_of
 from relm.plan.data_jobs import list_data_jobs
 from relm.plan.jobs import RecipeJob, Words, flags, sha256_flag
 from relm.plan.products import find_maker, published_files
@@ -13,7 +13,7 @@ from relm.recipes.evaluation.evaluation_place import evaluation_device, tuning_p
 from relm.recipes.evaluation.evaluations import HARNESS_TASKS
 from relm.recipes.jobs import with_indexes
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
-from relm.recipes.run_folder import WEIGHTS
+from relm.recipes.run_folder import MODEL_PARTS, WEIGHTS, final_logs
 from relm.recipes.run_name import is_execution
 
 
@@ -38,7 +38,7 @@ def pretrain(plan: Plan, phase: str) -> RecipeJob:
         words,
         {"model": output},
         hashed={"start": start[:1]},
-        dated={"manifest": [plan.manifest(phase)]},
+        recorded={"manifest": [plan.manifest(phase)]},
         listed={
             "shards": with_indexes(plan.example_files(phase, "train")),
             "tokenizer": [plan.tokenizer],
@@ -65,29 +65,33 @@ def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
     """Return the job of an evaluation of trained (`eval`), starting (`before`) or released (`reference`) weights."""
     declaration, output = plan.evaluation(task), plan.evaluations(of)[task]
     weights, configuration = plan.evaluated_model(of)
-    # The sidecar of trained weights has their configuration's hash.
-    hashed, listed = {"model": [weights]}, {"configuration": [configuration]}
+    hashed, listed = {"model": [weights]}, _model_parts([weights])
     if of != TRAINED:
         hashed["model"], listed = [weights, configuration], {}
-    dated, options = dict[str, Sequence[Path]](), list[Any]()
+    recorded, options = dict[str, Sequence[Path]](), list[Any]()
     if declaration.reads_log_alone:
         run, listed["logs"] = plan.recipe.run, plan.logs
         options = [*flags({"logs": plan.logs}), "--trained-on", *filter(None, (run.device, run.topology))]
     else:
         if "manifest" in declaration.inputs:
             examples = plan.evaluated_examples(task)
-            dated["manifest"], listed["shards"] = [examples.manifest], with_indexes(examples.files())
+            recorded["manifest"], listed["shards"] = [examples.manifest], with_indexes(examples.files())
         if "tokenizer" in declaration.inputs:
             listed["tokenizer"] = [plan.tokenizer]
         tests = plan.test_downloads(task) if declaration.is_protocol else {}
         hashed |= {name: [file] for name, file in tests.items()}
         test = plan.tests.get(task)
         expected = {**plan.evaluated_sha256(of), **(test.sha256 if test else {})}
-        named = {**dated, "tokenizer": listed.get("tokenizer", []), **tests}
+        named = {**recorded, "tokenizer": listed.get("tokenizer", []), **tests}
         options = [*sha256_flag(expected), *flags(named), *_execution(plan, task)]
     described = ["--job", plan.evaluation_identity(task), "--model", weights]
     words = ["evaluate", *described, *options, "--output", output]
-    return RecipeJob(words, {"figures": output}, hashed, dated, listed, short_form=declaration.command)
+    return RecipeJob(words, {"figures": output}, hashed, recorded=recorded, listed=listed, short_form=declaration.command)
+
+
+def _model_parts(weights: Sequence[Path]) -> dict[str, Sequence[Path]]:
+    """Return the other files of trained models, whose hashes are in the sidecars of their weights."""
+    return {"parts": [path.with_name(name) for path in weights for name in MODEL_PARTS]}
 
 
 def _execution(plan: Plan, task: str) -> Words:
@@ -112,8 +116,8 @@ def verify(plan: Plan, of: str = TRAINED) -> RecipeJob:
         words,
         {"verdict": output},
         hashed=weights if of == TRAINED else {},
-        dated=read,
-        listed=weights if of == REFERENCE else {},
+        recorded=read,
+        listed=weights if of == REFERENCE else _model_parts(weights["model"]),
     )
 
 
@@ -134,7 +138,23 @@ def report(plan: Plan) -> RecipeJob:
         "contamination": list(plan.contamination().values()),
     }
     words = [*_of_run("report", plan), *flags(read), *_settings(plan), "--output", output]
-    return RecipeJob(words, {"report": output}, weights, read)
+    logs = [path for run in plan.runs for phase in run.phases for path in final_logs(run.run_folder / phase).values()]
+    return RecipeJob(words, {"report": output}, weights, recorded=read, listed={**_model_parts(weights["model"]), "logs": logs})
+
+
+def list_records(plan: Plan) -> Iterator[Path]:
+    """Yield the records that a report goes through, from a run's figures back to its downloads.
+
+    Where the examples are finished and the record of a step before them is absent, somebody deleted it with its documents.
+    It is left out, and the report names it, because nothing should be extracted again for a record alone.
+    """
+    has_examples = all(plan.manifest(phase).is_file() for phase in plan.phases)
+    data = (record_of(job.makes) for job in list_data_jobs(plan))
+    yield from (path for path in data if not has_examples or path.is_file())
+    for run in plan.runs:
+        yield from (record_of(run.model_folder(phase) / WEIGHTS) for phase in run.phases)
+        yield from map(record_of, run.evaluations().values())
+    yield record_of(plan.verdict())
 
 
 def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
@@ -142,7 +162,7 @@ def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
     if of == REFERENCE:
         output, words = plan.reference_results, _of_run("publish", plan, plan.published_name)
         read = {"verdict": [plan.verdict(of)], "evaluations": list(plan.evaluations(of).values())}
-        return RecipeJob([*words, "--reference", *_settings(plan), "--output", output], {"folder": output}, dated=read)
+        return RecipeJob([*words, "--reference", *_settings(plan), "--output", output], {"folder": output}, recorded=read)
     files = published_files(plan, only_required=True)
     trained = [path for name, path in files.items() if find_maker(name)[0] == "pretrain"]
     weights = [run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in run.phases]

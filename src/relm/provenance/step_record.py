@@ -51,6 +51,7 @@ SHAPE = {
     "outputs": _FILES,
 }
 """The shape of a step's record."""
+UNKNOWN = {"sha256": None, "size": None}
 
 
 @contextlib.contextmanager
@@ -180,11 +181,14 @@ def _utc(moment: datetime.datetime) -> str:
 
 
 def file_facts(path: Path) -> dict[str, Any]:
-    """Return path, sha256 and size of a file, null for folders; the sha256 is its sidecar's if the sizes agree."""
-    if not path.is_file():
-        return {"path": shorten_path(path), "sha256": None, "size": None}
-    size = path.stat().st_size
+    """Return path, sha256 and size of a file, null for folders; the sha256 is its sidecar's if the sizes agree.
+
+    Of a file that is on another machine, the sidecar has both.
+    """
     told = sidecar(path)
+    if not path.is_file():
+        return {"path": shorten_path(path), **({key: told[key] for key in ("sha256", "size")} if told else UNKNOWN)}
+    size = path.stat().st_size
     known = told is not None and told.get("size") == size
     return {"path": shorten_path(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
 

@@ -40,7 +40,7 @@ class DocumentsJob:
         """The key in the path."""
         return digest(self.document)
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The folder of all shards."""
         return self.work / "documents" / f"{self.dataset_name}-{self.key}"
@@ -116,7 +116,7 @@ class KeptDocumentsJob(DocumentsJob):
     """The job of the documents before."""
     tests: Mapping[str, SoughtTest]
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The folder of all shards, and of the list of removed documents."""
         return self.work / "kept" / f"{self.dataset_name}-{self.key}"
@@ -144,7 +144,7 @@ class TokenizerJob:
         """The key in the path."""
         return digest(self.document)
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The tokenizer's own folder."""
         origin = "trained" if "train" in self.document else "imported"
@@ -178,7 +178,7 @@ class ExamplesJob:
         """The key in the path."""
         return digest(self.document)
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The folder of all shards, their sidecars and the manifest."""
         return self.documents.work / "examples" / f"{self.dataset_name}-{self.key}"

@@ -29,6 +29,7 @@ def publish_run(plan: Plan, folder: Path) -> str:
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
+    files = published_files(plan)  # that check restores a lost generation_config.json
     for run in plan.runs:
         require_phases_as_made(run)
     for name, path in files.items():

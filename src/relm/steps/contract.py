@@ -40,6 +40,8 @@ class Job:
     """Input -> its sha256 in the recipe, for downloads and copies of a model in a local folder."""
     checked_by_run: Collection[Path] = ()
     """Inputs that `run` itself compares with their sidecars, perhaps while it reads them; those without one it need not."""
+    described: Collection[Path] = ()
+    """Inputs of which `run` reads the sidecar alone, so that the file itself may be on another machine."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def manifest_job(a: Arguments) -> Job:
         shards[split].append(shard)
     shards = {split: found for split, found in shards.items() if found}
     inputs = [shard for split in shards.values() for shard in split]
-    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
+    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output], described=inputs)
 
 
 STEPS: dict[str, Step] = {
