@@ -28,7 +28,7 @@ from relm.recipes.declaration import load_extensions
 from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.contract import Arguments, Job, Step, name_variation
+from relm.steps.contract import Arguments, Job, Step, name_variation, plan_of
 from relm.steps.parser import MissingArguments, Parser, parser, print_missing
 from relm.training.interruption import Preempted
 
@@ -133,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_in_processes(count: int, words: Sequence[str]) -> int:
     """Run a step in several processes, and return the exit status of all of them."""
-    done = run_ranks(count, words)
+    with checkpoints_kept(words):
+        done = run_ranks(count, words)
     if done.message is None:
         return done.status
     message = f"relm {words[0] if words else ''}: {done.message}"
@@ -141,6 +142,27 @@ def run_in_processes(count: int, words: Sequence[str]) -> int:
     if log is None or os.environ.get(JOB_LOGS) != "1":
         print(message, file=sys.stderr)
     return done.status if log is None else max(done.status, write_log(log, message))
+
+
+@contextlib.contextmanager
+def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
+    """Keep the checkpoints of a training step in the store that its recipe names; the ranks report all other faults."""
+    plan = None
+    with contextlib.suppress(RelmError, MissingArguments):
+        if words[:1] == ["pretrain"]:
+            load_extensions()
+            arguments = parser(list_steps()).read(list(words))
+            name_variation(arguments)
+            plan = plan_of(arguments)
+    if plan is None or plan.recipe.run.checkpoints_to is None:
+        yield
+        return
+    from relm.cluster.bucket.checkpoints import kept_in_store
+
+    logging.basicConfig(format="relm pretrain: %(message)s")
+    logging.getLogger("relm").setLevel(logging.INFO)
+    with kept_in_store(plan):
+        yield
 
 
 def explain_fault(error: BaseException) -> tuple[int, str]:

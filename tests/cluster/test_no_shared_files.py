@@ -38,11 +38,15 @@ class Cloud:
         self.project, self.address, self.plugins = project, address, plugins
         self.jobs = project.folder / "machines"
         self.jobs.mkdir()
-        variables = " ".join(f"{name}={value}" for name, value in {**KEYS, "OMP_NUM_THREADS": "1"}.items())
-        names = {"jobs": self.jobs, "project": project.folder, "variables": variables}
+        self.write_scripts()
+
+    def write_scripts(self, **environment: str) -> None:
+        """Write the scripts that submit a job and ask for its state; the jobs have these environment variables as well."""
+        variables = " ".join(f"{name}={value}" for name, value in {**KEYS, "OMP_NUM_THREADS": "1", **environment}.items())
+        names = {"jobs": self.jobs, "project": self.project.folder, "variables": variables}
         for name, content in (("submit", SUBMIT), ("status", STATUS)):
-            (project.folder / name).write_text(content.format(**names))
-            (project.folder / name).chmod(0o755)
+            (self.project.folder / name).write_text(content.format(**names))
+            (self.project.folder / name).chmod(0o755)
 
     def command(self, *words: str) -> list[str]:
         """Return a Snakemake command whose jobs run elsewhere."""
@@ -158,17 +162,27 @@ def test_a_run_without_a_shared_file_system_has_the_bytes_of_a_local_one(cloud: 
     assert not (CHECKOUT / ".snakemake/storage").exists()
 
 
-def test_a_killed_command_is_continued_by_the_same_one(cloud: Cloud, project: Commands) -> None:
+def test_a_job_that_dies_is_continued_elsewhere_from_its_checkpoint(
+    cloud: Cloud, project: Commands, finished_project: Commands, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = tmp_path_factory.mktemp("store")
+    command = ("results/tiny", "--config", f"set=run.checkpoints_to=file://{store}")
+    cloud.write_scripts(RELM_KILL_AT="checkpoints-pushed:1")
+    assert cloud.start(*command).wait(timeout=900) == 1
+    assert not any(name.endswith("model.safetensors") for name in cloud.content())
+    cloud.write_scripts()
+    cloud.run(*command)
+    assert any("fetched" in path.read_text() for path in cloud.jobs.glob("*/out"))
+    expected = (finished_project.folder / "results/tiny/model.safetensors").read_bytes()
+    assert cloud.content()["results/tiny/model.safetensors"] == expected
+
+
+def test_a_killed_command_is_continued_by_the_same_one(cloud: Cloud) -> None:
     first = cloud.start("results/tiny")
     wait_for(lambda: len(list(cloud.jobs.glob("*/rc"))) >= 3, "three finished jobs")
     kill_session(first)
     running = [job for job in cloud.jobs.iterdir() if not (job / "rc").exists()]
     wait_for(lambda: all((job / "rc").exists() for job in running), "an end of the jobs that went on alone")
-    subprocess.run(
-        [*cloud.command("results/tiny"), "--unlock"],
-        cwd=project.folder,
-        env={**project.environment, **KEYS, "PYTHONPATH": str(cloud.plugins)},
-        check=True,
-    )
+    assert cloud.start("results/tiny", "--unlock").wait(timeout=120) == 0
     cloud.run("results/tiny")
     assert "results/tiny/report.html" in cloud.content()

@@ -68,6 +68,9 @@ class Run(MachineSettings):
     """Steps between validations on held-out examples, whose loss is logged in train.jsonl; null: no validation."""
     validation_batches: int = Field(default=20, gt=0)
     """Number of global batches in each validation, always the same ones; fewer if there are fewer examples."""
+    checkpoints_to: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*://[^@?\s]+$")] | None = None
+    """Address of a store, such as gs://BUCKET/relm, where fsspec has a package for it: checkpoints and logs are pushed there
+    while a phase trains, and the newest ones are pulled before it begins; null: they stay on the machine."""
     loggers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
     """Loggers that receive the lines of train.jsonl as well; wandb writes to the disk unless WANDB_MODE=online."""
     peak_teraflops: float | None = Field(default=None, gt=0)

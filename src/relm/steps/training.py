@@ -26,11 +26,13 @@ from relm.steps.contract import (
     positive,
     process_count,
 )
+from relm.training.interruption import STOP_WITH_PARENT
 
 logger = logging.getLogger(__name__)
 
 
 def pretrain_job(a: Arguments) -> Job:
+    from relm.cluster.bucket.checkpoints import kept_in_store
     from relm.examples.manifest import read_manifest
     from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
@@ -47,6 +49,15 @@ def pretrain_job(a: Arguments) -> Job:
             raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
+        if ranks.ranks() == 1:
+            with kept_in_store(plan):
+                return train()
+        # The process that started the ranks keeps the checkpoints; torchrun and srun cannot.
+        if plan.recipe.run.checkpoints_to is not None and STOP_WITH_PARENT not in os.environ:
+            raise RelmError("run.checkpoints_to: several processes need `relm --processes N pretrain ...`; start them by that")
+        return train()
+
+    def train() -> str:
         folder = a.output.parent.parent
         if not ranks.rank():
             if (notice := describe_shorter_run(plan)) is not None:

@@ -134,14 +134,18 @@ class Puller:
 
     def _require_not_further(self) -> None:
         """Raise RelmError rather than replace a newer state by an older one."""
-        folder = self.plan.run_folder
-        there = self._find_newest(entry.path for entry in self.index.files)
-        here = self._find_newest(path.relative_to(folder).as_posix() for path in folder.glob("*/checkpoints/*/state.json"))
+        folder, (here, there) = self.plan.run_folder, self.find_newest_steps()
         if here > there:
             raise RelmError(
                 f"{folder}: the run is further here (step {here[1]:,} of phase {self.plan.phases[here[0]]}) than in "
                 f"{self.store.url}; push it, or move that folder away to take the store's"
             )
+
+    def find_newest_steps(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return index of the phase and step of the newest checkpoint here, and of the newest one in the index."""
+        folder = self.plan.run_folder
+        here = self._find_newest(path.relative_to(folder).as_posix() for path in folder.glob("*/checkpoints/*/state.json"))
+        return here, self._find_newest(entry.path for entry in self.index.files)
 
     def _find_newest(self, names: Iterable[str]) -> tuple[int, int]:
         """Return index of the phase and step of the newest checkpoint; (-1, 0) for none."""

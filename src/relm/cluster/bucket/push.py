@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.artifact import sha256_of, stamp_of
-from relm.cluster.bucket.run_files import choose_group, list_files, list_others, read_recorded_sha256
+from relm.cluster.bucket.run_files import choose_group, is_of_run, list_files, list_others, read_recorded_sha256
 from relm.cluster.bucket.store import Changed, Entry, Index, Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
@@ -45,12 +45,21 @@ def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
     return lines
 
 
-def push_run(store: Store, plan: Plan) -> str:
-    """Send the files of a run that the store lacks, then list all; return the outcome as a line."""
-    _warn_of_the_rest(plan)
-    if not plan.number and is_published(plan.results):
+def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
+    """Send the files of a run that the store lacks, then list all; return the outcome as a line.
+
+    Args:
+        store: the store.
+        plan: the run's plan.
+        run_folder_alone: send only checkpoints, logs and figures; data and results stay as the newest index lists them.
+    """
+    if not run_folder_alone:
+        _warn_of_the_rest(plan)
+    if not run_folder_alone and not plan.number and is_published(plan.results):
         require_whole(plan.results)
     objects, files = store.objects(), list_files(plan)
+    if run_folder_alone:
+        files = {name: path for name, path in files.items() if is_of_run(plan, name)}
     logs = {name: path for name, path in files.items() if path.suffix == ".jsonl" and plan.run_folder in path.parents}
     entries, sent, gone = {}, [], set()
     size = sum(path.stat().st_size for path in files.values() if path.exists())
@@ -78,10 +87,10 @@ def push_run(store: Store, plan: Plan) -> str:
                 store.put_bytes(entries[name].sha256, content)
                 sent.append(len(content))
     kept = [entry for name, entry in sorted(entries.items()) if choose_group(name) not in gone]
-    _add_index(store, Index(name=plan.run_name, fingerprint=plan.fingerprint, files=kept))
+    _add_index(store, plan, kept, run_folder_alone)
     left = len(files) - len(kept)
     changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""
-    return f"{plan.name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
+    return f"{plan.run_name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
 
 
 def _warn_of_the_rest(plan: Plan) -> None:
@@ -117,10 +126,15 @@ def _require_size(store: Store, entry: Entry, found: int) -> Entry:
     return entry
 
 
-def _add_index(store: Store, index: Index) -> None:
+def _add_index(store: Store, plan: Plan, files: list[Entry], run_folder_alone: bool) -> None:
     """Add an index, unless the newest of this run is the same."""
-    names = [name for name in store.indexes() if (name.name, name.fingerprint) == (index.name, index.fingerprint)]
-    if names and store.index(names[-1]) == index:
+    names = [name for name in store.indexes() if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)]
+    before = store.index(names[-1]) if names else None
+    if before is not None and run_folder_alone:
+        rest = (entry for entry in before.files if not is_of_run(plan, entry.path))
+        files = sorted([*files, *rest], key=lambda entry: entry.path)
+    index = Index(name=plan.run_name, fingerprint=plan.fingerprint, files=files)
+    if index == before:
         return
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     if names and names[-1].time >= now:  # pull takes the newest

@@ -26,6 +26,11 @@ def list_files(plan: Plan) -> dict[str, Path]:
     return {_name_file(plan, path): path for path in sorted(known, key=lambda path: (path.parts[0] == "results", path))}
 
 
+def is_of_run(plan: Plan, name: str) -> bool:
+    """Return whether a name in an index is in the run's own folder."""
+    return name.startswith(f"{_name_file(plan, plan.run_folder)}/")
+
+
 def list_others(plan: Plan) -> list[Path]:
     """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
     known = set(_list_inside(plan.run_folder, match_run_files(plan, only_pushed=False)))

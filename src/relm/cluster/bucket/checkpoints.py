@@ -1,0 +1,72 @@
+"""A run's checkpoints and logs in a store while it trains, for machines whose disk is gone with the job."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from relm.cluster.bucket.pull import Puller
+from relm.cluster.bucket.push import push_run
+from relm.cluster.bucket.run_files import is_of_run
+from relm.cluster.bucket.store import Index, Store
+from relm.errors import RelmError
+from relm.recipes.plan import Plan
+from relm.training.kill_points import kill_point
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@contextlib.contextmanager
+def kept_in_store(plan: Plan) -> Iterator[None]:
+    """Pull a run's newest checkpoint from `run.checkpoints_to` if it is newer, and push each later one during the block.
+
+    A thread pushes, so training does not wait. The block's end waits for the last push, also after an error or a signal.
+
+    Raises:
+        RelmError: the store cannot be used before the block. Later faults are warnings, since training needs no store.
+    """
+    if plan.recipe.run.checkpoints_to is None:
+        yield
+        return
+    store = Store(plan.recipe.run.checkpoints_to)
+    pull_run_folder(store, plan)
+    ended = threading.Event()
+    thread = threading.Thread(target=_push_new, args=(store, plan, ended), name="checkpoints to store")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def pull_run_folder(store: Store, plan: Plan) -> None:
+    """Pull the run's own folder, unless the run is as far here."""
+    names = [name for name in store.indexes() if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)]
+    if not names:
+        return
+    files = [entry for entry in store.index(names[-1]).files if is_of_run(plan, entry.path)]
+    puller = Puller(store, plan, Index(name=plan.run_name, fingerprint=plan.fingerprint, files=files))
+    here, there = puller.find_newest_steps()
+    if there > here:
+        logger.info("%s from %s", puller.pull(), store.url)
+
+
+def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
+    """Push the run's folder whenever it has another newest checkpoint, and once at the end."""
+    pushed: set[str] = set()
+    while True:
+        is_last = ended.wait(SECONDS_BETWEEN_LOOKS)
+        found = {str(path) for path in plan.run_folder.glob("*/checkpoints/step-*/state.json")}
+        if is_last or not found <= pushed:
+            try:
+                logger.info("%s to %s", push_run(store, plan, run_folder_alone=True), store.url)
+                pushed = found
+                kill_point("checkpoints-pushed")
+            except RelmError as error:
+                again = "the newest checkpoint is on this machine alone" if is_last else "the next look tries again"
+                logger.warning("%s; %s", error, again)
+        if is_last:
+            return
