@@ -10,7 +10,7 @@ rule download_data:
         record=graph.record("download"),
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
-    priority: SOURCES.priority_of_download
+    priority: SOURCES.priority_of_download if SOURCES.limit else 0
     threads: SOURCES.threads if SOURCES.limit else 1
     resources:
         shards=1,
@@ -18,7 +18,7 @@ rule download_data:
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
-        refusal=SOURCES.refuse_more,
+        refusal=SOURCES.refuse_more if SOURCES.limit else "",
         command=graph.command("download_data"),
     shell:
         "{params.refusal}{params.command} --log {log:q}"

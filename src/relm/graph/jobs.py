@@ -198,11 +198,13 @@ def inputs_of(job: RecipeJob) -> dict[str, Any]:
     """Return the inputs of a job as Snakemake takes them."""
     content = {name: ancient(strings(list(files))) for name, files in {**job.hashed, **job.listed}.items()}
     hashes = sidecars([path for files in job.hashed.values() for path in files])
-    # Nothing is made again for a record that was deleted while its file stayed.
-    recorded = [(path, record_of(path)) for files in job.recorded.values() for path in files]
-    records = [str(record) for path, record in recorded if record.is_file() or not path.is_file()]
     dated = {name: strings(list(files)) for name, files in {**job.dated, **job.recorded}.items()}
-    return {"sidecars": hashes, "records": ancient(records), **content, **dated}
+    inputs = {"sidecars": hashes, **content, **dated}
+    if job.recorded:
+        # Nothing is made again for a record that was deleted while its file stayed.
+        files = [path for paths in job.recorded.values() for path in paths]
+        inputs["records"] = ancient([str(record_of(path)) for path in files if record_of(path).is_file() or not path.is_file()])
+    return inputs
 
 
 def command(rule: str) -> Callable[..., str]:
