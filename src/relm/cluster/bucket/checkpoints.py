@@ -63,6 +63,7 @@ def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
         if is_last or not found <= pushed:
             try:
                 logger.info("%s to %s", push_run(store, plan, run_folder_alone=True), store.url)
+                _remove_superseded(store, plan)
                 pushed = found
                 kill_point("checkpoints-pushed")
             except RelmError as error:
@@ -70,3 +71,17 @@ def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
                 logger.warning("%s; %s", error, again)
         if is_last:
             return
+
+
+def _remove_superseded(store: Store, plan: Plan) -> None:
+    """Remove the run's lists but for the newest two, and the checkpoints that no list in the store names any more.
+
+    Otherwise a long run would fill the store with every checkpoint that it has ever saved.
+    """
+    names = store.indexes()
+    old = [name for name in names if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)][:-2]
+    if not old:
+        return
+    checkpoints = {entry.sha256 for name in old for entry in store.index(name).files if "/checkpoints/" in entry.path}
+    needed = {entry.sha256 for name in names if name not in old for entry in store.index(name).files}
+    store.remove([*map(str, old), *(f"objects/{sha256}" for sha256 in sorted(checkpoints - needed))])

@@ -61,7 +61,7 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     if run_folder_alone:
         files = {name: path for name, path in files.items() if is_of_run(plan, name)}
     logs = {name: path for name, path in files.items() if path.suffix == ".jsonl" and plan.run_folder in path.parents}
-    entries, sent, gone = {}, [], set()
+    entries, sent, gone, put = {}, [], set(), dict[str, str]()
     size = sum(path.stat().st_size for path in files.values() if path.exists())
     with ProgressBar(total=size, desc="push", unit="B", unit_scale=True, disable=None, delay=1) as bar:
         for name, path in files.items():
@@ -74,6 +74,7 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
                     bar.update(entry.size)
                 else:
                     store.put(entry.sha256, path, stamp, bar)
+                    put[name] = entry.sha256
                     sent.append(entry.size)
                 entries[name] = _require_size(store, entry, objects.setdefault(entry.sha256, entry.size))
             except (FileNotFoundError, Changed):
@@ -87,6 +88,8 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
                 store.put_bytes(entries[name].sha256, content)
                 sent.append(len(content))
     kept = [entry for name, entry in sorted(entries.items()) if choose_group(name) not in gone]
+    unlisted = {sha256 for name, sha256 in put.items() if choose_group(name) in gone} - {entry.sha256 for entry in kept}
+    store.remove(f"objects/{sha256}" for sha256 in sorted(unlisted))
     _add_index(store, plan, kept, run_folder_alone)
     left = len(files) - len(kept)
     changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -166,6 +166,12 @@ class Store:
         with self._report_errors(f"objects/{sha256} cannot be read"), self._files.open(path, "rb") as file:
             while piece := file.read(PIECE):
                 yield piece
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove indexes or objects; one that is gone already is none to report."""
+        for name in names:
+            with self._report_errors(f"{name} cannot be removed"), contextlib.suppress(FileNotFoundError):
+                self._files.rm_file(f"{self._root}/{name}")
 
     def _write(self, name: str, content: bytes) -> None:
         with self._new_object(name) as target:
