@@ -50,7 +50,7 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
     loaded = load_tokenizer(tokenizer)
     expected: list[int] = []
     for text in [*prose[:20], ""]:
-        expected += [*loaded.tokenizer.encode(text).ids, loaded.end_of_text_id]
+        expected += [*loaded.tokenizer.encode(text).ids, loaded.special.end_of_text]
     assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == expected
     words = sum(len(text.split()) for text in prose[:20])
     assert message.startswith(f"encoded 21 documents with {words:,} words as {len(expected):,} tokens")

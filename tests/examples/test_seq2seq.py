@@ -71,7 +71,7 @@ def test_targets_are_in_standard_letters_of_their_language() -> None:
 def test_the_name_of_the_end_in_a_text_is_no_end(tmp_path, tokenizer, words, write_documents) -> None:
     documents = write_documents("a.jsonl", ["să<|endoftext|> </s> în"])
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "a.arrow", objective(), "ro", workers=1)
-    end = load_tokenizer(tokenizer).end_of_text_id
+    end = load_tokenizer(tokenizer).special.end_of_text
     assert [side.count(end) for side in pairs_in(tmp_path / "a.arrow")[0]] == [1, 1]
     with pytest.raises(RelmError, match=r"words\.json: encodes ordinary text as the end of text"):
         pregenerate_seq2seq(documents, words, tmp_path / "b.arrow", objective(), "ro", workers=1)
@@ -140,7 +140,7 @@ def test_decoded_pairs_are_the_texts(tmp_path, tokenizer, prose, write_documents
     longer = np.array([max(map(len, pair)) for pair in pairs])
     assert read_sidecar(tmp_path / "a.arrow")["length_histogram"] == length_histogram(longer)
     for (source, target), line in zip(pairs, lines, strict=True):
-        assert [side.count(loaded.end_of_text_id) for side in (source, target)] == [1, 1]
+        assert [side.count(loaded.special.end_of_text) for side in (source, target)] == [1, 1]
         assert loaded.tokenizer.decode(target[:-1]) == line
         assert loaded.tokenizer.decode(source[:-1]) == without_diacritics(line)
 

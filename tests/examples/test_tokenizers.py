@@ -65,7 +65,7 @@ def test_ties_between_pairs_are_decided_the_same_way_in_every_process(tmp_path, 
 def test_a_trained_tokenizer_has_every_byte_and_the_wanted_size(tokenizer: Path) -> None:
     loaded = load_tokenizer(tokenizer)
     assert loaded.vocabulary_size == len(loaded.tokenizer.get_vocab()) == 400
-    assert loaded.end_of_text_id == 0
+    assert loaded.special.end_of_text == 0
     assert {loaded.tokenizer.token_to_id(c) for c in pre_tokenizers.ByteLevel.alphabet()} == set(range(1, 257))
     for text in ("никогда 中文 \x00\x7f🙂", "  two  spaces\n"):
         assert loaded.tokenizer.decode(loaded.tokenizer.encode(text).ids) == text
@@ -156,7 +156,7 @@ def test_gpt2_encodes_wikitext_2_to_the_published_count_of_tokens(published, sha
     # The rows of the published data set: every line with its end, empty ones as "".
     text = "\n\n".join("" if row == " " else f"{row}\n" for row in rows[:-1])
     assert len(loaded.tokenizer.encode(text, add_special_tokens=False).ids) == 287_644
-    assert (loaded.vocabulary_size, loaded.end_of_text_id) == (50_257, 50_256)
+    assert (loaded.vocabulary_size, loaded.special.end_of_text) == (50_257, 50_256)
 
 
 def test_a_tokenizer_json_is_kept_byte_for_byte(tmp_path, tokenizer) -> None:
@@ -173,7 +173,7 @@ def test_a_tokenizer_json_is_kept_byte_for_byte(tmp_path, tokenizer) -> None:
 def test_end_of_text_in_a_document_is_spelled_out(tokenizer) -> None:
     loaded = load_tokenizer(tokenizer)
     ids = loaded.tokenizer.encode("a<|endoftext|>b").ids
-    assert loaded.end_of_text_id not in ids
+    assert loaded.special.end_of_text not in ids
     assert loaded.tokenizer.decode(ids) == "a<|endoftext|>b"
 
 
@@ -197,7 +197,7 @@ def test_an_end_of_text_that_is_lacking_or_no_special_token_is_refused_when_it_i
         loaded = load_tokenizer(changed_tokenizer(tokenizer, change))
         assert loaded.special.end_of_text is None
         with pytest.raises(RelmError, match=r"changed\.json: has no special token <\|endoftext\|> or </s> or <s>, which"):
-            _ = loaded.end_of_text_id
+            _ = loaded.required("end_of_text")
         with pytest.raises(RelmError, match=r"has no special token \[MASK\] or <mask>"):
             loaded.required("mask")
 

@@ -267,6 +267,26 @@ def _split(name: str, found: Mapping[Path, ShardFacts], agreed: ShardFacts, outp
     )
 
 
+@dataclass
+class ExampleCounts:
+    """Sums over examples, for their sidecar."""
+
+    tokens: int = 0
+    documents: int = 0
+    words: int = 0
+    bytes: int = 0
+    length_histogram: list[list[int]] = field(default_factory=list)
+    """[longest, count], as in `Split`."""
+
+    def add(self, tokens: int, documents: int, words: int, text_bytes: int, lengths: npt.NDArray[np.integer]) -> None:
+        """Add some examples to the sums."""
+        self.tokens += tokens
+        self.documents += documents
+        self.words += words
+        self.bytes += text_bytes
+        self.length_histogram = summed([self.length_histogram, length_histogram(lengths)])
+
+
 def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
     """Return [longest, count] of lengths, with powers of two as bounds; empty ones count as one token.
 

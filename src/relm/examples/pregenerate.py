@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
@@ -14,27 +14,11 @@ from relm.errors import RelmError
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
 from relm.examples.concurrent_check import checked_meanwhile
 from relm.examples.documents import BEFORE_SPACE, Lines
-from relm.examples.manifest import length_histogram, summed
+from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import dtype_of, index_of, shard_writer
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import Objective
-
-
-@dataclass
-class ShardCounts:
-    """Sums over the documents of a file."""
-
-    words: int = 0
-    bytes: int = 0
-    length_histogram: list[list[int]] = field(default_factory=list)
-    """[longest, count] of documents with their ends of text."""
-
-    def add(self, chunk: Chunk) -> None:
-        """Add a chunk to the sums."""
-        self.words += chunk.words
-        self.bytes += chunk.bytes
-        self.length_histogram = summed([self.length_histogram, length_histogram(chunk.sizes)])
 
 
 def pregenerate_stream(
@@ -43,17 +27,11 @@ def pregenerate_stream(
     """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
 
     An end of text follows each document, where the tokenizer has one. The stream is the same for all objectives that read one.
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        output: the .bin file; the manifest is built from its sidecar.
-        objective: an objective that reads a stream of tokens.
-        language: language of the text, unused here.
-        workers: processes; None: one for each core. The count changes no byte.
+    Arguments are those of `relm.examples.builders.pregenerate`; the language is not used.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    counts = ShardCounts()
+    counts = ExampleCounts()
     with checked_meanwhile(documents) as checked:
         with (
             shard_writer(output, loaded.vocabulary_size) as shard,
@@ -61,7 +39,7 @@ def pregenerate_stream(
         ):
             for chunk in chunks:
                 shard.append(chunk.tokens, chunk.sizes)
-                counts.add(chunk)
+                counts.add(len(chunk.tokens), len(chunk.sizes), chunk.words, chunk.bytes, chunk.sizes)
             checked()
         source, may_be_empty = checked()
     if not shard.documents and not may_be_empty:
@@ -74,15 +52,17 @@ def pregenerate_stream(
         objective="causal",
         layout=objective.layout,
         dtype=shard.dtype,
-        tokens=shard.tokens,
-        documents=shard.documents,
+        tokens=counts.tokens,
+        documents=counts.documents,
         tokenizer_sha256=loaded.sha256,
         vocabulary_size=loaded.vocabulary_size,
         special=asdict(loaded.special),
         settings=objective.stored_keys(),
         idx_sha256=shard.index_sha256,
         source=source,
-        **asdict(counts),
+        words=counts.words,
+        bytes=counts.bytes,
+        length_histogram=counts.length_histogram,
     )
     seconds = perf_counter() - started
     return (
@@ -92,13 +72,7 @@ def pregenerate_stream(
 
 
 def encoded_documents(documents: Path, loaded: LoadedTokenizer, workers: int | None) -> Generator[Chunk, None, None]:
-    """Encode a file of documents, and yield some of them at a time, in order and whole, while a bar shows the progress.
-
-    Args:
-        documents: JSON lines.
-        loaded: the tokenizer.
-        workers: processes; None: one for each core.
-    """
+    """Encode a file of documents, and yield some of them at a time, in order and whole, while a bar shows the progress."""
     dtype = dtype_of(loaded.vocabulary_size)
     encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
     parting = None if loaded.kind == "other" else BEFORE_SPACE

@@ -45,11 +45,7 @@ def format_metrics(examples: int, sequence_length: int) -> str:
 
 
 def format_lines(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the line of each row of a table with static masks, its newline included.
-
-    Args:
-        tokens: by id.
-    """
+    """Yield the line of each row of a table with static masks, its newline included; `tokens` are by id."""
     lists = {name: columns[name].tolist() for name in columns}
     for row, length in enumerate(lists["length"]):
         second, count = lists["second_start"][row], lists["masked_count"][row]
@@ -92,9 +88,7 @@ def build_columns(
 ) -> dict[str, Array]:
     """Return examples as columns of a table; without pairs the next-sentence label is -1 and `is_random_next` is dropped.
 
-    Args:
-        ids: token -> id, with `MASK` among them.
-        padding: id after the tokens of a short example.
+    `ids` maps tokens to ids, `MASK` included; the id `padding` fills short examples.
     """
     rows = len(examples)
     columns: dict[str, Array] = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.formats.imports import Documents, import_stream
+from relm.examples.formats.imports import Documents, import_stream, name_document
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 Integers = npt.NDArray[np.int64]
@@ -49,12 +49,12 @@ class TokenFile(NamedTuple):
 
 
 def import_llm_c(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
-    """Import shards of llm.c in order; see `exchange.import_examples`."""
+    """Import shards of llm.c in order, `first_tokens` of each or all."""
     return _import_files([open_llm_c_shard(path) for path in files], "llm_c", tokenizer, output, first_tokens)
 
 
 def import_nanogpt(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
-    """Import nanoGPT's files of tokens in order; see `exchange.import_examples`."""
+    """Import nanoGPT's files of tokens in order, `first_tokens` of each or all."""
     return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", tokenizer, output, first_tokens)
 
 
@@ -103,23 +103,15 @@ def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[Document
         ends = np.flatnonzero(block == end_of_text) + 1
         if not len(ends):
             kept.append(block)
-            _require_length(file.path, sum(map(len, kept)))
+            if sum(map(len, kept)) > LONGEST:
+                raise RelmError(
+                    f"{file.path}: more than {LONGEST:,} tokens follow each other without the tokenizer's end of text; "
+                    "give the tokenizer that it was made with"
+                )
             continue
         before = sum(map(len, kept))
         tokens = np.concatenate([*kept, block[: ends[-1]]])
-        yield tokens, np.diff(ends + before, prepend=0), functools.partial(_name_document, file.path, documents)
+        yield tokens, np.diff(ends + before, prepend=0), functools.partial(name_document, file.path, documents)
         kept, documents = [block[ends[-1] :]], documents + len(ends)
     if rest := sum(map(len, kept)):
-        yield np.concatenate(kept), np.array([rest]), functools.partial(_name_document, file.path, documents)
-
-
-def _require_length(path: Path, tokens: int) -> None:
-    if tokens > LONGEST:
-        raise RelmError(
-            f"{path}: more than {LONGEST:,} tokens follow each other without the tokenizer's end of text; give the tokenizer "
-            "that it was made with"
-        )
-
-
-def _name_document(path: Path, first: int, number: int) -> str:
-    return f"{path}, document {first + number:,}"
+        yield np.concatenate(kept), np.array([rest]), functools.partial(name_document, file.path, documents)

@@ -79,15 +79,6 @@ class LoadedTokenizer:
     path: Path = Path("tokenizer.json")
     """Path of the file, for messages."""
 
-    @property
-    def end_of_text_id(self) -> int:
-        """Return the id of the end of text.
-
-        Raises:
-            RelmError: there is no such token.
-        """
-        return self.required("end_of_text")
-
     def required(self, name: str) -> int:
         """Return the id of a special token, by its field in `SpecialIds`.
 
