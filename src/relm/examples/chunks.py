@@ -35,11 +35,7 @@ class Chunk(NamedTuple):
 
 
 def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
-    """Encode some lines of a documents file.
-
-    Args:
-        end_of_text_id: the token after each document; None: no token.
-    """
+    """Encode some lines of a documents file, with the end of text, if any, after each document."""
     texts = lines.utf8_texts()
     end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
     compared = lines.start // 2**20 % COMPARED == 0

@@ -44,11 +44,9 @@ def without_diacritics(text: str) -> str:
 def with_standard_letters(text: str, language: str) -> str:
     """Return the text with each letter in its standard form, as a model should learn to write it.
 
-    Letters and their marks are composed (Unicode's form NFC). In Romanian, s and t with a cedilla become the letters with a
-    comma below, which are the right ones; in other languages, such as Turkish, the cedilla is right and stays.
-
-    Args:
-        language: its BCP 47 code, such as ro or ro-RO.
+    Letters and their marks are composed (Unicode's form NFC). In Romanian (a BCP 47 code such as ro or ro-RO), s and t with a
+    cedilla become the letters with a comma below, which are the right ones; in other languages, such as Turkish, the cedilla is
+    right and stays.
 
     >>> with_standard_letters("ştiinţa", "ro")
     'știința'

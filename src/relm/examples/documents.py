@@ -103,11 +103,7 @@ def _unescaped(content: bytes, location: str) -> str:
 
 
 def checked_documents(documents: Path) -> tuple[str, bool]:
-    """Return the file's sha256, and True if its sidecar records no documents, as a shard may.
-
-    Raises:
-        RelmError: the file is absent, or differs from its sidecar.
-    """
+    """Compare a file with its sidecar, if any; return its sha256, and True if the sidecar counts no documents."""
     require_documents(documents)
     if sidecar_of(documents).exists():
         sidecar = checked_sidecar(documents)
@@ -122,14 +118,12 @@ def require_documents(documents: Path) -> None:
 
 
 def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None, numbered: bool = True) -> Iterator[Lines]:
-    """Yield the lines of a documents file in chunks of about `CHUNK` bytes, always whole lines except for very long ones.
+    """Yield the lines of an opened documents file in chunks of about `CHUNK` bytes, always whole lines except for very long
+    ones.
 
-    Only the offsets of lines are found here; the workers read them.
-
-    Args:
-        file: the opened file, with its path as name.
-        parting: split points of a document whose line is longer than `LONG_LINE`, such as `BEFORE_SPACE`; None: no split.
-        numbered: False: `Lines.first` is 0, and the file is not read but for the ends of chunks.
+    Only the offsets of lines are found here; the workers read them. `parting` finds split points of a document whose line is
+    longer than `LONG_LINE`, such as `BEFORE_SPACE`; None: no split. With `numbered=False` `Lines.first` is 0, and the file is
+    not read but for the ends of chunks.
     """
     documents = Path(file.name)
     for first, start, size in _numbered_blocks(file) if numbered else _blocks(file):
@@ -244,11 +238,7 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
 
 
 def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
-    """Yield the text of each line of `path`; `lines` begin at line `first_line`.
-
-    Raises:
-        RelmError: a line is not a document; names the file and line.
-    """
+    """Yield the text of each line of `path`; `lines` begin at line `first_line`."""
     for number, line in zip(count(first_line), lines, strict=False):
         yield parse_document(line, f"{path}, line {number}").text
 

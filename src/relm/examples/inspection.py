@@ -39,17 +39,9 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens, also Megatron-LM's (.bin, .idx).
+    """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens (.bin, .idx), for a terminal.
 
-    Args:
-        tokenizer: `tokenizer.json`; None: show token ids.
-        examples: count of examples to show, spread over the file.
-
-    Returns:
-        Lines for a terminal of 80 columns.
-
-    Raises:
-        RelmError: the file is absent, damaged or of an unknown kind, or was made with another tokenizer.
+    `examples` of the examples are shown, spread over the file, as token ids where there is no tokenizer.
     """
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")

@@ -120,26 +120,14 @@ class Manifest:
     """The objective's keys that decide the stored examples; empty: not recorded."""
 
     def split(self, name: str, path: Path) -> list[Shard]:
-        """Return the shards of a split; `path` is this manifest's, for the error message.
-
-        Raises:
-            RelmError: there is no such split.
-        """
+        """Return the shards of a split; `path` is this manifest's, for the error message."""
         if name not in self.splits:
             raise RelmError(f"{path}: has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name].shards
 
 
 def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
-    """Write the manifest of finished shards, from their sidecars alone.
-
-    Args:
-        shards: split -> its files, in order.
-        output: the manifest.
-
-    Raises:
-        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
-    """
+    """Write the manifest of finished shards, each split's in order, from their sidecars alone; return a sentence."""
     found = {
         path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
         for paths in shards.values()
@@ -160,13 +148,7 @@ _WIDTHS = {"uint16": 2, "int32": 4}
 
 
 def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str = AGAIN) -> None:
-    """Raise RelmError if a stream of tokens has other counts than its size in bytes allows.
-
-    Args:
-        facts: those of a shard; a table, which has `examples`, has other columns too and passes.
-        place: the file that states them, for the message.
-        remedy: what the user can do.
-    """
+    """Raise RelmError, for the file `place`, if a stream of tokens has other counts than its size in bytes allows."""
     if facts.examples is not None:
         return
     if (width := _WIDTHS.get(facts.dtype)) is None:
@@ -180,11 +162,7 @@ def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest in a file.
-
-    Raises:
-        RelmError: the file is absent or lacks the keys and types of a manifest; names the key.
-    """
+    """Read the manifest in a file; raise RelmError that names the key if it lacks the keys and types of a manifest."""
     manifest = _validated(Manifest, read_json(path), str(path), AGAIN)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
@@ -212,8 +190,7 @@ def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
     """Return a shard's path, after comparing the shard and its `.idx`, if it has one, with the manifest.
 
-    Args:
-        check_content: compare the sha256 of both, which reads both files, not the shard's size alone.
+    `check_content` compares the sha256 of both, which reads both files, not the shard's size alone.
     """
     path = manifest.parent / shard.file
     if not path.exists():

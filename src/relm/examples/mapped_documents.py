@@ -24,15 +24,10 @@ def map_documents(
     parting: re.Pattern[bytes] | None = None,
     numbered: bool = True,
 ) -> Generator[tuple[Lines, Result], None, None]:
-    """Yield some lines of the files at a time, and what the function makes of them.
+    """Yield some lines of the files at a time, in order, and what the function makes of them.
 
-    Args:
-        function: importable, as are its results, as for `relm.corpus.workers.ordered_map`.
-        documents: JSON lines; read in this order.
-        workers: processes; None: one for each core.
-        task: what is done, for the bar, and for the message when a worker dies.
-        parting: as in `relm.examples.documents.chunks_of`.
-        numbered: likewise.
+    The function and its results are importable, as for `relm.corpus.workers.ordered_map`; `task` names the work, for the bar
+    and for the message when a worker dies. `parting` and `numbered` are those of `relm.examples.documents.chunks_of`.
     """
     size = sum(path.stat().st_size for path in documents)
     processes = min(usable_cores() if workers is None else workers, 1 + size // reading.CHUNK)

@@ -60,14 +60,7 @@ class DocumentComparison:
 def compare(
     documents: Sequence[Path], comparison: DocumentComparison, workers: int | None
 ) -> Generator[tuple[Lines, Compared], None, None]:
-    """Yield some documents of files at a time, in order, with what they share.
-
-    Args:
-        workers: processes; None: one for each core. The count changes nothing.
-
-    Raises:
-        RelmError: a line is not a document, or a worker died.
-    """
+    """Yield some documents of files at a time, in order, with what they share; the count of workers changes nothing."""
     return map_documents(comparison, documents, workers, "comparing documents")
 
 

@@ -153,15 +153,9 @@ class Seq2SeqExamples:
     """The pairs of one split, by index."""
 
     def __init__(self, tables: ExampleTables, objective: Objective, special: SpecialIds) -> None:
-        """Set up the reading of tables of pairs.
+        """Set up the reading of tables of pairs, of the objective's lengths.
 
-        Args:
-            objective: lengths of the source and the target.
-            special: special tokens of the tables' tokenizer; without a padding token the end of text pads, which makes no
-                difference since padding is masked and not scored.
-
-        Raises:
-            RelmError: the tables hold other examples.
+        Without a padding token the end of text pads, which makes no difference, since padding is masked and not scored.
         """
         if tables.manifest.objective != "seq2seq" or special.end_of_text is None:
             raise RelmError(f"found tables of {tables.manifest.objective} examples, expected pairs of source and target")
@@ -178,9 +172,6 @@ class Seq2SeqExamples:
         """Return `input_ids` and `attention_mask`, (examples, source length), and `labels`, (examples, target length).
 
         Nothing is drawn, so an example is the same in all epochs.
-
-        Raises:
-            IndexError: there is no such example.
         """
         source, target = (self.tables.rows(name, indices) for name in ("source", "target"))
         inputs, present = padded(source, self.source_length, self.end_of_text_id, self.pad_id)

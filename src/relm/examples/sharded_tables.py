@@ -19,14 +19,7 @@ class ExampleTables:
     """The tables of several shards as one, by index of the row."""
 
     def __init__(self, manifest: Path, split: str, check_content: bool = True) -> None:
-        """Open the shards of a split, at the manifest's paths.
-
-        Args:
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: the manifest lists no tables, or a shard is absent or not the one that it lists.
-        """
+        """Open the tables of a split; `check_content` compares each sha256 with the manifest, not the size alone."""
         self.manifest: Manifest = read_manifest(manifest)
         self._split = split
         shards = [shard for shard in self.manifest.split(split, manifest) if shard.examples]

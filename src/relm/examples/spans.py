@@ -29,22 +29,10 @@ TOGETHER = 64
 def write_span_table(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths, limit: int | None = None
 ) -> str:
-    """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar.
+    """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar; return a sentence.
 
     Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
-    `relm.examples.fine_tuning.answer_windows.AnswerWindows`.
-
-    Args:
-        documents: the file of questions.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar.
-        objective: the one that reads it.
-        lengths: those of the windows.
-        limit: the count of questions, from the first on; None: all.
-
-    Raises:
-        RelmError: the file has a fault, or no answer is where it says; the tokenizer has no template for two texts, or a
-            window no room for a paragraph.
+    `relm.examples.fine_tuning.answer_windows.AnswerWindows`. `limit` is the count of questions, from the first on; None: all.
     """
     started = perf_counter()
     content = documents.read_bytes()
@@ -98,11 +86,7 @@ class SpanExamples:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return the windows with these indices, the same in all epochs.
-
-        Raises:
-            IndexError: there is no such window.
-        """
+        """Return the windows with these indices, the same in all epochs."""
         names = ("input_ids", "length", "context_start", "answer_start", "answer_end")
         ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in names)
         return {**model_inputs(ids, lengths, starts), "answer_positions": np.stack([first, last], 1).astype(np.int64)}

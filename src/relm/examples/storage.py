@@ -62,11 +62,7 @@ class ShardWriter:
         return self._index_file.sha256
 
     def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
-        """Append documents: their concatenated tokens, and the count of each.
-
-        Raises:
-            RelmError: a token is not in the vocabulary, or a document is longer than the format allows.
-        """
+        """Append documents: their concatenated tokens, and the size of each."""
         if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
             raise RelmError(
                 f"{self.path}: a document of {sizes.max():,} tokens; the format's limit is {LARGEST_DOCUMENT:,}; split it"
@@ -131,14 +127,7 @@ class TokenStream:
     """The tokens of several memory-mapped shards as one sequence."""
 
     def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
-        """Open the shards at the manifest's paths.
-
-        Args:
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: a shard is absent, or is not the one that the manifest lists.
-        """
+        """Open the shards at the manifest's paths; `check_content` compares each sha256 with it, not the size alone."""
         self._shards = [_opened(manifest, shard, check_content) for shard in shards if shard.tokens]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 

@@ -45,13 +45,8 @@ class TableWriter:
     def append(self, rows: Mapping[str, Any]) -> None:
         """Append rows; their division into calls changes no byte.
 
-        Args:
-            rows: name -> array, for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
-                values (values,) and sizes (rows,).
-
-        Raises:
-            RelmError: a value lies outside the column's range; names the file, column and row.
-            ValueError: columns are missing, or their shapes do not fit.
+        `rows` has an array for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
+        values (values,) and sizes (rows,).
         """
         if set(rows) != set(self.columns):
             raise ValueError(f"expected the columns {', '.join(self.columns)}; found {', '.join(rows)}")
@@ -113,12 +108,9 @@ class TableWriter:
 
 @contextlib.contextmanager
 def table_writer(path: Path, columns: Sequence[Column], facts: Mapping[str, Any]) -> Iterator[TableWriter]:
-    """Write the table `path`, which appears when the block ends without an error.
+    """Write the table `path`, which appears when the block ends without an error; `facts` are JSON values that it keeps.
 
     At most `ROWS` rows are in memory. An earlier sidecar is removed before the file changes.
-
-    Args:
-        facts: JSON values that are kept in the file.
     """
     with atomic_file(path) as file:
         writer = TableWriter(path, columns, facts, file)
@@ -188,17 +180,9 @@ class ExampleTable:
         return self._rows
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
-        """Return a copy of a column's rows with these indices, in this order.
+        """Return a copy of a column's rows with these indices, in any order, repeats allowed.
 
-        Args:
-            indices: (rows,), from 0 to len(self) - 1, in any order, repeats allowed.
-
-        Returns:
-            (rows,) or (rows, width) in the column's type, or `Ragged`.
-
-        Raises:
-            IndexError: there is no such row.
-            KeyError: there is no such column.
+        The result is (rows,) or (rows, width) in the column's type, or `Ragged`.
         """
         column, slot = self.columns[name], self._slots[name]
         require_indices(indices, len(self))

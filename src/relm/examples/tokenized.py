@@ -79,16 +79,9 @@ def tokenized_documents(
 ) -> Iterator[TokenizedDocuments]:
     """Encode all documents of a file, sentence by sentence; the arrays live as long as the block.
 
-    Sentences and documents without a token are left out.
-
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        sentences: split: a splitter divides each line into sentences, without losing a character; lines: a line is a sentence.
-        language: language of the text, for the splitter.
-        workers: processes; None: one for each core. The count changes no byte.
-        stripped_lines: strip white space around lines first.
-        folder: folder of the temporary files; None: that of the documents.
+    Sentences and documents without a token are left out. With `sentences` of split, a splitter divides each line by the rules
+    of the language, without losing a character; with lines, a line is a sentence. The count of workers (None: one for each
+    core) changes no byte. Temporary files are in `folder`, or beside the documents.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)

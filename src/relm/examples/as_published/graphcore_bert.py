@@ -150,17 +150,13 @@ def remask(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD
     """Return the instances in the layout of the original's --remask: masked tokens in the first `predictions` slots.
 
     A token with id 0 is taken for padding and dropped, with its label if it was masked (create_pretraining_data.py:113).
+    `plain` are the columns of `split_columns`, padded with id 0; slots without a token have the position `pad_position`
+    (--pad-position-value).
 
-    Args:
-        plain: the columns of `split_columns`, padded with id 0.
-        predictions: slots reserved for masked tokens (--mask-tokens).
-        pad_position: the position of slots without a token (--pad-position-value).
-
-    Returns:
-        The original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
-        ``seq_padding_index``, ``next_sentence_labels`` (rows,); ``masked_lm_positions``, ``masked_labels``, ``masked_lm_ids``
-        and ``masked_lm_weights`` (rows, predictions). The original writes only the first ``masked_lm_weights.sum()`` of
-        ``masked_lm_positions``; here the rest is 0.
+    The result has the original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
+    ``seq_padding_index``, ``next_sentence_labels`` (rows,); ``masked_lm_positions``, ``masked_labels``, ``masked_lm_ids`` and
+    ``masked_lm_weights`` (rows, predictions). The original writes only the first ``masked_lm_weights.sum()`` of
+    ``masked_lm_positions``; here the rest is 0.
     """
     input_ids, counts = plain["input_ids"], plain["masked_count"]
     rows, width = input_ids.shape
@@ -209,19 +205,11 @@ def read_vocabulary(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
 def pregenerate_graphcore_bert(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Write all instances as a table, in the order of the original's file.
+    """Write all instances as a table, in the order of the original's file; a line of text is a sentence.
 
     With `as_published.remask` the columns named in `REMASKED` are added, for a device that needs masked tokens in fixed slots;
-    all other devices read the plain ones, which differ only in the dropped tokens.
-
-    The original holds all instances in memory to shuffle them; here they are in an unnamed temporary file.
-
-    Args:
-        documents: JSON lines; a line of text is a sentence.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar's facts.
-        language: language of the text, for `masked.sentences: split`.
-        workers: processes that encode; None: as many as there are cores. Their count changes no byte.
+    all other devices read the plain ones, which differ only in the dropped tokens. The original holds all instances in memory
+    to shuffle them; here they are in an unnamed temporary file. Arguments are those of `relm.examples.builders.pregenerate`.
     """
     chosen = require_options(ORIGINAL, objective)
     settings = _read_options(objective)

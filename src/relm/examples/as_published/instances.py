@@ -43,13 +43,9 @@ def row_width(sequence_length: int, predictions: int) -> int:
 
 
 def pack_instances(instances: Sequence[Instance], sequence_length: int, predictions: int, pairs: bool) -> Rows:
-    """Return instances as rows of equal width: head, tokens, positions, labels; padded with 0.
+    """Return instances as rows of `row_width`: head, tokens, positions, labels; padded with 0.
 
-    Args:
-        pairs: `is_random` is the label of a pair; else rows have none.
-
-    Returns:
-        (instances, `row_width`).
+    With `pairs`, `is_random` is the label of a pair; else rows have none.
     """
     rows = np.full((len(instances), row_width(sequence_length, predictions)), PADDING, dtype=np.int32)
     positions_at = HEAD + sequence_length

@@ -85,11 +85,7 @@ def cut_blocks(
 ) -> Blocks:
     """Return the blocks of one batch: its rows between special tokens, concatenated and cut.
 
-    Args:
-        tokens: (n,), of all rows.
-        sizes: (rows,), tokens of each, 0 of blank ones.
-        word_starts: (n,).
-        sequence_length: L.
+    `tokens` and `word_starts` are those of all rows, (n,), `sizes` the tokens of each, (rows,), 0 of blank ones.
 
     >>> cut_blocks(np.arange(3, dtype="i4"), np.array([2, 0, 1], "i4"), np.ones(3, bool), 8, 9, 4).input_ids
     array([[8, 0, 1, 9],
@@ -145,14 +141,9 @@ def pregenerate_run_mlm(
 ) -> str:
     """Write the blocks of a file of articles as a table without masks.
 
-    Facts beside those of every table: ``rows``, of the original's dataset, and in the sidecar ``dropped_tokens``.
-
-    Args:
-        documents: JSON lines; the articles of one WikiText file in order, lines and blank lines unchanged.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar's facts.
-        language: not used; part of every builder's signature.
-        workers: processes; None: as many as there are cores. Their count changes no byte.
+    The documents are the articles of one WikiText file in order, lines and blank lines unchanged; other arguments are those of
+    `relm.examples.builders.pregenerate`. Facts beside those of every table: ``rows``, of the original's dataset, and in the
+    sidecar ``dropped_tokens``.
     """
     require_options(ORIGINAL, objective)
     started = perf_counter()

@@ -100,11 +100,7 @@ def encode_example(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> b
 
 
 def decode_example(record: bytes, location: str) -> Features:
-    """Return the features of an Example.
-
-    Args:
-        location: file and record, for the message.
-    """
+    """Return the features of an Example; `location` is for messages."""
     example = _example_class()()
     try:
         example.ParseFromString(record)

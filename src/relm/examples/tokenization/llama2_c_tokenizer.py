@@ -29,10 +29,7 @@ class Piece(NamedTuple):
 def llama2_c(path: Path) -> Tokenizer:
     """Return the tokenizer in llama2.c's file.
 
-    `<s>` begins each text, as in its training data; nothing ends one, so `</s>` is no special token.
-
-    Raises:
-        RelmError: the file is none of that format.
+    `<s>` begins each text, as in its training data; nothing ends one, so `</s>` is not a special token.
     """
     pieces = _read_pieces(path)
     numbers = {piece.text: number for number, piece in enumerate(pieces)}

@@ -108,11 +108,7 @@ class Characters:
         return cls(ids)
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return the ids of each text.
-
-        Raises:
-            RelmError: a character is not in the vocabulary, which has no unknown token.
-        """
+        """Return the ids of each text; raise RelmError for a character without one."""
         rows = [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
         for text, row in zip(texts, rows, strict=True):
             if len(row) and int(row.min()) == _NONE:

@@ -80,11 +80,7 @@ class LoadedTokenizer:
     """Path of the file, for messages."""
 
     def required(self, name: str) -> int:
-        """Return the id of a special token, by its field in `SpecialIds`.
-
-        Raises:
-            RelmError: there is no such token.
-        """
+        """Return the id of a special token, by its field in `SpecialIds`; raise RelmError if there is no such token."""
         found = getattr(self.special, name)
         if found is None:
             tokens = " or ".join(SPECIAL_TOKENS[name])
@@ -101,22 +97,14 @@ def train_tokenizer(
     lower_case: bool = False,
     special_tokens: bool = True,
 ) -> str:
-    """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order.
+    """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order; return a sentence.
 
-    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow
-    from the text alone.
+    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow from
+    the text alone. `kind` is a key of `TRAINED`, `vocabulary_size` the size with special tokens (None for characters, where the
+    text decides it). With `lower_case` a WordPiece's letters lose case and accents; with `special_tokens` a character
+    vocabulary has an end of text and an unknown token.
 
-    Args:
-        kind: byte_level_bpe, roberta_byte_level_bpe, wordpiece or characters.
-        documents: JSON lines; each compared with its sidecar if it has one.
-        vocabulary_size: size with special tokens; None for characters, where the text decides it.
-        training_bytes: limit of the text in bytes of UTF-8.
-        output: the `tokenizer.json` to write.
-        lower_case: for WordPiece: letters lose their case and accents.
-        special_tokens: for characters: add an end of text and an unknown token to the text's characters.
-
-    Raises:
-        RelmError: a file is absent or has faults, or the text has too few repeated pairs for the vocabulary.
+    Raises RelmError for a file that is absent or has faults, or text with too few repeated pairs for the vocabulary.
     """
     started = perf_counter()
     for path in documents:
@@ -149,17 +137,12 @@ def train_tokenizer(
 
 
 def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
-    """Write a published tokenizer as one `tokenizer.json` with the same ids. Nothing in the files is executed.
+    """Write a published tokenizer as one `tokenizer.json` with the same ids, and return a sentence. Nothing in the files is
+    executed.
 
-    Args:
-        kind: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
-            (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`,
-            kept byte for byte).
-        files: name -> path.
-        output: the `tokenizer.json` to write.
-
-    Raises:
-        RelmError: a file is not what its name says.
+    Kinds: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
+    (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`, kept
+    byte for byte).
     """
     importers = {
         "gpt2_bpe": lambda: build.gpt2_bpe(files["vocab.json"], files["merges.txt"]),
@@ -184,22 +167,14 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one.
-
-    Raises:
-        RelmError: the file is absent, changed, or not a tokenizer.
-    """
+    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one."""
     if sidecar_of(path).exists():
         checked_sidecar(path)
     return _checked(_text_of(path), path)
 
 
 def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it too.
-
-    Raises:
-        RelmError: the file changed in between.
-    """
+    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it with this sha256."""
     loaded = load_tokenizer(path)
     if loaded.sha256 != sha256:
         raise RelmError(f"{path}: changed while documents were encoded; run this step again")
