@@ -105,18 +105,12 @@ def extract(
 ) -> str:
     """Write the documents of one shard, a file for each split, and return a sentence about them.
 
-    The files' bytes do not depend on the number of workers. Their sidecars have the facts documents, words, bytes (of the text
-    in UTF-8), and ``skipped``: how many entries of the source became no document, by reason, up to the last document written.
+    The files' bytes do not depend on the number of workers (None: as many as there are cores). Their sidecars have the facts
+    documents, words, bytes (of the text in UTF-8), and ``skipped``: how many entries of the source became no document, by
+    reason, up to the last document written. `source` is the downloaded file, or the folder of a dataset in one; None for a
+    dataset of the hub. `documents` is the most that are written; None: all.
 
-    Args:
-        dataset: how the source is read and split.
-        source: the downloaded file, or the folder of a dataset in one; None for a dataset of the hub.
-        outputs: the .jsonl file of each split, ``train`` and ``held_out``.
-        documents: stop after this many; None: all.
-        workers: processes; None: as many as there are cores.
-
-    Raises:
-        RelmError: the source is absent or damaged, a worker died, or a split of a whole source would have no document.
+    Raises RelmError if the source is absent or damaged, a worker died, or a split of a whole source would have no document.
     """
     started = time.perf_counter()
     tally = Tally(

@@ -27,8 +27,7 @@ MOST_NAMES = 100_000
 def batch_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRange]:
     """Yield the rows of one split, streamed; only the columns that are read.
 
-    Args:
-        folder: output of `save_to_disk`, or data files; None: `dataset.hub` is read over the network.
+    The folder is an output of `save_to_disk`, or has data files; None: `dataset.hub` is read over the network.
     """
     location = f"{dataset.hub.name} at {dataset.hub.revision[:7]}" if dataset.hub else str(folder)
     first = 1

@@ -18,14 +18,10 @@ from relm.limits import require_disk
 def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Path) -> str:
     """Write `output` and the `config.json` beside it, with their sidecars, and return a sentence about them.
 
-    Of tensors that share their memory (tied weights) only the first in the file is kept.
+    `pickled` is a `pytorch_model.bin`, whose hash was checked as it was downloaded. Of tensors that share their memory (tied
+    weights) only the first in the file is kept.
 
-    Args:
-        pickled: a `pytorch_model.bin`, whose hash was checked as it was downloaded.
-        configuration: the content of `config.json`.
-
-    Raises:
-        RelmError: the file holds anything but tensors by name, or is damaged; or the disk is too small.
+    Raises RelmError if the file holds anything but tensors by name, or is damaged; or the disk is too small.
     """
     from safetensors.torch import save
 

@@ -29,12 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def decode_text(content: bytes, location: str, remedy: str) -> str:
-    """Return the text of a file in UTF-8, without a byte order mark.
-
-    Args:
-        location: the file, for messages.
-        remedy: what to do about a fault, for messages.
-    """
+    """Return the text of a file in UTF-8, without a byte order mark; `location` and `remedy` are for messages."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -45,14 +45,8 @@ def ordered_map(
     """Yield the results of ``map(function, items)``, computed by several processes; one worker means this process.
 
     An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a
-    worker are in memory.
-
-    Args:
-        function: importable, as are its arguments and results: they are sent to the workers.
-        task: a name of the work, for the message when a worker dies.
-
-    Raises:
-        RelmError: a worker died, by a signal or by itself.
+    worker are in memory. The function, its arguments and its results are sent to the workers, so they must be importable. A
+    worker that dies raises RelmError with the name of the task.
     """
     if workers <= 1:
         yield from map(function, items)

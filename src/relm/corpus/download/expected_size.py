@@ -33,11 +33,7 @@ class ExpectedSize(NamedTuple):
 
 
 def expect_size(source: Source, wanted: RemoteFile) -> ExpectedSize:
-    """Return the size that the recipe states of what a source sends, else a generous limit.
-
-    Args:
-        wanted: the recipe's file, which is what the source sends unless that is an archive or compressed.
-    """
+    """Return the size that the recipe states of what a source sends, else a generous limit."""
     if source.size is not None:
         advice = "; correct the source's `size` if the publisher states another"
         return ExpectedSize(source.size, source.size, f"{source.size:,} bytes", advice)

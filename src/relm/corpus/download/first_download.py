@@ -44,12 +44,7 @@ def _restore_record(destination: Path) -> None:
 
 
 def write_record(destination: Path, origin: str) -> str:
-    """Record the downloaded file as the first of its name, and return the lines that pin it in the recipe.
-
-    Args:
-        destination: the file.
-        origin: description of the source that gave it.
-    """
+    """Record the downloaded file as the first of its name, and return the lines that pin it in the recipe."""
     facts = {"file": destination.name, "sha256": sha256_of(destination), "size": destination.stat().st_size, "source": origin}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_json(record_of(destination), seal({**facts, "date": date}))

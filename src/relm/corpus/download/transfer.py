@@ -127,8 +127,7 @@ class PartialFile:
 def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
     """Fetch all bytes of a source into the part, in as many attempts as allowed.
 
-    Args:
-        wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
+    The recipe's file, `wanted`, has the size of what is fetched, unless that is an archive or compressed.
     """
     location: Location | None = None
     failures, most = 0, part.read_progress(source)[0]
