@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from relm.artifact import read_sidecar, sha256_of, sidecar_of
-from relm.corpus.documents import Document, encode_document
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED
 from relm.examples.diacritics import without_diacritics
-from relm.examples.documents import AFTER_NEWLINE, chunks_of
 from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, padded, pregenerate_seq2seq, target_texts
 from relm.examples.sharded_tables import ExampleTables
@@ -111,22 +109,6 @@ def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_doc
     assert (tmp_path / "one.arrow").read_bytes() == (tmp_path / "two.arrow").read_bytes()
     facts = [read_sidecar(tmp_path / name) for name in ("one.arrow", "two.arrow")]
     assert {**facts[0], "file": ""} == {**facts[1], "file": ""}
-
-
-def test_a_very_long_document_is_taken_in_parts_and_gives_the_same_pairs(tmp_path, words, monkeypatch) -> None:
-    documents = tmp_path / "a.jsonl"
-    texts = ["și", "să ții\nîn casă\n" * 100, "în"]
-    documents.write_bytes(b"".join(encode_document(Document(str(n), "", text)).line for n, text in enumerate(texts)))
-    pregenerate_seq2seq(documents, words, tmp_path / "whole.arrow", objective(), "ro", workers=1)
-    for name, size in {"CHUNK": 64, "LONG_LINE": 256, "LONGEST_PART": 1024}.items():
-        monkeypatch.setattr(f"relm.examples.documents.{name}", size)
-    with open(documents, "rb") as file:
-        assert sum(not chunk.begins for chunk in chunks_of(file, AFTER_NEWLINE)) > 10
-    pregenerate_seq2seq(documents, words, tmp_path / "parts.arrow", objective(), "ro", workers=1)
-    assert (tmp_path / "parts.arrow").read_bytes() == (tmp_path / "whole.arrow").read_bytes()
-    whole, parts = (read_sidecar(tmp_path / f"{name}.arrow") for name in ("whole", "parts"))
-    assert {**whole, "file": ""} == {**parts, "file": ""}
-    assert whole["documents"] == 3
 
 
 def test_decoded_pairs_are_the_texts(tmp_path, tokenizer, prose, write_documents) -> None:

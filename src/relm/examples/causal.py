@@ -48,29 +48,12 @@ def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
     return ids
 
 
-class TokenWindows(TokenStream):
-    """A stream that returns windows of tokens, many at a time."""
-
-    def windows(self, starts: Integers, length: int) -> Integers:
-        """Return (windows, length) int64, the `length` tokens from each start on, all inside the stream."""
-        windows = np.empty((len(starts), length), dtype=np.int64)
-        numbers = np.searchsorted(self._starts, starts, side="right") - 1
-        offsets = starts - self._starts[numbers]
-        shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
-        # A slice for each row: a gather of all rows of a shard is faster for few shards and many short rows, but up to ten
-        # times slower where most rows are in different shards.
-        for window, start, number, offset in zip(windows, starts.tolist(), numbers.tolist(), offsets.tolist(), strict=True):
-            tokens = shards[number][offset : offset + length]
-            window[:] = tokens if len(tokens) == length else self.tokens(start, start + length)
-        return windows
-
-
-def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenWindows, Manifest]:
+def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenStream, Manifest]:
     """Open the token stream of a split, and return it with its manifest."""
     facts = read_manifest(manifest)
     if facts.layout != TOKEN_STREAM:
         raise RelmError(f"{manifest}: holds a {facts.layout} of {facts.objective} examples, expected a stream of tokens")
-    return TokenWindows(manifest, facts.split(split, manifest), check_content), facts
+    return TokenStream(manifest, facts.split(split, manifest), check_content), facts
 
 
 class CausalExamples:

@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
 def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
     """Encode some lines of a documents file, with the end of text, if any, after each document."""
     texts = lines.utf8_texts()
-    end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
+    end = [] if end_of_text_id is None else [end_of_text_id]
     compared = lines.start // 2**20 % COMPARED == 0
     tokens, sizes = _encoder(encoding).utf8_encoded(texts, end, compared)
     words, text_bytes = texts.count()

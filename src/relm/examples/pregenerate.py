@@ -2,22 +2,18 @@
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-
 from relm.artifact import write_hashed_sidecar
 from relm.errors import RelmError
-from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
+from relm.examples.chunks import ChunkEncoding, encoded_chunk
 from relm.examples.concurrent_check import checked_meanwhile
-from relm.examples.documents import BEFORE_SPACE, Lines
 from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import dtype_of, index_of, shard_writer
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.objectives import Objective
 
 
@@ -31,13 +27,15 @@ def pregenerate_stream(
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    counts = ExampleCounts()
+    counts, dtype = ExampleCounts(), dtype_of(loaded.vocabulary_size)
+    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
+    task = f"encoding {documents}"
     with checked_meanwhile(documents) as checked:
         with (
             shard_writer(output, loaded.vocabulary_size) as shard,
-            contextlib.closing(encoded_documents(documents, loaded, workers)) as chunks,
+            contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as chunks,
         ):
-            for chunk in chunks:
+            for _, chunk in chunks:
                 shard.append(chunk.tokens, chunk.sizes)
                 counts.add(len(chunk.tokens), len(chunk.sizes), chunk.words, chunk.bytes, chunk.sizes)
             checked()
@@ -69,31 +67,3 @@ def pregenerate_stream(
         f"encoded {shard.documents:,} documents with {counts.words:,} words as {shard.tokens:,} tokens in {seconds:.1f} s; "
         f"{shard.tokens / seconds:,.0f} tokens/s"
     )
-
-
-def encoded_documents(documents: Path, loaded: LoadedTokenizer, workers: int | None) -> Generator[Chunk, None, None]:
-    """Encode a file of documents, and yield some of them at a time, in order and whole, while a bar shows the progress."""
-    dtype = dtype_of(loaded.vocabulary_size)
-    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
-    parting = None if loaded.kind == "other" else BEFORE_SPACE
-    with contextlib.closing(
-        map_documents(encode, [documents], workers, f"encoding {documents}", parting, numbered=False)
-    ) as chunks:
-        yield from whole_documents(chunks, dtype)
-
-
-def whole_documents(chunks: Iterable[tuple[Lines, Chunk]], dtype: str) -> Iterator[Chunk]:
-    """Yield the chunks, with the parts of each very long document concatenated; `dtype` is that of stored tokens."""
-    document, words, text_bytes = bytearray(), 0, 0
-    for lines, chunk in chunks:
-        if lines.begins and lines.ends:
-            yield chunk
-            continue
-        if chunk.tokens.dtype != dtype:  # an id outside the vocabulary, for which the shard's writer raises
-            yield chunk._replace(sizes=np.array([len(chunk.tokens)], dtype=np.int32))
-        document += chunk.tokens.data
-        words, text_bytes = words + chunk.words, text_bytes + chunk.bytes
-        if lines.ends:
-            tokens = np.frombuffer(document, dtype=dtype)
-            yield Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes)
-            document, words, text_bytes = bytearray(), 0, 0

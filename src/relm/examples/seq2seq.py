@@ -22,7 +22,7 @@ from relm.examples.columns import Column, Kind, Ragged
 from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.diacritics import with_standard_letters, without_diacritics
-from relm.examples.documents import AFTER_NEWLINE, Lines, checked_documents
+from relm.examples.documents import Lines, checked_documents
 from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
@@ -67,12 +67,11 @@ def pregenerate_seq2seq(
     source, may_be_empty = checked_documents(documents)
     facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
     encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
-    parting = AFTER_NEWLINE if objective.seq2seq.texts == "lines" else None
     task = f"encoding {documents}"
     counts = ExampleCounts()
     with (
         table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
-        contextlib.closing(map_documents(encode, [documents], workers, task, parting, numbered=False)) as encoded,
+        contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as encoded,
     ):
         for _, pairs in encoded:
             table.append({"source": pairs.source, "target": pairs.target})
@@ -113,7 +112,7 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
     return Pairs(
         Ragged(tokens[:cut], source_sizes),
         Ragged(tokens[cut:], target_sizes),
-        documents=len(texts) - (not chunk.begins),
+        documents=len(texts),
         words=sum(len(text.split()) for text in texts),
         bytes=sum(len(text.encode()) for text in texts),
     )

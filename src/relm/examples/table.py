@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from relm.artifact import atomic_file, canonical_json, sha256_of, sidecar_of
+from relm.artifact import atomic_file, canonical_json, sidecar_of
 from relm.errors import RelmError
 from relm.examples.columns import AGAIN, ARROW, FACTS, Array, Column, Integers, Ragged, described
 from relm.examples.contract import require_indices
@@ -152,20 +152,11 @@ class ExampleTable:
     """The facts given to the writer."""
     columns: dict[str, Column]
 
-    def __init__(self, path: Path, sha256: str | None = None) -> None:
-        """Open a table.
-
-        Args:
-            sha256: expected sha256, whose check reads the whole file; None: no check.
-
-        Raises:
-            RelmError: the file is absent, truncated, changed, or not a table of this project.
-        """
+    def __init__(self, path: Path) -> None:
+        """Open a table, which must be whole and of this project."""
         self.path = path
         if not path.exists():
             raise RelmError(f"{path}: no such file; give the command that makes it")
-        if sha256 is not None and (found := sha256_of(path)) != sha256:
-            raise RelmError(f"{path}: sha256 is {found}, expected {sha256}: changed since it was made; {AGAIN}")
         self._file, self._reader = _opened(path)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
         self.facts, self.columns = described(self._reader.schema, path)
