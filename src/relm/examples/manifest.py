@@ -128,6 +128,14 @@ class Manifest:
 
 def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     """Write the manifest of finished shards, each split's in order, from their sidecars alone; return a sentence."""
+    manifest = build_manifest(shards, output)
+    write_json(output, asdict(manifest))
+    counts = "; ".join(f"{name}: {_format_split(split)}" for name, split in manifest.splits.items())
+    return f"listed {sum(map(len, shards.values())):,} shards; {counts}"
+
+
+def build_manifest(shards: Mapping[str, list[Path]], output: Path) -> Manifest:
+    """Return the manifest of finished shards, to be written to `output`, from their sidecars alone."""
     found = {
         path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
         for paths in shards.values()
@@ -139,8 +147,7 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     splits = {name: _split(name, {path: found[path] for path in paths}, agreed, output) for name, paths in shards.items()}
     end_of_text = agreed.special.get("end_of_text", agreed.end_of_text_id)
     tokenizer = TokenizerFacts(agreed.tokenizer_sha256, agreed.vocabulary_size, end_of_text, agreed.special)
-    write_json(output, asdict(Manifest(agreed.objective, tokenizer, splits, agreed.layout, agreed.settings)))
-    return f"listed {len(found):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
+    return Manifest(agreed.objective, tokenizer, splits, agreed.layout, agreed.settings)
 
 
 # Bytes of a token in a stream.
