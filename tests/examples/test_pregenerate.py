@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
 from relm.examples.documents import Lines, chunks_of, counts_of
-from relm.examples.pregenerate import pregenerate_stream
+from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
 from relm.examples.tokenization.byte_level import ByteLevel
 from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
@@ -219,7 +220,7 @@ ON_A_SMALL_DISK = """
 import resource, sys
 from pathlib import Path
 from relm.errors import RelmError
-from relm.examples.pregenerate import pregenerate_stream
+from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
 from relm.recipes.objectives import Objective
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
@@ -268,3 +269,40 @@ def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, wr
         except Disagreement:
             found.append(mib)
     assert found == [0, 4, 8]
+
+
+# --- the check of the documents meanwhile ---------------------------------------------------------------------------------
+
+
+def test_the_block_runs_while_the_file_is_hashed(tmp_path, write_documents, monkeypatch) -> None:
+    documents = write_documents("a.jsonl", ["one"])
+    goes_on = threading.Event()
+    check = module.checked_documents
+
+    def slow(path: Path) -> tuple[str, bool]:
+        assert goes_on.wait(60)
+        return check(path)
+
+    monkeypatch.setattr(module, "checked_documents", slow)
+    with checked_meanwhile(documents) as checked:
+        goes_on.set()  # reached although the check waits
+        assert checked() == (sha256_of(documents), False)
+
+
+def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_fault(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["one"])
+    with pytest.raises(RelmError, match="line 1: not JSON"), checked_meanwhile(documents):
+        raise RelmError("line 1: not JSON")
+    documents.write_bytes(documents.read_bytes().replace(b"one", b'o"e'))
+    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents):
+        raise RelmError("line 1: not JSON")
+    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents) as checked:
+        checked()
+    sidecar_of(documents).unlink()
+    with checked_meanwhile(documents) as checked:
+        assert checked() == (sha256_of(documents), False)
+
+
+def test_an_absent_file_is_refused_before_the_block(tmp_path) -> None:
+    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), checked_meanwhile(tmp_path / "absent.jsonl"):
+        raise AssertionError("the block ran")

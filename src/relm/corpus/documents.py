@@ -20,6 +20,8 @@ from relm.corpus import compiled
 from relm.errors import RelmError
 
 TRAIN, HELD_OUT = "train", "held_out"
+# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
+TRAINED_NUMBER, HELD_OUT_NUMBER = 1, 0
 
 # The longest document, in bytes of the source: anything longer is not one document and may not fit into memory.
 LONGEST = 1 << 26

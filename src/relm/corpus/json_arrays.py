@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 from relm.corpus.archive import explain_faults
 from relm.corpus.decompression import open_content
-from relm.corpus.documents import Encoded, Skipped
+from relm.corpus.documents import HELD_OUT_NUMBER, TRAINED_NUMBER, Encoded, Skipped
 from relm.corpus.records import extract_record, list_keys
 from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.errors import RelmError
@@ -24,8 +24,6 @@ from relm.recipes.datasets import Dataset
 BATCH = 1000
 # Bytes of memory for a byte of JSON: those of the file, and 2.5 for stories with their keys when they are parsed.
 MEMORY_OF_JSON = 4
-# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
-_TRAINED, _HELD_OUT = 1, 0
 
 
 class Slice(NamedTuple):
@@ -107,5 +105,5 @@ def extract_json_arrays(dataset: Dataset, file: str, batch: Slice) -> Iterator[E
             record = {**record, dataset.text_key: text.strip()}
         found = extract_record(dataset, record, f"{batch.member}:{number}", location)
         if options.held_out_members and isinstance(found, Encoded):
-            found = found._replace(number=_HELD_OUT if batch.member in options.held_out_members else _TRAINED)
+            found = found._replace(number=HELD_OUT_NUMBER if batch.member in options.held_out_members else TRAINED_NUMBER)
         yield found

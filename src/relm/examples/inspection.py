@@ -29,20 +29,16 @@ def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
 
     `examples` of the examples are shown, spread over the file, as token ids where there is no tokenizer.
     """
+    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _shard, ".idx": _shard, ".arrow": _shard}
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
-    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    return format_contents(_reader(path)(path, loaded, max(examples, 0)))
-
-
-def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
-    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _shard, ".idx": _shard, ".arrow": _shard}
     if path.suffix not in by_suffix:
         raise RelmError(
             f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}; `relm "
             "import` reads files of other programs"
         )
-    return by_suffix[path.suffix]
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+    return format_contents(by_suffix[path.suffix](path, loaded, max(examples, 0)))
 
 
 def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
@@ -80,7 +76,8 @@ def _describe(
     path: Path, listed_in: Path, facts: Manifest, loaded: LoadedTokenizer | None, examples: int, check_content: bool
 ) -> Contents:
     """Describe shards of examples, with some examples of the first that has any."""
-    _require_tokenizer(path, facts.tokenizer.sha256, loaded)
+    if loaded is not None:
+        loaded.require_made(path, facts.tokenizer.sha256)
     kind = "a table" if facts.layout == TABLE else "a stream of tokens"
     contents = Contents(path, f"{facts.objective} examples, kept as {kind}", _notes(facts, loaded))
     for name, split in facts.splits.items():
@@ -179,11 +176,3 @@ def _spread(size: int, wanted: int) -> list[int]:
     """Return `wanted` numbers below `size`, evenly spread from 0 on."""
     count = min(size, wanted)
     return [number * size // count for number in range(count)]
-
-
-def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer | None) -> None:
-    if loaded is not None and sha256 is not None and loaded.sha256 != sha256:
-        raise RelmError(
-            f"{loaded.path}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; "
-            "give the tokenizer that belongs to it"
-        )

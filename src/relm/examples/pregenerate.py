@@ -2,6 +2,9 @@
 
 import contextlib
 import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -9,7 +12,7 @@ from time import perf_counter
 from relm.artifact import write_hashed_sidecar
 from relm.errors import RelmError
 from relm.examples.chunks import ChunkEncoding, encoded_chunk
-from relm.examples.concurrent_check import checked_meanwhile
+from relm.examples.documents import checked_documents, require_documents
 from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import dtype_of, index_of, shard_writer
@@ -67,3 +70,27 @@ def pregenerate_stream(
         f"encoded {shard.documents:,} documents with {counts.words:,} words as {shard.tokens:,} tokens in {seconds:.1f} s; "
         f"{shard.tokens / seconds:,.0f} tokens/s"
     )
+
+
+@contextlib.contextmanager
+def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
+    """Run `checked_documents` in a thread while the block runs.
+
+    Yields a function that waits for its result, or raises its error. The block calls it before its outputs appear. Where the
+    block fails, a change of the file is the error that is raised, since a fault of its content may only follow from it.
+    """
+    require_documents(documents)
+    check: Future[tuple[str, bool]] = Future()
+
+    def run() -> None:
+        try:
+            check.set_result(checked_documents(documents))
+        except Exception as error:  # raised where the result is used
+            check.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()  # Ctrl-C does not wait for it
+    try:
+        yield check.result
+    except RelmError:
+        check.result()
+        raise

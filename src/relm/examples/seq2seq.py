@@ -18,7 +18,7 @@ import numpy.typing as npt
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
-from relm.examples.columns import Column, Kind, Ragged
+from relm.examples.columns import Column, Ragged
 from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.diacritics import with_standard_letters, without_diacritics
@@ -68,9 +68,10 @@ def pregenerate_seq2seq(
     facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
     encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
     task = f"encoding {documents}"
-    counts = ExampleCounts()
+    counts, kind, size = ExampleCounts(), dtype_of(loaded.vocabulary_size), loaded.vocabulary_size
+    columns = [Column(name, kind, "ragged", below=size) for name in ("source", "target")]
     with (
-        table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
+        table_writer(output, columns, facts) as table,
         contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as encoded,
     ):
         for _, pairs in encoded:
@@ -86,12 +87,6 @@ def pregenerate_seq2seq(
         f"encoded {counts.documents:,} documents with {counts.words:,} words as {table.rows:,} pairs of "
         f"{counts.tokens:,} tokens in {seconds:.1f} s; {counts.tokens / seconds:,.0f} tokens/s"
     )
-
-
-def pair_columns(vocabulary_size: int) -> list[Column]:
-    """Return the columns of a table of pairs."""
-    kind: Kind = "uint16" if dtype_of(vocabulary_size) == "uint16" else "int32"
-    return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
 
 
 def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:

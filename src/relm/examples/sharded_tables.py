@@ -46,11 +46,6 @@ class ExampleTables:
         """Return the manifest's facts of all shards together."""
         return self.manifest.splits[self._split]
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the first shard."""
-        return self._tables[0].facts
-
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
         """Return rows as `ExampleTable.rows` does, by indices over all shards."""
         require_indices(indices, len(self))

@@ -1,7 +1,6 @@
 """Examples of fine-tuning on answers that are spans of a paragraph: the step that windows a file of SQuAD, and its reader."""
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import counts_of
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.fine_tuning.answer_windows import AnswerWindows, WindowLengths, window_questions
+from relm.examples.fine_tuning.answer_windows import WindowLengths, window_questions
 from relm.examples.fine_tuning.squad import first_questions, parse_squad
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
@@ -22,6 +21,14 @@ from relm.examples.text_pairs import model_inputs
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.objectives import Objective
 
+# Column of a table -> field of `AnswerWindows`.
+COLUMNS = {
+    "input_ids": "input_ids",
+    "length": "lengths",
+    "context_start": "context_starts",
+    "answer_start": "starts",
+    "answer_end": "ends",
+}
 # Paragraphs whose windows are in memory at once.
 TOGETHER = 64
 
@@ -44,7 +51,7 @@ def write_span_table(
     with open_table(output, objective, loaded, source, columns) as table:
         for first in range(0, len(paragraphs), TOGETHER):
             asked, windows, skipped = window_questions(paragraphs[first : first + TOGETHER], loaded, lengths, labelled=True)
-            table.append(_columns_of(windows), windows.lengths)
+            table.append({name: getattr(windows, field) for name, field in COLUMNS.items()}, windows.lengths)
             counts["questions"] += len(asked)
             counts["skipped"] += skipped
             counts["unanswered"] += int((windows.ends == 0).sum())
@@ -65,16 +72,6 @@ def span_columns(length: int, vocabulary_size: int) -> list[Column]:
     return [Column("input_ids", kind, length, vocabulary_size), *positions]
 
 
-def _columns_of(windows: AnswerWindows) -> Mapping[str, Any]:
-    return {
-        "input_ids": windows.input_ids,
-        "length": windows.lengths,
-        "context_start": windows.context_starts,
-        "answer_start": windows.starts,
-        "answer_end": windows.ends,
-    }
-
-
 class SpanExamples:
     """The windows of one split, by index."""
 
@@ -87,8 +84,7 @@ class SpanExamples:
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
         """Return the windows with these indices, the same in all epochs."""
-        names = ("input_ids", "length", "context_start", "answer_start", "answer_end")
-        ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in names)
+        ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in COLUMNS)
         return {**model_inputs(ids, lengths, starts), "answer_positions": np.stack([first, last], 1).astype(np.int64)}
 
 

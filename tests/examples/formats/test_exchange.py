@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.examples.formats import exports, imports
+from relm.examples.as_published import instances
+from relm.examples.formats import exports
 from relm.examples.formats.exchange import export_examples, import_examples
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.sharded_tables import ExampleTables
@@ -111,7 +112,7 @@ def test_what_the_remasked_layout_cannot_hold_is_reported(make_table, wordpiece,
 @pytest.mark.parametrize("format", ["tfrecord", "tfrecord_remasked", "tpu_pretrain"])
 def test_masked_examples_come_back_as_they_went(make_table, wordpiece, tmp_path, monkeypatch, format) -> None:
     monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(imports, "EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr(instances, "BLOCK", 2)
     out = tmp_path / ("a.json" if format == "tpu_pretrain" else "a.tfrecord")
     export_examples(make_table([PAIR, SINGLE], [PAIR]), "train", format, out, wordpiece)
     message = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")

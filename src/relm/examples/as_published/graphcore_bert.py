@@ -24,7 +24,7 @@ from relm.examples.as_published.instances import (
     BLOCK,
     Instance,
     Rows,
-    batch_instances,
+    batched,
     pack_instances,
     row_width,
     split_columns,
@@ -223,7 +223,7 @@ def pregenerate_graphcore_bert(
     ):
         draws = random.Random(chosen.seed)
         count = 0
-        for block in batch_instances(make_instances(corpus, settings, read_vocabulary(loaded), draws)):
+        for block in batched(make_instances(corpus, settings, read_vocabulary(loaded), draws)):
             _keep(pack_instances(block, width, places, pairs=True), spool, output)
             count += len(block)
         with open_table(output, objective, loaded, source, table_columns(width, places, loaded.vocabulary_size)) as table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,9 +58,12 @@ def pack_instances(instances: Sequence[Instance], sequence_length: int, predicti
     return rows
 
 
-def batch_instances(instances: Iterable[Instance]) -> Iterator[list[Instance]]:
-    """Yield instances in blocks."""
-    waiting = iter(instances)
+Item = TypeVar("Item")
+
+
+def batched(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in lists of `BLOCK`."""
+    waiting = iter(items)
     while block := list(islice(waiting, BLOCK)):
         yield block
 

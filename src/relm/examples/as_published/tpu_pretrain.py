@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.as_published.instances import Instance, batch_instances, pack_instances, split_columns, table_columns
+from relm.examples.as_published.instances import Instance, batched, pack_instances, split_columns, table_columns
 from relm.examples.as_published.options import (
     Original,
     read_model_vocabulary,
@@ -206,7 +206,7 @@ def pregenerate_tpu_pretrain(
         epochs = masked.duplication_factor if corpus.documents else 0
         with open_table(output, objective, loaded, source, columns) as table:
             made = itertools.chain.from_iterable(make_instances(corpus, settings, vocabulary, draws) for _ in range(epochs))
-            for block in batch_instances(made):
+            for block in batched(made):
                 rows = pack_instances(block, width, places, settings.next_sentences)
                 table.append(split_columns(rows, width, places), rows[:, 0])
     return format_summary(ORIGINAL.name, table, source, started)

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from relm.artifact import read_sidecar, sha256_of, sidecar_of
+from relm.artifact import read_sidecar, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats import exports, imports, token_files
 from relm.examples.storage import index_of
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 EXPORTS: Mapping[str, tuple[str, Callable[[exports.ExportSource, Path], str]]] = {
     "tfrecord": (".tfrecord", exports.export_tfrecord),
@@ -51,20 +52,11 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
     """
     if first_tokens is not None and format not in CUT:
         raise RelmError(f"--first-tokens: goes with --format {' or '.join(CUT)}; leave it out")
+    loaded = load_tokenizer(tokenizer)
     for path in files:
-        _require_tokenizer(path, tokenizer)
+        if sidecar_of(path).exists():
+            loaded.require_made(path, read_sidecar(path).get("tokenizer_sha256"))
         if path.resolve() in (output.resolve(), index_of(output).resolve()):
             raise RelmError(f"{output}: --output would overwrite {path}, which is imported; give another path")
     cut = {"first_tokens": first_tokens} if format in CUT else {}
-    return IMPORTS[format](files, tokenizer, output, **cut)
-
-
-def _require_tokenizer(path: Path, tokenizer: Path) -> None:
-    """Raise RelmError for another tokenizer than the one that a file's sidecar names, if it has one."""
-    if not sidecar_of(path).exists():
-        return
-    wanted, found = read_sidecar(path).get("tokenizer_sha256"), sha256_of(tokenizer)
-    if wanted not in (None, found):
-        raise RelmError(
-            f"{path}: was made with a tokenizer of sha256 {wanted}, but {tokenizer} has {found}; give the one it was made with"
-        )
+    return IMPORTS[format](files, loaded, output, **cut)

@@ -50,11 +50,7 @@ def open_export(path: Path, split: str, tokenizer: Path) -> ExportSource:
     """Open a split whose masks are static, with the tokenizer that it was made with."""
     manifest, loaded = read_manifest(path), load_tokenizer(tokenizer)
     manifest.split(split, path)
-    if loaded.sha256 != manifest.tokenizer.sha256:
-        raise RelmError(
-            f"{tokenizer}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 "
-            f"{manifest.tokenizer.sha256}; give the tokenizer that belongs to it"
-        )
+    loaded.require_made(path, manifest.tokenizer.sha256)
     tables = ExampleTables(path, split) if manifest.layout == TABLE else None
     if tables is None or any(name not in tables.columns for name in NAMES):
         raise RelmError(

@@ -4,16 +4,16 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import sha256_of, write_hashed_sidecar, write_sidecar
 from relm.errors import RelmError
-from relm.examples.as_published.instances import table_columns
+from relm.examples.as_published.instances import batched, table_columns
 from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.documents import counts_of
 from relm.examples.formats.bert_records import LABEL, Columns, parse_plain_records, parse_remasked_records
@@ -23,7 +23,7 @@ from relm.examples.formats.tfrecord import Features, decode_example, read_record
 from relm.examples.manifest import ExampleCounts
 from relm.examples.storage import index_of, shard_writer
 from relm.examples.table import table_writer
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.progress import ProgressBar
 from relm.recipes.objectives import Masked, Objective
 
@@ -31,11 +31,10 @@ Integers = npt.NDArray[np.int64]
 Documents = tuple[Integers, Integers, Callable[[int], str]]
 """The tokens of some documents in sequence, the size of each, and a function from n to the n-th's location, for messages."""
 
-EXAMPLES_AT_ONCE = 1024
 STREAM = Objective(objective="causal", sequence_length=Objective.LONGEST)
 
 
-def import_megatron(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_megatron(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
     """Import Megatron-LM's indexed files in order; `NAME.bin` and `NAME.idx` are one."""
     names = dict.fromkeys(path.with_suffix("") if path.suffix in (".bin", ".idx") else path for path in files)
     opened = [open_indexed(Path(f"{name}.bin")) for name in names]
@@ -45,10 +44,10 @@ def import_megatron(files: Sequence[Path], tokenizer: Path, output: Path) -> str
         for first, tokens, sizes in file.blocks()
     )
     sources = chain.from_iterable((file.path, index_of(file.path)) for file in opened)
-    return import_stream(documents, list(sources), "megatron", load_tokenizer(tokenizer), output)
+    return import_stream(documents, list(sources), "megatron", loaded, output)
 
 
-def import_tfrecord(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_tfrecord(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
     """Import records of Google's or Graphcore's BERT, plain or remasked, recognised by the first record."""
     location, first = next(_read_features(files), (str(files[0]), None))
     if first is None:
@@ -60,21 +59,21 @@ def import_tfrecord(files: Sequence[Path], tokenizer: Path, output: Path) -> str
     read = parse_remasked_records if "input_position" in first else parse_plain_records
     blocks = (
         (read([features for _, features in block], locations), locations)
-        for block in _batch(_read_features(files))
+        for block in batched(_read_features(files))
         for locations in [[location for location, _ in block]]
     )
     objective = _make_objective(len(first["input_ids"]), len(first["masked_lm_ids"]), pairs=len(first.get(LABEL, ())) > 0)
-    return _import_table(blocks, objective, files, "tfrecord", load_tokenizer(tokenizer), output)
+    return _import_table(blocks, objective, files, "tfrecord", loaded, output)
 
 
-def import_tpu_pretrain(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_tpu_pretrain(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
     """Import JSON lines of tpu_pretrain, file by file."""
-    loaded, shape = load_tokenizer(tokenizer), read_shape(files)
+    shape = read_shape(files)
     if not shape.examples:
         raise RelmError(f"{files[0]}: holds no examples")
     ids, padding = map_tokens(loaded), loaded.special.pad or 0
     lines = chain.from_iterable(read_lines(path) for path in files)
-    blocks = ((build_columns(block, shape, ids, padding), [location for location, _ in block]) for block in _batch(lines))
+    blocks = ((build_columns(block, shape, ids, padding), [location for location, _ in block]) for block in batched(lines))
     settings = _make_objective(shape.longest, shape.predictions, shape.pairs)
     return _import_table(blocks, settings, files, "tpu_pretrain", loaded, output)
 
@@ -143,14 +142,6 @@ def _make_objective(length: int, predictions: int, pairs: bool) -> Objective:
     packing: Any = "sentence_pairs" if pairs else "full_sentences"
     masked = Masked(packing=packing, masks="static", max_predictions=max(predictions, 1))
     return Objective(objective="masked", sequence_length=length, masked=masked)
-
-
-Item = TypeVar("Item")
-
-
-def _batch(items: Iterator[Item]) -> Iterator[list[Item]]:
-    while batch := list(islice(items, EXAMPLES_AT_ONCE)):
-        yield batch
 
 
 def _read_features(files: Sequence[Path]) -> Iterator[tuple[str, Features]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.formats.imports import Documents, import_stream, name_document
-from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Integers = npt.NDArray[np.int64]
 
@@ -48,14 +48,14 @@ class TokenFile(NamedTuple):
                 yield read.astype(np.int64)
 
 
-def import_llm_c(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
+def import_llm_c(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
     """Import shards of llm.c in order, `first_tokens` of each or all."""
-    return _import_files([open_llm_c_shard(path) for path in files], "llm_c", tokenizer, output, first_tokens)
+    return _import_files([open_llm_c_shard(path) for path in files], "llm_c", loaded, output, first_tokens)
 
 
-def import_nanogpt(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
+def import_nanogpt(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
     """Import nanoGPT's files of tokens in order, `first_tokens` of each or all."""
-    return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", tokenizer, output, first_tokens)
+    return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", loaded, output, first_tokens)
 
 
 def open_llm_c_shard(path: Path) -> TokenFile:
@@ -88,8 +88,9 @@ def open_nanogpt_file(path: Path) -> TokenFile:
     return TokenFile(path, 0, size // 2)
 
 
-def _import_files(files: Sequence[TokenFile], format: str, tokenizer: Path, output: Path, first_tokens: int | None) -> str:
-    loaded = load_tokenizer(tokenizer)
+def _import_files(
+    files: Sequence[TokenFile], format: str, loaded: LoadedTokenizer, output: Path, first_tokens: int | None
+) -> str:
     read = [file._replace(tokens=min(file.tokens, first_tokens or file.tokens)) for file in files]
     documents = (document for file in read for document in cut_documents(file, loaded.special.end_of_text))
     return import_stream(documents, [file.path for file in files], format, loaded, output)

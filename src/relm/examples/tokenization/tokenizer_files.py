@@ -87,6 +87,14 @@ class LoadedTokenizer:
             raise RelmError(f"{self.path}: has no special token {tokens}, which these examples need; use another tokenizer")
         return int(found)
 
+    def require_made(self, path: Path, sha256: str | None) -> None:
+        """Raise RelmError if a file of examples records another tokenizer; None: it records none."""
+        if sha256 not in (None, self.sha256):
+            raise RelmError(
+                f"{self.path}: sha256 is {self.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; give the "
+                "tokenizer that belongs to it"
+            )
+
 
 def train_tokenizer(
     kind: str,
@@ -261,15 +269,10 @@ def _checked(content: str, path: Path) -> LoadedTokenizer:
         tokenizer.model.dropout = None
     tokenizer.encode_special_tokens = True
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    found = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special = {field: next((found[name] for name in names if name in found), None) for field, names in SPECIAL_TOKENS.items()}
     sha256 = hashlib.sha256(content.encode()).hexdigest()
-    return LoadedTokenizer(tokenizer, size, _special_ids(tokenizer), sha256, build.kind_of(json.loads(content)), path)
-
-
-def _special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    special = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    return SpecialIds(
-        **{field: next((special[name] for name in names if name in special), None) for field, names in SPECIAL_TOKENS.items()}
-    )
+    return LoadedTokenizer(tokenizer, size, SpecialIds(**special), sha256, build.kind_of(json.loads(content)), path)
 
 
 def _save(content: str, loaded: LoadedTokenizer, output: Path, kind: str) -> None:
