@@ -68,8 +68,8 @@ def pregenerate_seq2seq(
     facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
     encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
     task = f"encoding {documents}"
-    counts, kind, size = ExampleCounts(), dtype_of(loaded.vocabulary_size), loaded.vocabulary_size
-    columns = [Column(name, kind, "ragged", below=size) for name in ("source", "target")]
+    counts, kind = ExampleCounts(), dtype_of(loaded.vocabulary_size)
+    columns = [Column(name, kind, "ragged", below=loaded.vocabulary_size) for name in ("source", "target")]
     with (
         table_writer(output, columns, facts) as table,
         contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as encoded,

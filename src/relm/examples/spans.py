@@ -3,7 +3,6 @@
 import hashlib
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ def write_span_table(
 
 def span_columns(length: int, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of windows."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     positions = [Column(name, "uint16") for name in ("length", "context_start", "answer_start", "answer_end")]
     return [Column("input_ids", kind, length, vocabulary_size), *positions]
 

@@ -10,7 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ LARGEST_DOCUMENT = 2**31 - 1
 BLOCK = 2**20
 
 
-def dtype_of(vocabulary_size: int) -> str:
+def dtype_of(vocabulary_size: int) -> Literal["uint16", "int32"]:
     """Return the type in which tokens of a vocabulary are stored, uint16 or int32."""
     return "uint16" if vocabulary_size < LARGEST_UINT16_VOCABULARY else "int32"
 

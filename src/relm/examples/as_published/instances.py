@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +84,7 @@ def split_columns(rows: Rows, sequence_length: int, predictions: int) -> dict[st
 
 def table_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of masked examples with static masks."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     return [
         Column("input_ids", kind, sequence_length, vocabulary_size),
         Column("length", "uint16"),

@@ -56,7 +56,7 @@ def write_labelled_table(
 
 def labelled_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of labelled texts."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     classes = count_classes(objective)
     label = Column(LABEL, "int8", below=classes) if classes > 1 else Column(LABEL, "float32")
     positions = [Column(name, "uint16") for name in ("length", "second_start")]

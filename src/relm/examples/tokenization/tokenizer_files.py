@@ -125,10 +125,8 @@ def train_tokenizer(
         tokenizer = build.with_roberta_special(_trained_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
     elif kind == "wordpiece":
         tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
-    elif kind == "characters":
-        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
     else:
-        raise RelmError(f"tokenizer: expected to train {', '.join(TRAINED)}; found {kind!r}")
+        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
     found = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, found):
         raise RelmError(
@@ -160,12 +158,7 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
         "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
         "llama2_c": lambda: llama2_c(files["tokenizer.bin"]),
     }
-    if kind == "tokenizers_json":
-        content = _text_of(files["tokenizer.json"])
-    elif kind in importers:
-        content = importers[kind]().to_str(pretty=True)
-    else:
-        raise RelmError(f"tokenizer: expected {', '.join([*importers, 'tokenizers_json'])}; found {kind!r}")
+    content = _text_of(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
     loaded = _checked(content, next(iter(files.values())))
     _save(content, loaded, output, kind)
     special = ", ".join(
