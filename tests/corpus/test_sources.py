@@ -229,8 +229,3 @@ def test_the_hubs_addresses_are_its_clients_own() -> None:
         )
         dataset = Source(huggingface="a/b", repository_type="dataset", revision="c", file="d")
         assert sources.locate_source(dataset, session).url == "https://huggingface.co/datasets/a/b/resolve/c/d"
-
-
-def test_too_many_redirects_are_reported(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = redirect("/thing.bin")
-    assert "redirects more than 10 times" in fault(from_server(server), destination)

@@ -218,7 +218,7 @@ STEPS: dict[str, Step] = {
             argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
             argument("--format", required=True, choices=EXPORTED, help="the format"),
             path("--tokenizer", "tokenizer.json"),
-            path("--output", "the file to write; tfrecord has an index beside it"),
+            path("--output", "the file to write"),
         ],
         export_job,
         in_recipes=False,

@@ -28,7 +28,7 @@ CUT = ("llm_c", "nanogpt")
 def export_examples(manifest: Path, split: str, format: str, output: Path, tokenizer: Path) -> str:
     """Write the masked examples of a split, which have static masks, in another program's format; return a sentence.
 
-    - tfrecord: as Graphcore's and Google's BERT read them, with an index beside the file.
+    - tfrecord: as Graphcore's and Google's BERT read them.
     - tfrecord_remasked: the former with the masked tokens first.
     - tpu_pretrain: JSON lines; ``NAME_metrics.json`` goes beside ``NAME.json``.
     """

@@ -12,7 +12,7 @@ from relm.errors import RelmError
 from relm.examples.as_published.graphcore_bert import remask
 from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
 from relm.examples.formats.json_lines import format_lines, format_metrics, list_tokens, metrics_path
-from relm.examples.formats.tfrecord import encode_example, record_writer
+from relm.examples.formats.tfrecord import encode_example, write_records
 from relm.examples.manifest import read_manifest
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import flush_all
@@ -62,7 +62,7 @@ def open_export(path: Path, split: str, tokenizer: Path) -> ExportSource:
 
 
 def export_tfrecord(source: ExportSource, output: Path) -> str:
-    """Write plain records with an index; return a sentence about them."""
+    """Write plain records; return a sentence about them."""
     return _write_records(source, output, (record for columns in source.blocks() for record in make_plain_records(columns)))
 
 
@@ -88,17 +88,10 @@ def export_tpu_pretrain(source: ExportSource, output: Path) -> str:
 
 
 def _write_records(source: ExportSource, output: Path, records: Iterable[Mapping[str, Any]]) -> str:
-    waiting: list[bytes] = []
-    with record_writer(output) as writer, ProgressBar(unit="records", unit_scale=True, desc=output.name, disable=None) as bar:
-        for record in records:
-            waiting.append(encode_example(record))
-            if len(waiting) == ROWS_AT_ONCE:
-                writer.append(waiting)
-                bar.update(len(waiting))
-                waiting = []
-        writer.append(waiting)
-    write_sidecar(output, **source.facts, examples=writer.records)
-    return f"wrote {writer.records:,} records: {output}, {output.with_suffix('.index').name}"
+    bar = ProgressBar(records, total=len(source.tables), unit="records", unit_scale=True, desc=output.name, disable=None)
+    count = write_records(output, map(encode_example, bar))
+    write_sidecar(output, **source.facts, examples=count)
+    return f"wrote {count:,} records: {output}"
 
 
 def _remask(source: ExportSource, columns: Columns, dropped: list[int]) -> Columns:
