@@ -22,7 +22,7 @@ class Readable(Protocol):
     """An open file of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to so many bytes; an empty string at the end."""
+        """Return up to `size` bytes; an empty string at the end."""
 
 
 def find_compression(head: bytes) -> str | None:

@@ -1,6 +1,6 @@
 """Rows of a dataset of the Hugging Face hub, pinned by its commit, which the `datasets` library reads.
 
-Only data files are read, by five of the library's own readers. There are no loading scripts: the library has refused them
+Only data files are read, by five of the library's readers. There are no loading scripts: the library has refused them
 since its version 4, and readers that would unpickle are refused here.
 """
 

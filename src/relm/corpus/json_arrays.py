@@ -73,7 +73,7 @@ def _read_arrays(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _holds_array(entry: tarfile.TarInfo) -> bool:
-    """Return whether a member is a file of JSON; programs of macOS put files with names in `._` beside the real ones."""
+    """Return whether a member is a file of JSON; macOS adds files whose names begin with `._`."""
     name = Path(entry.name).name
     return entry.isfile() and name.endswith(".json") and not name.startswith(".")
 

@@ -20,7 +20,7 @@ _TAIL = b'"}'
 _QUOTE, _BACKSLASH, _SPACE = (np.uint8(ord(character)) for character in '"\\ ')
 # One is never in UTF-8 and separates texts; the other, forbidden in the strings of JSON, stands for an escaped backslash.
 _SEPARATOR, _ESCAPED_BACKSLASH = b"\xff", b"\1"
-# The second byte of an escape -> its character; 0 where that is no escape of two characters.
+# The second byte of an escape -> its character; 0 for any other second byte.
 _ESCAPED = np.zeros(256, dtype=np.uint8)
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"' + _ESCAPED_BACKSLASH + b"/\b\f\n\r\t")
 

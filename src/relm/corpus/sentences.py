@@ -46,7 +46,7 @@ def _cut_segments(text: str, rules: str) -> list[str]:
     """
     try:
         return list(sentencex.segment(rules, text))
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a panic of Rust is not an Exception
         _require_panic(error)
     try:
         ends = list(itertools.accumulate(len(found) for found in sentencex.segment(rules, text.translate(_PLAIN_SPACES))))

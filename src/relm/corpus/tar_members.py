@@ -16,7 +16,7 @@ from relm.corpus.download.source_faults import SourceFault, clip, clip_list
 LARGEST_TAR_HEADER = 1 << 20  # bytes, with the extensions that precede it
 HEADER = LARGEST_TAR_HEADER + tarfile.RECORDSIZE  # tarfile reads ahead by a record
 MOST_MEMBERS = 100_000  # that are read before the wanted one
-# An archive may unpack to so many times its size: text to 5 times, zeros in gzip to 1,000 times.
+# An archive may unpack to this multiple of its size: text to 5 times, zeros in gzip to 1,000 times.
 LARGEST_RATIO, RATIO_ALLOWANCE = 250, 64 << 20
 READS_AT_END = 10  # tarfile reads on without an end to skip what a header says to be there
 NAMES_KEPT = 1000  # for the message about a member that is absent
@@ -30,7 +30,7 @@ class _LimitedStream:
         self.limit = limit
 
     def read(self, size: int, /) -> bytes:
-        """Return up to so many bytes."""
+        """Return up to `size` bytes."""
         block = self._content.read(size)
         self._position += len(block)
         self._reads_at_end += not block
@@ -71,19 +71,19 @@ def open_tar_member(unpacked: Readable, member: str, largest: int, archive_size:
         names.extend([clip(entry.name)] if count <= NAMES_KEPT else [])
         return entry.name == member
 
-    for _, content in read_tar_members(unpacked, is_member, archive_size=archive_size, beside=largest):
+    for _, content in read_tar_members(unpacked, is_member, archive_size=archive_size, allowance=largest):
         return content
     raise absent_member(member, names, count)
 
 
 def read_tar_members(
-    unpacked: Readable, is_wanted: Callable[[tarfile.TarInfo], bool], *, archive_size: int, beside: int = 0
+    unpacked: Readable, is_wanted: Callable[[tarfile.TarInfo], bool], *, archive_size: int, allowance: int = 0
 ) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
     """Yield the wanted members of a decompressed tar archive, each open for reading until the next one is asked for.
 
-    The archive of `archive_size` bytes, compressed, may unpack to what is in proportion to that, and `beside` bytes.
+    The archive of `archive_size` bytes, compressed, may unpack to what is in proportion to that, and `allowance` bytes.
     """
-    most = max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE) + beside
+    most = max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE) + allowance
     stream = _LimitedStream(unpacked, HEADER)
     archive = tarfile.open(fileobj=cast(Any, stream), mode="r|", tarinfo=_StrictHeader)  # noqa: SIM115 - has no file to close
     while (entry := archive.next()) is not None:

@@ -20,7 +20,7 @@ from relm.corpus.text_files import decode_text
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
-# Bytes of texts in one batch for a worker; an inner archive is a batch of its own.
+# Bytes of texts in one batch for a worker; an inner archive is a separate batch.
 BATCH = 1 << 20
 # The largest inner archive, in bytes: the worker that reads it has all of it in memory.
 LARGEST_INNER = 256 << 20

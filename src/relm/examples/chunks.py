@@ -11,7 +11,7 @@ from relm.examples.documents import Lines
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import loaded_as
 
-# A sample is compared with the library in the chunks that begin in every so many MiB of a file, the first included.
+# A sample is compared with the library in the chunks that begin in one of this many MiB of a file, from the first on.
 COMPARED = 4
 
 

@@ -6,7 +6,7 @@ BELOW, ş is s and U+0327 CEDILLA, ế is e and two marks. Only such letters are
 
 - Letters without a decomposition are distinct letters and stay: đ ł ø ß æ ı þ.
 - Other scripts stay unchanged, byte for byte. There a mark may make another letter (Cyrillic й is и and a breve), be a vowel
-  (Devanagari, Arabic, Hebrew) or distinguish words (Greek), and Hangul's decompositions are no diacritics.
+  (Devanagari, Arabic, Hebrew) or distinguish words (Greek), and Hangul's decompositions have no diacritics.
 - Nothing else is normalised: ligatures, full-width letters, superscripts and compatibility ideographs stay.
 
 This is less than transliteration: no letter is spelt with others, and no text gets longer.

@@ -90,7 +90,7 @@ def chunks_of(file: IO[bytes], numbered: bool = True) -> Iterator[Lines]:
 
 
 def _size_of_lines(file: IO[bytes], start: int) -> int:
-    """Return the size of the whole lines in `CHUNK` bytes from an offset on; 0 if there is no end of a line."""
+    """Return the size of the whole lines in `CHUNK` bytes from an offset on; 0 if no line ends there."""
     stop = start + CHUNK
     while stop > start:
         begin = max(start, stop - CHUNK_END)

@@ -130,7 +130,7 @@ def _row(table: ExampleTable, name: str, number: int) -> Any:
 
 
 def _format_masked(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None, texts: TokenTexts) -> list[str]:
-    """Return the lines of a row of a masked table, with a second segment on lines of its own."""
+    """Return the lines of a row of a masked table, a second segment on separate lines."""
     length, second = int(row["length"]), int(row["second_start"])
     tokens = row["input_ids"][:length].tolist()
     count = int(row.get("masked_count", 0))

@@ -83,7 +83,7 @@ class Shard:
     examples: Count | None = None
     """Rows of a table."""
     idx_sha256: str | None = None
-    """sha256 of the `.idx` beside a `.bin`."""
+    """sha256 of the `.idx` of a `.bin`."""
     source: str | None = None
     """sha256 of the documents that it was built from."""
 

@@ -1,4 +1,4 @@
-"""Apply a function to the lines of files of documents by several processes, in the order of the lines, beside a bar."""
+"""Apply a function to the lines of files of documents by several processes, in the order of the lines, with a bar."""
 
 import contextlib
 import functools

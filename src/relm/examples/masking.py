@@ -167,7 +167,7 @@ def selected(
 
 
 def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
-    """Return True where a word or a token that is no candidate begins; a truncated word begins with its row or segment."""
+    """Return True where a word or a token outside the candidates begins; a truncated word begins with its row or segment."""
     boundary = word_starts | ~candidate
     boundary[:, 0] = True
     boundary[:, 1:] |= ~candidate[:, :-1]
@@ -192,7 +192,7 @@ def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Intege
     ends = np.append(boundary.ravel(), True)
     position_bits = np.uint32(2 ** (length - 1).bit_length() - 1)
     masked = np.zeros(rows * length, np.bool_)
-    step = max(1, int(wanted.max(initial=1)))  # so many words of one token fill a row
+    step = max(1, int(wanted.max(initial=1)))  # this many words of one token fill a row
     open_rows, left = np.arange(rows), wanted.copy()
     for column in range(0, length, step):
         offered = ranked[open_rows, column : column + step]

@@ -19,7 +19,7 @@ from relm.examples.documents import Lines, document_texts
 from relm.examples.mapped_documents import map_documents
 
 DUPLICATE = "duplicate"
-"""The reason of a document's removal that is no test's name."""
+"""The reason to remove a document that another one repeats; all other reasons are names of tests."""
 Digests = npt.NDArray[np.uint64]
 BYTES = 8
 """Size of a digest: of 10^8 different texts, two have the same one with a probability of 3 in 10,000."""

@@ -126,7 +126,7 @@ def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int]:
 
 
 def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Return rows truncated or padded to one length, (rows, length), and True for tokens that are no padding.
+    """Return rows truncated or padded to one length, (rows, length), and True for tokens other than padding.
 
     A truncated row keeps its end of text, as its last token.
 

@@ -1,4 +1,4 @@
-"""Token ids as text for a reader, with word boundaries, and masked tokens beside their labels."""
+"""Token ids as text for a reader, with word boundaries, and masked tokens with their labels."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

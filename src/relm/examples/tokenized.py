@@ -1,6 +1,6 @@
 """Encode a file of documents sentence by sentence, for the builders of masked examples.
 
-The arrays are memory-maps of nameless temporary files beside the documents, so memory does not grow with them.
+The arrays are memory-maps of nameless temporary files in the documents' folder, so memory does not grow with them.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def tokenized_documents(
 
     Sentences and documents without a token are left out. With `sentences` of split, a splitter divides each line by the rules
     of the language, without losing a character; with lines, a line is a sentence. The count of workers (None: one for each
-    core) changes no byte. Temporary files are in `folder`, or beside the documents.
+    core) changes no byte. Temporary files are in `folder`, by default that of the documents.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)

@@ -1,7 +1,7 @@
 """Download a recipe's file from the first source with the right bytes: the user's own folders, then each source in order.
 
 The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. The
-bytes received before an interruption are kept beside it, and the download resumes from them. A file without a sha256 is
+bytes received before an interruption are kept in its folder, and the download resumes from them. A file without a sha256 is
 compared with its first download.
 """
 

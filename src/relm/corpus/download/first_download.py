@@ -1,6 +1,6 @@
 """The record of a first download: the sha256 of a file for which its recipe has none, because nobody has published one.
 
-`FILE.first_download.json` beside FILE stays when FILE is deleted, so that a later download must give the same bytes.
+`FILE.first_download.json` stays when FILE is deleted, so that a later download must give the same bytes.
 """
 
 import datetime

@@ -31,7 +31,7 @@ MEANINGFUL_PROGRESS = 1 << 20  # bytes
 # The same after waiting for a source that stalled: a server that sends a little and stalls, each time, is left.
 MEANINGFUL_AFTER_STALLS = 64 << 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
-# An archive may hold much beside the wanted file, a compressed file nothing: the worst compression adds a hundredth.
+# An archive may hold much more than the wanted file; a compressed file is at most a hundredth larger than its content.
 ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE = 8, 2 << 30
 COMPRESSED_FACTOR, COMPRESSED_ALLOWANCE = 2, 1 << 20
 COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() refuses 5,000 digits, and str.isdigit takes a superscript two
@@ -49,7 +49,7 @@ class ExpectedSize(NamedTuple):
     """The remedy where the source is right and the size is not."""
 
     def require(self, size: int) -> None:
-        """Raise SourceFault unless a source may send so many bytes."""
+        """Raise SourceFault unless a source may send this many bytes."""
         if size > self.most or (self.exact is not None and size != self.exact):
             raise SourceFault(f"has {size:,} bytes, expected {self.description}{self.advice}")
 

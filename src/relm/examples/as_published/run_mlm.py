@@ -141,7 +141,7 @@ def pregenerate_run_mlm(
     """Write the blocks of a file of articles as a table without masks.
 
     The documents are the articles of one WikiText file in order, lines and blank lines unchanged; other arguments are those of
-    `relm.examples.builders.pregenerate`. Facts beside those of every table: ``rows``, of the original's dataset, and in the
+    `relm.examples.builders.pregenerate`. Further facts: ``rows``, of the original's dataset, and in the
     sidecar ``dropped_tokens``.
     """
     require_options(ORIGINAL, objective)

@@ -30,7 +30,7 @@ def read_documents(
 ) -> Iterator[Documents]:
     """Yield the documents as the originals read theirs: sentences without surrounding white space, blank ones dropped.
 
-    Temporary files are in `folder`, or beside the documents.
+    Temporary files are in `folder`, by default that of the documents.
     """
     loaded = load_tokenizer(tokenizer)
     if sentences == "split" and loaded.kind != "wordpiece":

@@ -83,7 +83,7 @@ class TokenizedParagraph(NamedTuple):
 
 
 class AskedQuestion(NamedTuple):
-    """A question beside the paragraph that it is asked of."""
+    """A question and its paragraph."""
 
     question: SpanQuestion
     paragraph: TokenizedParagraph

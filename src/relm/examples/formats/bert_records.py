@@ -1,7 +1,7 @@
 """Masked examples as the records of Graphcore's BERT for TensorFlow 1: plain, as Google's are, and remasked.
 
 Feature names, order of values and padding are those of its create_pretraining_data.py. In the remasked layout the masked tokens
-come first, and each token has its position beside it.
+come first, and each token comes with its position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -30,7 +30,7 @@ def export_examples(manifest: Path, split: str, format: str, output: Path, token
 
     - tfrecord: as Graphcore's and Google's BERT read them.
     - tfrecord_remasked: the former with the masked tokens first.
-    - tpu_pretrain: JSON lines; ``NAME_metrics.json`` goes beside ``NAME.json``.
+    - tpu_pretrain: JSON lines; ``NAME.json`` gets a ``NAME_metrics.json``.
     """
     suffix, export = EXPORTS[format]
     if output.suffix != suffix:

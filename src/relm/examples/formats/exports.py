@@ -75,7 +75,7 @@ def export_remasked_tfrecord(source: ExportSource, output: Path) -> str:
 
 
 def export_tpu_pretrain(source: ExportSource, output: Path) -> str:
-    """Write JSON lines, and their counts beside them; return a sentence about them."""
+    """Write JSON lines and a file of their counts; return a sentence about them."""
     tokens = list_tokens(source.tokenizer)
     with atomic_file(output) as file, atomic_file(metrics_path(output), "w") as counts:
         for columns in source.blocks():

@@ -1,4 +1,4 @@
-"""The JSON lines of allenai/tpu_pretrain: a masked example a line, with tokens as text, and a file of counts beside them.
+"""The JSON lines of allenai/tpu_pretrain: a masked example a line, with tokens as text, and a file of counts.
 
 The keys, their order and the spaces are those that its pregenerate_training_data.py writes into ``epoch_N.json`` and
 ``epoch_N_metrics.json``.
@@ -40,7 +40,7 @@ def metrics_path(path: Path) -> Path:
 
 
 def format_metrics(examples: int, sequence_length: int) -> str:
-    """Return the content of the file beside the examples."""
+    """Return the content of the file of counts."""
     return json.dumps({"num_training_examples": examples, "max_seq_len": sequence_length})
 
 
@@ -152,7 +152,7 @@ def _parse_example(line: bytes, location: str) -> dict[str, Any]:
 
 
 def _read_stated_length(path: Path) -> int:
-    """Return `max_seq_len` of the counts beside a file; 0 without them."""
+    """Return `max_seq_len` in a file's counts; 0 without them."""
     beside = metrics_path(path)
     if not beside.exists():
         return 0

@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.examples.tokenization.tokenizer_models import SPACE, UNKNOWN
 
 BEGIN, END = "<s>", "</s>"
-# As tokenizer.py writes the three that are no text, the first of all.
+# The three pieces other than text, which come first, as tokenizer.py writes them.
 _WRITTEN = {UNKNOWN: UNKNOWN, f"\n{BEGIN}\n": BEGIN, f"\n{END}\n": END}
 _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
