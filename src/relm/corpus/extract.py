@@ -280,7 +280,7 @@ def _read_outcomes(
 
 
 def _count_bytes(files: list[SourceFile]) -> int:
-    return sum(file.path.stat().st_size for file in files)
+    return sum(file.path.stat().st_size for file in files if file.path.is_file())
 
 
 def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
