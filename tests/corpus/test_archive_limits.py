@@ -122,7 +122,7 @@ def test_a_member_that_ends_far_behind_the_archive_is_not_searched_for(tmp_path:
 def test_what_is_unpacked_before_the_wanted_member_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tar_members, "RATIO_ALLOWANCE", 1_000_000)
     content = tar_of({"other": bytes(5_000_000), "pack/thing": b"right"})
-    assert "before pack/thing, out of proportion to its size" in fault_of(content, tmp_path)
+    assert "out of proportion to its size" in fault_of(content, tmp_path)
     monkeypatch.setattr(tar_members, "RATIO_ALLOWANCE", 5_100_000)
     assert read(content, tmp_path) == b"right"
 

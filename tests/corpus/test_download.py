@@ -71,33 +71,34 @@ def test_a_changed_file_is_replaced_although_its_size_is_right(server: LocalServ
     assert destination.read_bytes() == BODY
 
 
-def test_a_body_without_a_length_arrives(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = Served(BODY, length=False)
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
+def chunked(handler) -> None:
+    handler.protocol_version = "HTTP/1.1"
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for piece in (BODY[:70_000], BODY[70_000:]):
+        handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+    handler.wfile.write(b"0\r\n\r\n")
+    handler.close_connection = True
 
 
-def test_a_chunked_body_arrives(server: LocalServer, destination: Path) -> None:
-    def chunked(handler):
-        handler.protocol_version = "HTTP/1.1"
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
-        for piece in (BODY[:70_000], BODY[70_000:]):
-            handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-        handler.wfile.write(b"0\r\n\r\n")
-        handler.close_connection = True
-
-    server.answers["/thing.bin"] = chunked
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
+PACKED = gzip.compress(b"text" * 1000)
 
 
-def test_a_gzip_file_labelled_as_encoded_is_stored_as_it_is(server: LocalServer, destination: Path) -> None:
-    packed = gzip.compress(b"text" * 1000)
-    server.answers["/thing.bin"] = Served(packed, headers={"Content-Encoding": "gzip"})
-    download("thing.bin", from_server(server, body=packed), destination)
-    assert destination.read_bytes() == packed
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (Served(BODY, length=False), BODY),
+        (chunked, BODY),
+        (Served(PACKED, headers={"Content-Encoding": "gzip"}), PACKED),
+        (in_turn(status(500), status(503), Served(BODY)), BODY),
+    ],
+    ids=["no length", "chunks", "labelled as encoded", "after errors"],
+)
+def test_the_stored_bytes_arrive_however_they_are_sent(server: LocalServer, destination: Path, answer, body: bytes) -> None:
+    server.answers["/thing.bin"] = answer
+    download("thing.bin", from_server(server, body=body), destination)
+    assert destination.read_bytes() == body
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------------
@@ -113,15 +114,17 @@ def test_wrong_bytes_are_refused_with_both_hashes_and_nothing_is_kept(server: Lo
     assert left_beside(destination) == []
 
 
-def test_a_file_of_another_length_is_refused_before_it_comes(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = status(200, {"Content-Length": "300004"})  # and no body ever
-    assert "has 300,004 bytes, expected 300,000" in fault(from_server(server), destination)
-    assert left_beside(destination) == []
-
-
-def test_a_file_that_does_not_end_is_left(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = Served(BODY + bytes(10_000_000), length=False)
-    assert "has more than the expected 300,000 bytes" in fault(from_server(server), destination)
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (status(200, {"Content-Length": "300004"}), "has 300,004 bytes, expected 300,000"),  # and no body ever
+        (Served(BODY + bytes(10_000_000), length=False), "has more than the expected 300,000 bytes"),
+    ],
+    ids=["stated", "endless"],
+)
+def test_a_file_of_another_length_is_left(server: LocalServer, destination: Path, answer, message: str) -> None:
+    server.answers["/thing.bin"] = answer
+    assert message in fault(from_server(server), destination)
     assert left_beside(destination) == []
 
 
@@ -137,12 +140,6 @@ def test_a_refusal_is_not_requested_again(server: LocalServer, destination: Path
     server.answers["/thing.bin"] = status(code)
     assert f"HTTP {code}" in fault(from_server(server), destination)
     assert len(server.requests) == 1
-
-
-def test_a_server_error_is_requested_again(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = in_turn(status(500), status(503), Served(BODY))
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
 
 
 @pytest.fixture

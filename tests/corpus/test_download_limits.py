@@ -7,7 +7,7 @@ import pytest
 from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, remote_file, status
 from small_archives import COMPRESS, zip_of
 
-from relm.corpus.download import expected_size, http_requests, transfer
+from relm.corpus.download import http_requests, transfer
 from relm.corpus.download.fetch import download
 from relm.recipes.files.remote_files import Source
 from small_servers import QuietHandler
@@ -40,7 +40,7 @@ class Endless:
 def test_an_archive_that_does_not_end_is_left(
     server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, source: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(expected_size, "ARCHIVE_ALLOWANCE", 0)
+    monkeypatch.setattr(transfer, "ARCHIVE_ALLOWANCE", 0)
     server.answers["/pack"] = endless = Endless()
     message = fault(from_server(server, "/pack", **source), destination)
     assert "has more than the expected" in message

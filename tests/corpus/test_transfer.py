@@ -34,11 +34,20 @@ def test_a_cut_connection_resumes(server: LocalServer, destination: Path) -> Non
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
 
 
-def test_a_cut_without_a_known_length_resumes(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = in_turn(Served(BODY, length=False, cut_after=HALF), Served(BODY))
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (Served(BODY, length=False, cut_after=HALF), Served(BODY)),
+        (Served(BODY, cut_after=HALF), Served(BODY, ranges=False)),
+        (Served(bytes(len(BODY)), etag='"old"', cut_after=HALF), Served(BODY, etag='"new"')),
+    ],
+    ids=["no length", "no ranges", "another version"],
+)
+def test_a_cut_is_followed_by_one_request_of_the_rest(server: LocalServer, destination: Path, answers) -> None:
+    server.answers["/thing.bin"] = in_turn(*answers)
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
+    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-"]
 
 
 def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +84,6 @@ def test_cuts_at_the_same_place_without_ranges_end(server: LocalServer, destinat
     assert len(server.requests) == transfer.ATTEMPTS
 
 
-def test_a_server_without_ranges_starts_again_cleanly(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), Served(BODY, ranges=False))
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
-
-
 def test_what_came_is_kept_for_the_next_call(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), status(404))
     assert "HTTP 404" in fault(from_server(server), destination)
@@ -100,16 +102,20 @@ def test_a_part_of_another_source_is_not_resumed(server: LocalServer, destinatio
     assert destination.read_bytes() == BODY
 
 
-def test_a_file_that_changed_on_the_server_is_fetched_from_its_beginning(server: LocalServer, destination: Path) -> None:
-    old = bytes(len(BODY))
-    server.answers["/thing.bin"] = in_turn(Served(old, etag='"old"', cut_after=HALF), Served(BODY, etag='"new"'))
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    assert len(server.requests) == 2
-
-
-def test_pieces_of_two_versions_are_fetched_once_more_in_one_piece(server: LocalServer, destination: Path) -> None:
-    server.answers["/thing.bin"] = in_turn(Served(bytes(len(BODY)), cut_after=HALF), Served(BODY))  # no ETag gives it away
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (Served(bytes(len(BODY)), cut_after=HALF), Served(BODY), Served(BODY)),  # two versions, which no ETag gives away
+        (
+            Served(BODY, cut_after=HALF),
+            status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:]),
+            Served(BODY),
+        ),
+    ],
+    ids=["pieces of two versions", "another place"],
+)
+def test_a_wrong_rest_is_followed_by_a_request_from_the_beginning(server: LocalServer, destination: Path, answers) -> None:
+    server.answers["/thing.bin"] = in_turn(*answers)
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
     assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
@@ -128,14 +134,6 @@ def test_a_range_that_cannot_be_satisfied_is_understood(
     download("thing.bin", remote, destination)
     assert destination.read_bytes() == BODY
     assert len(server.requests) == requests
-
-
-def test_a_server_that_resumes_elsewhere_is_requested_from_the_beginning(server: LocalServer, destination: Path) -> None:
-    elsewhere = status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:])
-    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), elsewhere, Served(BODY))
-    download("thing.bin", from_server(server), destination)
-    assert destination.read_bytes() == BODY
-    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
 
 
 def put_link(path: Path) -> None:

@@ -74,7 +74,7 @@ def test_ids_of_a_long_text_are_those_of_sentencepiece(
 def test_a_text_begins_with_its_token(imported: LoadedTokenizer) -> None:
     assert imported.kind == "sentencepiece"
     assert imported.tokenizer.encode("Lily").ids[:2] == [1, imported.tokenizer.encode("Lily", add_special_tokens=False).ids[0]]
-    assert imported.end_of_text_id == 1
+    assert imported.special.end_of_text == 1
 
 
 @pytest.mark.parametrize(

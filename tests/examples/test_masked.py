@@ -69,7 +69,7 @@ def objective(**masked: Any) -> Objective:
 
 def built(documents: Path, tokenizer: Path, output: Path, workers: int = 1, **masked: Any) -> ExampleTable:
     pregenerate_masked(documents, tokenizer, output, objective(**masked), "en", workers)
-    return ExampleTable(output, read_sidecar(output)["sha256"])
+    return ExampleTable(output)
 
 
 def column(table: ExampleTable, name: str) -> np.ndarray:

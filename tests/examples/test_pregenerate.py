@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
-from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
-from relm.examples.pregenerate import pregenerate_stream
+from relm.examples.documents import Lines, chunks_of, counts_of
+from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
 from relm.examples.tokenization.byte_level import ByteLevel
 from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
@@ -50,7 +51,7 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
     loaded = load_tokenizer(tokenizer)
     expected: list[int] = []
     for text in [*prose[:20], ""]:
-        expected += [*loaded.tokenizer.encode(text).ids, loaded.end_of_text_id]
+        expected += [*loaded.tokenizer.encode(text).ids, loaded.special.end_of_text]
     assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == expected
     words = sum(len(text.split()) for text in prose[:20])
     assert message.startswith(f"encoded 21 documents with {words:,} words as {len(expected):,} tokens")
@@ -208,21 +209,18 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer, prose, write
 
     monkeypatch.setattr(module, "encoded_chunk", strange)
     documents = write_documents("a.jsonl", [" ".join(prose[:40])])
-    for long_line in (2**24, 2000):  # in one go, and in parts
-        monkeypatch.setattr(documents_module, "LONG_LINE", long_line)
-        with_small_chunks(monkeypatch, 1024)
-        with pytest.raises(RelmError, match=rf"token ids {number} to {number}, but the vocabulary has 0 to 399"):
-            pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-        assert not list(tmp_path.glob("a.bin*"))
+    with pytest.raises(RelmError, match=rf"token ids {number} to {number}, but the vocabulary has 0 to 399"):
+        pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
+    assert not list(tmp_path.glob("a.bin*"))
 
 
-# --- full disks, very long documents -----------------------------------------------------------------------------------------
+# --- full disks -----------------------------------------------------------------------------------------
 
 ON_A_SMALL_DISK = """
 import resource, sys
 from pathlib import Path
 from relm.errors import RelmError
-from relm.examples.pregenerate import pregenerate_stream
+from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
 from relm.recipes.objectives import Objective
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
@@ -245,61 +243,6 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, tokenizer, prose,
             assert "cannot be written: " in done.stdout
             assert not list(output.parent.iterdir())
     assert files_of(output) == files_of(tmp_path / "whole.bin")
-
-
-def test_very_long_documents_are_encoded_in_parts_with_the_same_bytes(
-    tmp_path, tokenizer, prose, write_documents, monkeypatch
-) -> None:
-    hard = 'say "it\'s"  \\ \\n\n\n  x\t1 ' * 300
-    documents = write_documents(
-        "a.jsonl", ["one", " ".join(prose), hard, "\\" * 3000, "né ț 中🙂 " * 900, "жа\u00a0 с\u3000 ю " * 900, "end"]
-    )
-    pregenerate(documents, tokenizer, tmp_path / "whole.bin", 1)
-    with_small_chunks(monkeypatch, 512)
-    monkeypatch.setattr(documents_module, "LONG_LINE", 2000)
-    with open(documents, "rb") as file:
-        chunks = list(chunks_of(file, BEFORE_SPACE))
-    parts = [chunk for chunk in chunks if not chunk.begins]
-    assert {chunk.first for chunk in parts} == {2, 3, 5, 6}  # line 4 has no place to part it, but is short enough
-    assert len(parts) > 100
-    assert sum(chunk.size for chunk in chunks) == documents.stat().st_size
-    for workers in (1, 2):
-        pregenerate(documents, tokenizer, tmp_path / "parts.bin", workers)
-        assert files_of(tmp_path / "parts.bin") == files_of(tmp_path / "whole.bin")
-        facts = [read_sidecar(tmp_path / name) for name in ("parts.bin", "whole.bin")]
-        assert facts[0]["words"] == facts[1]["words"]
-        assert facts[0]["length_histogram"] == facts[1]["length_histogram"]
-
-
-def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
-    tmp_path, tokenizer, write_documents, monkeypatch
-) -> None:
-    with_small_chunks(monkeypatch, 512)
-    monkeypatch.setattr(documents_module, "LONG_LINE", 2000)
-    documents = tmp_path / "a.jsonl"
-    documents.write_text('{"text": "' + "some words " * 400 + '", "id": "1", "title": ""}\n')
-    pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-    assert read_sidecar(tmp_path / "a.bin")["words"] == 800
-    monkeypatch.setattr(documents_module, "LONGEST_PART", 4000)
-    endless = write_documents("b.jsonl", ["fine", "ab" * 4000])
-    with pytest.raises(RelmError, match=r"b\.jsonl, line 2: 4,000 bytes of one document without a split point"):
-        pregenerate(endless, tokenizer, tmp_path / "b.bin", 1)
-    assert not (tmp_path / "b.bin").exists()
-
-
-@pytest.mark.parametrize("parting", [BEFORE_SPACE, AFTER_NEWLINE])
-def test_parts_are_made_at_safe_positions_only(parting) -> None:
-    def cuts(raw: bytes) -> list[int]:
-        return [found.end() for found in parting.finditer(raw)]
-
-    if parting is BEFORE_SPACE:
-        assert cuts(b"abcdef ghijk  l") == [6, 12]
-        assert cuts(rb"abcd\n efghi\u0041 jklmno. p") == []
-        last_bytes = {character.encode()[-1] for character in map(chr, range(0x80, 0x110000 - 1)) if character.isspace()}
-        assert not [byte for byte in last_bytes if cuts(b"abcdefg" + bytes([byte]) + b" h")]
-    else:
-        assert cuts(rb"ab\ncd\\\nef") == [4, 10]
-        assert cuts(rb"ab\\ncd\t") == []
 
 
 def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
@@ -326,3 +269,40 @@ def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, wr
         except Disagreement:
             found.append(mib)
     assert found == [0, 4, 8]
+
+
+# --- the check of the documents meanwhile ---------------------------------------------------------------------------------
+
+
+def test_the_block_runs_while_the_file_is_hashed(tmp_path, write_documents, monkeypatch) -> None:
+    documents = write_documents("a.jsonl", ["one"])
+    goes_on = threading.Event()
+    check = module.checked_documents
+
+    def slow(path: Path) -> tuple[str, bool]:
+        assert goes_on.wait(60)
+        return check(path)
+
+    monkeypatch.setattr(module, "checked_documents", slow)
+    with checked_meanwhile(documents) as checked:
+        goes_on.set()  # reached although the check waits
+        assert checked() == (sha256_of(documents), False)
+
+
+def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_fault(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["one"])
+    with pytest.raises(RelmError, match="line 1: not JSON"), checked_meanwhile(documents):
+        raise RelmError("line 1: not JSON")
+    documents.write_bytes(documents.read_bytes().replace(b"one", b'o"e'))
+    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents):
+        raise RelmError("line 1: not JSON")
+    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents) as checked:
+        checked()
+    sidecar_of(documents).unlink()
+    with checked_meanwhile(documents) as checked:
+        assert checked() == (sha256_of(documents), False)
+
+
+def test_an_absent_file_is_refused_before_the_block(tmp_path) -> None:
+    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), checked_meanwhile(tmp_path / "absent.jsonl"):
+        raise AssertionError("the block ran")

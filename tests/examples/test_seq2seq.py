@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from relm.artifact import read_sidecar, sha256_of, sidecar_of
-from relm.corpus.documents import Document, encode_document
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED
 from relm.examples.diacritics import without_diacritics
-from relm.examples.documents import AFTER_NEWLINE, chunks_of
 from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, padded, pregenerate_seq2seq, target_texts
 from relm.examples.sharded_tables import ExampleTables
@@ -71,7 +69,7 @@ def test_targets_are_in_standard_letters_of_their_language() -> None:
 def test_the_name_of_the_end_in_a_text_is_no_end(tmp_path, tokenizer, words, write_documents) -> None:
     documents = write_documents("a.jsonl", ["să<|endoftext|> </s> în"])
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "a.arrow", objective(), "ro", workers=1)
-    end = load_tokenizer(tokenizer).end_of_text_id
+    end = load_tokenizer(tokenizer).special.end_of_text
     assert [side.count(end) for side in pairs_in(tmp_path / "a.arrow")[0]] == [1, 1]
     with pytest.raises(RelmError, match=r"words\.json: encodes ordinary text as the end of text"):
         pregenerate_seq2seq(documents, words, tmp_path / "b.arrow", objective(), "ro", workers=1)
@@ -113,22 +111,6 @@ def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_doc
     assert {**facts[0], "file": ""} == {**facts[1], "file": ""}
 
 
-def test_a_very_long_document_is_taken_in_parts_and_gives_the_same_pairs(tmp_path, words, monkeypatch) -> None:
-    documents = tmp_path / "a.jsonl"
-    texts = ["și", "să ții\nîn casă\n" * 100, "în"]
-    documents.write_bytes(b"".join(encode_document(Document(str(n), "", text)).line for n, text in enumerate(texts)))
-    pregenerate_seq2seq(documents, words, tmp_path / "whole.arrow", objective(), "ro", workers=1)
-    for name, size in {"CHUNK": 64, "LONG_LINE": 256, "LONGEST_PART": 1024}.items():
-        monkeypatch.setattr(f"relm.examples.documents.{name}", size)
-    with open(documents, "rb") as file:
-        assert sum(not chunk.begins for chunk in chunks_of(file, AFTER_NEWLINE)) > 10
-    pregenerate_seq2seq(documents, words, tmp_path / "parts.arrow", objective(), "ro", workers=1)
-    assert (tmp_path / "parts.arrow").read_bytes() == (tmp_path / "whole.arrow").read_bytes()
-    whole, parts = (read_sidecar(tmp_path / f"{name}.arrow") for name in ("whole", "parts"))
-    assert {**whole, "file": ""} == {**parts, "file": ""}
-    assert whole["documents"] == 3
-
-
 def test_decoded_pairs_are_the_texts(tmp_path, tokenizer, prose, write_documents) -> None:
     loaded = load_tokenizer(tokenizer)
     texts = [*prose, "ĂĂĂ"]  # a letter of two tokens
@@ -140,7 +122,7 @@ def test_decoded_pairs_are_the_texts(tmp_path, tokenizer, prose, write_documents
     longer = np.array([max(map(len, pair)) for pair in pairs])
     assert read_sidecar(tmp_path / "a.arrow")["length_histogram"] == length_histogram(longer)
     for (source, target), line in zip(pairs, lines, strict=True):
-        assert [side.count(loaded.end_of_text_id) for side in (source, target)] == [1, 1]
+        assert [side.count(loaded.special.end_of_text) for side in (source, target)] == [1, 1]
         assert loaded.tokenizer.decode(target[:-1]) == line
         assert loaded.tokenizer.decode(source[:-1]) == without_diacritics(line)
 

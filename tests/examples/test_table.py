@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from table_rows import COLUMNS, as_lists, rows_of, written
 
-from relm.artifact import sha256_of, sidecar_of, write_sidecar
+from relm.artifact import sidecar_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples import table
 from relm.examples.table import Column, ExampleTable, Ragged, table_writer
@@ -163,17 +163,6 @@ def test_another_programs_table_is_refused(tmp_path) -> None:
     foreign(pa.array([1] * 1000, pa.uint16()), {b"relm": b"{}"}, "lz4")
     with pytest.raises(RelmError, match="compressed"):
         ExampleTable(tmp_path / "a.table").rows("ids", np.array([0]))
-
-
-def test_a_changed_table_is_refused_where_its_hash_is_known(tmp_path) -> None:
-    path = written(tmp_path / "a.table", 20).path
-    sha256 = sha256_of(path)
-    assert len(ExampleTable(path, sha256)) == 20
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(RelmError, match=rf"a\.table: sha256 is .*, expected {sha256}: changed"):
-        ExampleTable(path, sha256)
 
 
 def test_an_unfinished_table_leaves_the_old_one_and_nothing_else(tmp_path) -> None:

@@ -97,20 +97,6 @@ def test_any_number_of_workers_gives_the_same_arrays(wordpiece, prose, write_doc
         assert arrays_of(found) == expected
 
 
-def test_very_long_documents_are_encoded_in_parts_between_their_lines(wordpiece, prose, write_documents, monkeypatch) -> None:
-    texts = ["ka ro", "\n".join(prose[:80]), "\n\n", "\n\n".join(["\\ro", "ka\\", "mi", "\\\\"] * 300) + "\n", "mi"]
-    documents = write_documents("a.jsonl", texts)
-    with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
-        expected = arrays_of(found)
-        assert len(found.document_starts) == 5
-    monkeypatch.setattr(documents_module, "CHUNK", 512)
-    monkeypatch.setattr(documents_module, "LONG_LINE", 700)
-    with open(documents, "rb") as file:
-        assert sum(not chunk.begins for chunk in documents_module.chunks_of(file, documents_module.AFTER_NEWLINE)) > 5
-    with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
-        assert arrays_of(found) == expected
-
-
 def killed(victim: int, encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
     """Run `encoded_part` in a worker that the system kills at an offset."""
     if lines.start >= victim:

@@ -12,7 +12,6 @@ from finished_runs import run_made_once
 from relm.artifact import SEAL, checked_sidecar, read_json, write_json, write_sidecar
 from relm.cli import main
 from relm.cluster.supervision import _read_owner
-from relm.corpus.hugging_face import _load_saved
 from relm.errors import RelmError
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.graph.reruns import _read
@@ -259,14 +258,6 @@ def test_what_snakemake_and_its_terminal_read_of_a_damaged_file_is_nothing(damag
 SAVED = {name: damage for name, damage in DAMAGES.items() if name != "empty"}
 # A saved dataset has two files, a replaced result one.
 REFUSED = [*BY_COMMANDS, *DAMAGES, *SIZES, *COUNTS, *MANIFESTS, *SAVED, *SAVED, *SAVED]
-
-
-@pytest.mark.parametrize("file", ["dataset_dict.json", "state.json"])
-@pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)
-def test_a_damaged_saved_dataset_is_named(damage: bytes, file: str, tmp_path: Path) -> None:
-    (tmp_path / file).write_bytes(damage)
-    with pytest.raises(RelmError, match=file):
-        _load_saved(tmp_path)
 
 
 @pytest.mark.parametrize("damage", SAVED.values(), ids=SAVED)

@@ -28,8 +28,9 @@ def dataset(**keys: Any) -> Dataset:
     [
         ({"format": "text_lines"}, "a dataset has one of files, folder and hub; found none"),
         ({"format": "text_lines", "files": TWO, "folder": "x"}, "one of files, folder and hub; found files and folder"),
-        ({"format": "text_lines", "hub": HUB}, "hugging_face reads a hub dataset or a folder; found hub with text_lines"),
-        ({"format": "hugging_face", "files": TWO}, "reads a hub dataset or a folder; found files with hugging_face"),
+        ({"format": "text_lines", "hub": HUB}, "hugging_face reads a hub dataset and no other format does; found hub"),
+        ({"format": "hugging_face", "files": TWO}, "reads a hub dataset and no other format does; found files"),
+        ({"format": "hugging_face", "folder": "x"}, "reads a hub dataset and no other format does; found folder"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "main"}}, r"hub\.revision: .*found 'main'"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 39 + "g"}}, r"hub\.revision"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 7}}, r"hub\.revision"),
@@ -83,7 +84,6 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict, message: str) -> N
         ("parquet", ["a.parquet", "b.txt"], [0]),
         ("text_sentences", ["a.md", "a.txt"], [1]),
         ("mediawiki_xml", ["a.xml", "a.xml.bz2", "b.txt"], [0, 1]),
-        ("hugging_face", ["data/a.arrow", "state.json"], [0, 1]),
     ],
 )
 def test_each_format_declares_the_names_of_its_files(name: str, files: list[str], read: list[int], tmp_path: Path) -> None:
@@ -140,14 +140,6 @@ def test_a_default_written_out_and_words_are_none(before: dict) -> None:
         "smoke": "small",
     }
     assert key(**{**before, **records}) == key(**before)
-
-
-def test_the_split_is_read_from_the_identity_of_a_folder_too(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"x")
-    keys = {"format": "hugging_face", "folder": str(tmp_path)}
-    first, second = (dataset_identity(dataset(**keys, split=split), tmp_path.parent / "cache") for split in ("train", "test"))
-    assert first["content"] == second["content"] == [["a.parquet", first["content"][0][1]]]
-    assert first != second
 
 
 @pytest.mark.parametrize("kind", [Dataset, PretrainedModel, PublishedTest])

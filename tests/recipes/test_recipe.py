@@ -250,8 +250,8 @@ def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
             "masked: read with objective: masked only, found {'whole_words': True} with objective: causal",
         ),
         (
-            "{as_published: {builder: graphcore_gpt2, remask: true}}",
-            "remask: read with builder: graphcore_bert only, found True with builder: graphcore_gpt2; leave it out",
+            "{as_published: {builder: graphcore_bert, epochs: 2}}",
+            "epochs: read with builder: graphcore_gpt2 only, found 2 with builder: graphcore_bert; leave it out",
         ),
         ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
         ("{optimizer: {learning_rate: 1e-3, lamb: {adapted: all}}}", "lamb: read with name: lamb only"),

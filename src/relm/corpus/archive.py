@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from relm.corpus.decompression import find_compression, open_decompressed
+from relm.corpus.decompression import open_content, open_decompressed
 from relm.corpus.download.source_faults import SourceFault, clip
-from relm.corpus.tar_members import absent_member, open_tar_member
+from relm.corpus.tar_members import NAMES_KEPT, absent_member, open_tar_member
+from relm.errors import RelmError
 
 BLOCK = 1 << 20
 LARGEST_ZIP_DIRECTORY = 4 << 20  # bytes; that of a wheel with 10,000 files has about 1 MB. zipfile holds all of it in memory
@@ -45,10 +46,8 @@ FAULTS = (
 def read_content(path: Path, member: str | None, compression: str | None, largest: int) -> Iterator[bytes]:
     """Yield the bytes of a file, or of one member of a zip or tar archive, decompressed, in blocks of up to a MiB.
 
-    Args:
-        member: exact name in the archive; None: `path` is no archive.
-        compression: gzip, bzip2 or xz, of the file or of the member; None: not compressed.
-        largest: largest size of the wanted content in bytes, which limits how much of an archive is unpacked to find it.
+    The member has its exact name in the archive; the compression is that of the member, or of the file. `largest`, the largest
+    size of the wanted content in bytes, limits how much of an archive is unpacked to find it.
     """
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(_open_regular(path))
@@ -73,13 +72,12 @@ def _open_regular(path: Path) -> IO[bytes]:
 
 
 def _open_member(raw: IO[bytes], member: str, largest: int, stack: contextlib.ExitStack) -> IO[bytes]:
-    head = raw.read(8)
+    head = raw.read(4)
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
-    if head.startswith(b"PK\x03\x04"):
+    if head == b"PK\x03\x04":
         return _open_zip_member(raw, member, stack)
-    unpacked = open_decompressed(raw, find_compression(head), stack)
-    return open_tar_member(unpacked, member, largest, archive_size=size, stack=stack)
+    return open_tar_member(open_content(raw, stack), member, largest, archive_size=size)
 
 
 class _ZipReader(io.BufferedReader):
@@ -96,8 +94,22 @@ def _open_zip_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -
     archive = stack.enter_context(zipfile.ZipFile(reader))
     names = archive.namelist()
     if member not in names:
-        raise absent_member(member, names, len(names))
+        raise absent_member(member, names[:NAMES_KEPT], len(names))
     entry = archive.getinfo(member)
     if entry.compress_type not in ZIP_COMPRESSIONS:
         raise SourceFault(f"{member} in the archive is compressed by zip's method {entry.compress_type}, expected 0 or 8")
     return stack.enter_context(archive.open(entry))
+
+
+@contextlib.contextmanager
+def explain_faults(raw: IO[bytes], size: int, location: str, remedy: str) -> Iterator[None]:
+    """Raise RelmError with a file's name for a fault of its content, and the place in its `size` bytes."""
+    try:
+        yield
+    except SourceFault as fault:
+        raise RelmError(f"{location}: {fault}; {remedy}") from None
+    except FAULTS as error:
+        found = clip(str(error)) or type(error).__name__
+        raise RelmError(
+            f"{location}: is damaged or truncated near byte {raw.tell():,} of {size:,} ({found}); {remedy}"
+        ) from None

@@ -22,7 +22,7 @@ class Readable(Protocol):
     """An open file of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to so many bytes; an empty string at the end."""
+        """Return up to `size` bytes; an empty string at the end."""
 
 
 def find_compression(head: bytes) -> str | None:
@@ -31,11 +31,7 @@ def find_compression(head: bytes) -> str | None:
 
 
 def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> Readable:
-    """Return the content of a compressed file as a stream that a stack closes.
-
-    Args:
-        compression: gzip, bzip2 or xz (which includes .lzma); None: the file is read as it is.
-    """
+    """Return the content of a file, compressed by gzip, bzip2, xz (which includes .lzma) or not, as a stream of a stack."""
     if compression == "gzip":
         return stack.enter_context(gzip.open(raw, "rb"))
     if compression == "bzip2":
@@ -45,13 +41,18 @@ def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib
     return raw
 
 
+def open_content(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
+    """Return the content of a file, decompressed if its first bytes are those of a compression."""
+    head = raw.read(8)
+    raw.seek(0)
+    return open_decompressed(raw, find_compression(head), stack)
+
+
 def read_decompressed(path: Path) -> Iterator[bytes]:
     """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal."""
     with refuse_damage(path), open(path, "rb") as raw, contextlib.ExitStack() as stack:
-        compression = find_compression(raw.read(8))
-        raw.seek(0)
         bar = stack.enter_context(reading_bar(path))
-        file = open_decompressed(raw, compression, stack)
+        file = open_content(raw, stack)
         while block := file.read(BLOCK):
             bar.update(raw.tell() - bar.n)
             yield block

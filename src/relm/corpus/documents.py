@@ -20,6 +20,8 @@ from relm.corpus import compiled
 from relm.errors import RelmError
 
 TRAIN, HELD_OUT = "train", "held_out"
+# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
+TRAINED_NUMBER, HELD_OUT_NUMBER = 1, 0
 
 # The longest document, in bytes of the source: anything longer is not one document and may not fit into memory.
 LONGEST = 1 << 26
@@ -108,11 +110,7 @@ def count_words(text: str) -> int:
 
 
 def encode_document(document: Document, decided_by: str | None = None) -> Encoded:
-    """Return the document's line of JSON and its counts.
-
-    Args:
-        decided_by: the text that decides the split; None: the title.
-    """
+    """Return the document's line of JSON and its counts; the text `decided_by`, or the title, decides the split."""
     name, title, text = map(encode_basestring, document)  # three times as fast as json.dumps of a mapping
     line = f'{{"id":{name},"title":{title},"text":{text}}}\n'.encode()
     text = document.text
@@ -137,11 +135,7 @@ def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a file of JSON lines in order.
-
-    Raises:
-        RelmError: the file is absent, or a line is not a document; names the file and line.
-    """
+    """Yield the documents of a file of JSON lines in order; an error names the file and line."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below, when the generator ends
     except OSError as error:
@@ -152,13 +146,9 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def parse_document(line: bytes, location: str) -> Document:
-    """Return the document of one line of JSON.
+    """Return the document of one line of JSON; `location` is for messages.
 
-    Args:
-        location: file and line, for the message.
-
-    Raises:
-        RelmError: the line is not JSON, not UTF-8, or not an object with exactly the keys of a document, all strings.
+    Raises RelmError unless it is JSON in UTF-8, an object with exactly the keys of a document, all strings.
     """
     try:
         value = json.loads(line)

@@ -105,18 +105,12 @@ def extract(
 ) -> str:
     """Write the documents of one shard, a file for each split, and return a sentence about them.
 
-    The files' bytes do not depend on the number of workers. Their sidecars have the facts documents, words, bytes (of the text
-    in UTF-8), and ``skipped``: how many entries of the source became no document, by reason, up to the last document written.
+    The files' bytes do not depend on the number of workers (None: as many as there are cores). Their sidecars have the facts
+    documents, words, bytes (of the text in UTF-8), and ``skipped``: how many entries of the source became no document, by
+    reason, up to the last document written. `source` is the downloaded file, or the folder of a dataset in one; None for a
+    dataset of the hub. `documents` is the most that are written; None: all.
 
-    Args:
-        dataset: how the source is read and split.
-        source: the downloaded file, or the folder of a dataset in one; None for a dataset of the hub.
-        outputs: the .jsonl file of each split, ``train`` and ``held_out``.
-        documents: stop after this many; None: all.
-        workers: processes; None: as many as there are cores.
-
-    Raises:
-        RelmError: the source is absent or damaged, a worker died, or a split of a whole source would have no document.
+    Raises RelmError if the source is absent or damaged, a worker died, or a split of a whole source would have no document.
     """
     started = time.perf_counter()
     tally = Tally(
@@ -145,7 +139,7 @@ def extract(
     for split, path in outputs.items():
         write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped, **unknown)
     summary = _format_summary(dataset, _name_source(dataset, source), tally, time.perf_counter() - started)
-    if source is None or not source.is_dir() or FORMATS[dataset.format].reads_folders_whole:
+    if source is None or not source.is_dir():
         return summary
     left_out = describe_left_out(source, dataset.file_pattern, [file.path for file in files])
     return f"{summary}; not read: {left_out}" if left_out else summary
@@ -155,9 +149,9 @@ def extract(
 
 
 def _list_source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
-    """Return the files in the order in which they are read; a Hugging Face dataset counts as one."""
-    if FORMATS[dataset.format].reads_folders_whole:
-        return [SourceFile(dataset.split, source or Path())]
+    """Return the files in the order in which they are read; a dataset of the hub counts as one."""
+    if dataset.hub:
+        return [SourceFile(dataset.split, Path())]
     if source is None:
         raise RelmError(f"format {dataset.format} needs a source: a downloaded file or a folder")
     if not source.is_dir():
@@ -286,9 +280,7 @@ def _read_outcomes(
 
 
 def _count_bytes(files: list[SourceFile]) -> int:
-    """Return the bytes of all files, and of all files inside folders."""
-    paths = [inside for file in files for inside in (file.path.rglob("*") if file.path.is_dir() else [file.path])]
-    return sum(path.stat().st_size for path in paths if path.is_file())
+    return sum(file.path.stat().st_size for file in files if file.path.is_file())
 
 
 def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:

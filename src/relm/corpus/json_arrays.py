@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from relm.corpus.archive import FAULTS
-from relm.corpus.decompression import find_compression, open_decompressed
-from relm.corpus.documents import Encoded, Skipped
-from relm.corpus.download.source_faults import SourceFault
+from relm.corpus.archive import explain_faults
+from relm.corpus.decompression import open_content
+from relm.corpus.documents import HELD_OUT_NUMBER, TRAINED_NUMBER, Encoded, Skipped
 from relm.corpus.records import extract_record, list_keys
 from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.errors import RelmError
@@ -25,8 +24,6 @@ from relm.recipes.datasets import Dataset
 BATCH = 1000
 # Bytes of memory for a byte of JSON: those of the file, and 2.5 for stories with their keys when they are parsed.
 MEMORY_OF_JSON = 4
-# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
-_TRAINED, _HELD_OUT = 1, 0
 
 
 class Slice(NamedTuple):
@@ -63,57 +60,30 @@ def _keep_keys(dataset: Dataset, record: Any) -> Any:
 
 def _read_arrays(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name and the content of each array."""
-    for name, content in _read_files(path):
-        yield name, _parse(content, path, name)
-
-
-def _read_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the bytes of each file of JSON."""
+    size = path.stat().st_size
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(open(path, "rb"))
-        try:
-            if not _is_archive(raw):
-                yield path.name, _read_whole(raw, path.stat().st_size, str(path))
-                return
-            unpacked = open_decompressed(raw, _find_compression(raw), stack)
-            for entry, file in read_tar_members(unpacked, _holds_array, archive_size=path.stat().st_size, stack=stack):
-                yield (name := Path(entry.name).name), _read_whole(file, entry.size, f"{path}: {name}")
-        except SourceFault as fault:
-            raise RelmError(f"{path}: {fault}; download it again, or correct its address") from None
-        except FAULTS as error:
-            raise RelmError(f"{path}: is damaged or truncated ({error}); download it again") from None
-
-
-def _is_archive(raw: IO[bytes]) -> bool:
-    """Return whether a file is a tar archive, compressed or not; no more of it is unpacked than a header."""
-    with contextlib.ExitStack() as stack:
-        head = open_decompressed(raw, _find_compression(raw), stack).read(tarfile.BLOCKSIZE)
-    raw.seek(0)
-    return is_tar(head)
-
-
-def _find_compression(raw: IO[bytes]) -> str | None:
-    head = raw.read(8)
-    raw.seek(0)
-    return find_compression(head)
+        stack.enter_context(explain_faults(raw, size, str(path), "download it again, or correct its address"))
+        if not is_tar(raw):
+            yield path.name, _parse(raw, size, path, path.name)
+            return
+        for entry, file in read_tar_members(open_content(raw, stack), _holds_array, archive_size=size):
+            name = Path(entry.name).name
+            yield name, _parse(file, entry.size, path, name)
 
 
 def _holds_array(entry: tarfile.TarInfo) -> bool:
-    """Return whether a member is a file of JSON; programs of macOS put files with names in `._` beside the real ones."""
+    """Return whether a member is a file of JSON; macOS adds files whose names begin with `._`."""
     name = Path(entry.name).name
     return entry.isfile() and name.endswith(".json") and not name.startswith(".")
 
 
-def _read_whole(file: IO[bytes], size: int, what: str) -> bytes:
-    """Return the content of a file, which is parsed as a whole."""
-    require_memory(MEMORY_OF_JSON * size, f"{what}, an array of {size:,} bytes", "divide it into several files")
-    return file.read()
-
-
-def _parse(content: bytes, path: Path, name: str) -> list[Any]:
+def _parse(file: IO[bytes], size: int, path: Path, name: str) -> list[Any]:
+    """Return the array in a file, which is parsed as a whole."""
+    require_memory(MEMORY_OF_JSON * size, f"{path}: {name}, an array of {size:,} bytes", "divide it into several files")
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        found = json.loads(file.read())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RelmError(f"{path}: {name}: not valid JSON ({error}); each file holds one array of objects") from None
     if not isinstance(found, list):
         raise RelmError(f"{path}: {name}: expected an array of objects, found a {type(found).__name__}")
@@ -135,5 +105,5 @@ def extract_json_arrays(dataset: Dataset, file: str, batch: Slice) -> Iterator[E
             record = {**record, dataset.text_key: text.strip()}
         found = extract_record(dataset, record, f"{batch.member}:{number}", location)
         if options.held_out_members and isinstance(found, Encoded):
-            found = found._replace(number=_HELD_OUT if batch.member in options.held_out_members else _TRAINED)
+            found = found._replace(number=HELD_OUT_NUMBER if batch.member in options.held_out_members else TRAINED_NUMBER)
         yield found

@@ -48,9 +48,8 @@ def read_line_blocks(path: Path) -> Iterator[LineBlock]:
 def split_lines(block: LineBlock, takes_damaged: bool = False, or_else: str = "") -> list[tuple[int, str]]:
     """Return (position from 1, line without its end) for each line of a block.
 
-    Args:
-        takes_damaged: return lines with halves of surrogate pairs and NULs too.
-        or_else: what else the user can do about them.
+    With `takes_damaged` lines with halves of surrogate pairs and NULs are returned too; `or_else` is what else the user can do
+    about them.
     """
     try:
         text = block.content.decode(errors="surrogatepass" if takes_damaged else "strict")

@@ -13,11 +13,8 @@ BLOCK = 1 << 20
 def copy_own_file(source: Path, expected_sha256: str | None, destination: Path) -> str:
     """Copy a file to `destination`, write its sidecar, and return a sentence about it.
 
-    Args:
-        expected_sha256: the file's sha256; None: any content.
-
-    Raises:
-        RelmError: the file is absent or has other content, or the disk is full; nothing has changed then.
+    Raises RelmError, and changes nothing, if the file is absent or has another sha256 than the expected one (None: any), or the
+    disk is full.
     """
     if not source.is_file():
         raise RelmError(f"{source}: no such file; correct `folder` in the model's file, or add the file")

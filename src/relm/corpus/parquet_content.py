@@ -16,14 +16,9 @@ ROWS = 64
 
 
 def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
-    """Return the columns of a Parquet file.
+    """Return the columns of a Parquet file; `name` is the file's, for messages.
 
-    Args:
-        content: the file.
-        name: its name, for messages.
-
-    Raises:
-        RelmError: it is truncated, damaged or not Parquet, has two columns or fields of one name, or is out of proportion.
+    Raises RelmError if it is truncated, damaged or not Parquet, has two columns or fields of one name, or is out of proportion.
     """
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:

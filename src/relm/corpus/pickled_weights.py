@@ -16,16 +16,12 @@ from relm.limits import require_disk
 
 
 def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Path) -> str:
-    """Write `output` and the `config.json` beside it, with their sidecars, and return a sentence about them.
+    """Write `output` and a `config.json` in its folder, with their sidecars, and return a sentence about them.
 
-    Of tensors that share their memory (tied weights) only the first in the file is kept.
+    `pickled` is a `pytorch_model.bin`, whose hash was checked as it was downloaded. Of tensors that share their memory (tied
+    weights) only the first in the file is kept.
 
-    Args:
-        pickled: a `pytorch_model.bin`, whose hash was checked as it was downloaded.
-        configuration: the content of `config.json`.
-
-    Raises:
-        RelmError: the file holds anything but tensors by name, or is damaged; or the disk is too small.
+    Raises RelmError if the file holds anything but tensors by name, or is damaged; or the disk is too small.
     """
     from safetensors.torch import save
 
@@ -67,7 +63,7 @@ def _drop_copies(tensors: Mapping[str, Any], pickled: Path) -> dict[str, Any]:
             raise RelmError(f"{pickled}: {name} is {tensor.dtype} and {tensor.layout}, expected a plain array of numbers")
         same = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         if seen.setdefault(same, name) == name:
-            # Each element has bytes of its own in the file, unless tensors are expanded (stride 0) or overlap.
+            # Each element has its own bytes in the file, unless tensors are expanded (stride 0) or overlap.
             if (size := size + tensor.nbytes) > most:
                 raise RelmError(
                     f"{pickled}: {name} brings its tensors to {size:,} bytes, but the file has {most:,}: they repeat its "

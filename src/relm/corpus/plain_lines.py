@@ -20,17 +20,13 @@ _TAIL = b'"}'
 _QUOTE, _BACKSLASH, _SPACE = (np.uint8(ord(character)) for character in '"\\ ')
 # One is never in UTF-8 and separates texts; the other, forbidden in the strings of JSON, stands for an escaped backslash.
 _SEPARATOR, _ESCAPED_BACKSLASH = b"\xff", b"\1"
-# The second byte of an escape -> its character; 0 where that is no escape of two characters.
+# The second byte of an escape -> its character; 0 for any other second byte.
 _ESCAPED = np.zeros(256, dtype=np.uint8)
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"' + _ESCAPED_BACKSLASH + b"/\b\f\n\r\t")
 
 
 def read_plain_texts(content: bytes) -> Utf8Texts | None:
-    """Return the text of each line in UTF-8, or None unless all lines are plain.
-
-    Args:
-        content: whole lines; the last one may lack its newline.
-    """
+    """Return the text of each line in UTF-8, the last perhaps without its newline, or None unless all lines are plain."""
     if not content:
         return Utf8Texts.of([])
     if (bodies := _bodies(content)) is None:
@@ -80,11 +76,8 @@ def _is_utf8(content: bytes) -> bool:
 def _unescape(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
     """Put the character of each escape in the place of its second byte, which leaves the first one, a backslash, to be removed.
 
-    Args:
-        data: bodies with separators between them, which are changed.
-
-    Returns:
-        The characters; None if a body has a control character, a quote, or a backslash that begins no escape.
+    Return the characters; None if a body, of those that separators divide, has a control character, a quote, or a backslash
+    that begins no escape.
     """
     if data.min(initial=_SPACE) < _SPACE:
         return None

@@ -23,16 +23,10 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str, where: str, remedy: str) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text, a line or a whole file; `where` and `remedy` are for messages.
 
-    Args:
-        text: a line, or a whole file.
-        where: its place, for messages.
-        remedy: what was expected, or what the user can do.
-
-    Raises:
-        RelmError: it is not JSON, is nested deeply or has a number of many digits, a key twice in one object, or half of a
-            surrogate pair.
+    Raises RelmError if it is not JSON, is nested deeply or has a number of many digits, a key twice in one object, or half of a
+    surrogate pair.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -93,11 +87,7 @@ def find_repeated(names: Iterable[str]) -> str | None:
 
 
 def require_proportion(unpacked: int, size: int, name: str) -> None:
-    """Raise if a file, which holds texts, unpacks to bytes out of proportion to its size.
-
-    Raises:
-        RelmError: it does.
-    """
+    """Raise RelmError if a file, which holds texts, unpacks to bytes out of proportion to its size."""
     if unpacked > (most := max(LARGEST_UNPACKED, LARGEST_RATIO * size)):
         raise RelmError(
             f"{name}: unpacks to {format_bytes(unpacked)} or more, expected at most {format_bytes(most)}; download it again, "
@@ -106,15 +96,9 @@ def require_proportion(unpacked: int, size: int, name: str) -> None:
 
 
 def require_new(row: Mapping[str, Any], where: str, seen: dict[bytes, str]) -> None:
-    """Raise if a row is the same as an earlier one, its number included; official files repeat rows without a number.
+    """Raise RelmError if a row is the same as an earlier one, its number included; official files repeat rows without a number.
 
-    Args:
-        row: all its columns or keys.
-        where: its place, for messages.
-        seen: the places of earlier rows, to which that of this row is added.
-
-    Raises:
-        RelmError: it is.
+    The place `where` of the row is added to those of earlier rows, `seen`.
     """
     if any(name in row for name in NUMBERS):
         digest = hashlib.sha256(repr(row).encode("utf-8", "surrogatepass")).digest()

@@ -55,9 +55,7 @@ def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
 def extract_record(dataset: Dataset, record: Mapping[str, Any], name: str, location: str) -> Encoded | Skipped:
     """Return the document of a record, the text of ``text_key``, or `Skipped` where that is null or blank, or may be damaged.
 
-    Args:
-        name: its id, where the dataset has no ``id_key``.
-        location: file and line or row, for messages.
+    The name is its id, where the dataset has no ``id_key``; the location is for messages.
     """
     try:
         return _extract_sound(dataset, record, name, location)

@@ -18,11 +18,8 @@ def split_sentences(text: str, language: str) -> list[str]:
     """Return the sentences of a text in order; concatenated, they are the text, character for character.
 
     White space between two sentences begins the second one, as a space belongs to the word after it in byte-level BPE; at the
-    end of the text it stays with the last sentence. No piece is white space alone, unless the whole text is.
-
-    Args:
-        text: without halves of surrogate pairs, as every document is; mostly one line.
-        language: BCP 47 code of the text. Its first subtag chooses the rules; a language without rules gets the English ones.
+    end of the text it stays with the last sentence. No piece is white space alone, unless the whole text is. The first subtag
+    of the BCP 47 code chooses the rules; a language without rules gets the English ones.
 
     >>> split_sentences("Dr. Li left.  He came back?", "en")
     ['Dr. Li left.', '  He came back?']
@@ -49,7 +46,7 @@ def _cut_segments(text: str, rules: str) -> list[str]:
     """
     try:
         return list(sentencex.segment(rules, text))
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a panic of Rust is not an Exception
         _require_panic(error)
     try:
         ends = list(itertools.accumulate(len(found) for found in sentencex.segment(rules, text.translate(_PLAIN_SPACES))))

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from relm.corpus.archive import FAULTS
-from relm.corpus.decompression import Readable, find_compression, open_decompressed
+from relm.corpus.archive import explain_faults
+from relm.corpus.decompression import open_content
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
 from relm.corpus.download.source_faults import SourceFault, clip
 from relm.corpus.tar_members import is_tar, read_tar_members
 from relm.corpus.text_files import decode_text
-from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
-# Bytes of texts in one batch for a worker; an inner archive is a batch of its own.
+# Bytes of texts in one batch for a worker; an inner archive is a separate batch.
 BATCH = 1 << 20
 # The largest inner archive, in bytes: the worker that reads it has all of it in memory.
 LARGEST_INNER = 256 << 20
@@ -100,45 +99,24 @@ def _read_inner(dataset: Dataset, name: str, raw: IO[bytes], location: str) -> I
 def _read_archive(
     raw: IO[bytes], location: str, size: int, left_out: frozenset[str], suffixes: tuple[str, ...]
 ) -> Iterator[Member]:
-    """Yield the members of a tar archive, compressed or not.
+    """Yield the members of a tar archive of `size` bytes, compressed or not, except the paths that are left out.
 
-    Args:
-        location: the archive, for messages.
-        size: its size in bytes.
-        left_out: paths of members that are not read.
-        suffixes: what the name of a member that is read ends with.
+    Members with other suffixes are yielded without their content.
     """
     seen: set[str] = set()
     with contextlib.ExitStack() as stack:
-        try:
-            unpacked = _open_tar(raw, stack)
-            for entry, content in read_tar_members(unpacked, _is_wanted(left_out, suffixes), archive_size=size, stack=stack):
-                name = _plain_name(entry)
-                reason = "doubled" if name in seen else "other_files" if not name.endswith(suffixes) else ""
-                seen.add(name)
-                yield Member(name, None if reason else _read_whole(entry, content), reason)
-        except SourceFault as fault:
-            raise RelmError(f"{location}: {fault}; {_REMEDY}") from None
-        except FAULTS as error:
-            near = f"near byte {raw.tell():,} of {size:,}"
-            found = clip(str(error)) or type(error).__name__
-            raise RelmError(f"{location}: is damaged or truncated {near} ({found}); {_REMEDY}") from None
+        stack.enter_context(explain_faults(raw, size, location, _REMEDY))
+        if not is_tar(raw):
+            raise SourceFault("is not a tar archive")
+        unpacked = open_content(raw, stack)
+        for entry, content in read_tar_members(unpacked, _is_wanted(left_out, suffixes), archive_size=size):
+            name = _plain_name(entry)
+            reason = "doubled" if name in seen else "other_files" if not name.endswith(suffixes) else ""
+            seen.add(name)
+            yield Member(name, None if reason else _read_whole(entry, content), reason)
 
 
 _REMEDY = "download the archive again, or list the member in `text_archives.left_out` of the dataset's file"
-
-
-def _open_tar(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
-    """Return the content of a tar archive, decompressed."""
-    head = raw.read(8)
-    raw.seek(0)
-    compression = find_compression(head)
-    with contextlib.ExitStack() as glance:
-        start = open_decompressed(raw, compression, glance).read(tarfile.BLOCKSIZE)
-    raw.seek(0)
-    if not is_tar(start):
-        raise SourceFault("is no tar archive")
-    return open_decompressed(raw, compression, stack)
 
 
 def _is_wanted(left_out: frozenset[str], suffixes: tuple[str, ...]) -> Callable[[tarfile.TarInfo], bool]:

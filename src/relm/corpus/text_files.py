@@ -4,13 +4,10 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
+from relm.corpus.documents import HELD_OUT_NUMBER, LONGEST, TRAINED_NUMBER, Document, Encoded, Skipped, encode_document
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
-
-# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
-_TRAINED, _HELD_OUT = 1, 0
 
 
 def read_text(path: Path) -> str:
@@ -29,12 +26,7 @@ def read_text(path: Path) -> str:
 
 
 def decode_text(content: bytes, location: str, remedy: str) -> str:
-    """Return the text of a file in UTF-8, without a byte order mark.
-
-    Args:
-        location: the file, for messages.
-        remedy: what to do about a fault, for messages.
-    """
+    """Return the text of a file in UTF-8, without a byte order mark; `location` and `remedy` are for messages."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -62,6 +54,6 @@ def extract_text_files(dataset: Dataset, file: str, path: Path) -> Iterator[Enco
         yield encode_document(Document(id=file, title=file, text=text))
     else:
         cut = int(len(text) * (1 - dataset.held_out_end))
-        for start, part, number in ((0, text[:cut], _TRAINED), (cut, text[cut:], _HELD_OUT)):
+        for start, part, number in ((0, text[:cut], TRAINED_NUMBER), (cut, text[cut:], HELD_OUT_NUMBER)):
             if part:
                 yield encode_document(Document(id=f"{file}:{start}", title=file, text=part))._replace(number=number)

@@ -17,7 +17,7 @@ _FOLLOWING = np.zeros(256, dtype=np.int64)
 _FOLLOWING[0xC2:0xE0], _FOLLOWING[0xE0:0xF0], _FOLLOWING[0xF0:0xF5] = 1, 2, 3
 _LEAST, _GREATEST = np.full(256, 0x80, dtype=np.uint8), np.full(256, 0xBF, dtype=np.uint8)
 _LEAST[[0xE0, 0xF0]], _GREATEST[[0xED, 0xF4]] = (0xA0, 0x90), (0x9F, 0x8F)
-# Of so many bytes at most one may be beyond ASCII for the check by numpy to be faster than the decoder.
+# The check by numpy is faster than the decoder if at most one of this many bytes is beyond ASCII.
 _SPARSE = 16
 
 

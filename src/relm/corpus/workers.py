@@ -1,6 +1,6 @@
 """Apply a function to many items by several processes, with the results in the items' order.
 
-The processes are spawned, so they inherit no locks or threads. Each has two pipes of its own, for items and for results: when
+The processes are spawned, so they inherit no locks or threads. Each has two pipes, for items and for results: when
 the parent dies for any reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of
 that pipe and raises. Arrays are neither copied into the pickled message nor out of it. A small item waits in the pipe of a busy
 worker, which thus goes on at once, and not when the parent has taken its result.
@@ -45,14 +45,8 @@ def ordered_map(
     """Yield the results of ``map(function, items)``, computed by several processes; one worker means this process.
 
     An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a
-    worker are in memory.
-
-    Args:
-        function: importable, as are its arguments and results: they are sent to the workers.
-        task: a name of the work, for the message when a worker dies.
-
-    Raises:
-        RelmError: a worker died, by a signal or by itself.
+    worker are in memory. The function, its arguments and its results are sent to the workers, so they must be importable. A
+    worker that dies raises RelmError with the name of the task.
     """
     if workers <= 1:
         yield from map(function, items)
@@ -237,7 +231,7 @@ class _Message:
 
 def _receive(connection: Connection) -> Any:
     """Return the value of a message."""
-    sizes, pickled = pickle.loads(connection.recv_bytes())  # noqa: S301 - of a process of ours
+    sizes, pickled = pickle.loads(connection.recv_bytes())  # noqa: S301 - sent by our own process
     contents = [bytearray(size) for size in sizes]
     for content in contents:
         empty = memoryview(content)

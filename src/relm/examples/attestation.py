@@ -20,12 +20,7 @@ from relm.examples.order import rank_positions
 
 
 def order_facts(examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int) -> dict[str, Any]:
-    """Return the numbers that decide the order of a phase's examples, and hashes of its first and last global batch.
-
-    Args:
-        order_seed: seed of the permutation, as in `numbers_at`.
-        steps: steps of the whole phase, 1 or more.
-    """
+    """Return the numbers that decide the order of a phase's examples, and hashes of its first and last global batch."""
     size = len(examples)
     return {
         "phase": phase,
@@ -49,11 +44,7 @@ def attest(examples: Examples, order_seed: int, phase: str, global_batch_size: i
 def check_attestation(
     path: Path, examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int
 ) -> dict[str, Any]:
-    """Compare an `order.json` with a run that is about to start or resume, and return the run's facts.
-
-    Raises:
-        RelmError: the file is absent, or the run would read other examples or another order; names every difference.
-    """
+    """Compare an `order.json` with a run that is about to start or resume; raise RelmError that names every difference."""
     attested, found = read_json(path), order_facts(examples, order_seed, phase, global_batch_size, steps)
     before, now = dict(_leaves(attested)), dict(_leaves(found))
     different = [

@@ -15,20 +15,14 @@ Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 def pregenerate(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Encode a file of documents as one shard of examples: `output` with its sidecar, and an .idx beside a .bin.
+    """Encode a file of documents as one shard of examples: `output` with its sidecar, and an .idx beside a .bin; return a
+    sentence.
 
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        objective: decides the content; objectives that read a stream of tokens share one.
-        language: BCP 47 code of the text, for the sentence splitter.
-        workers: processes; None: one for each core. The count changes no byte.
+    `documents` are JSON lines, compared with their sidecar if they have one. The objective decides the content; objectives that
+    read a stream of tokens share one. The language, a BCP 47 code, is the sentence splitter's. The count of workers (None: one
+    for each core) changes no byte.
 
-    Returns:
-        A sentence with counts and rate.
-
-    Raises:
-        RelmError: an input is absent, changed or faulty (names the file and line), or a worker was killed.
+    Raises RelmError for an input that is absent, changed or faulty (names the file and line), or when a worker was killed.
     """
     build = _pregenerate(objective)
     try:
@@ -51,12 +45,9 @@ def _pregenerate(objective: Objective) -> Pregenerate:
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
     """Return the examples of one split, which can be read in any order.
 
-    Args:
-        seed: seed of dynamic masks, which are drawn at reading time.
-        check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-    Raises:
-        RelmError: a shard is absent or not the manifest's, the manifest is of another objective, or the split is too short.
+    The seed is that of masks that are drawn at reading time. `check_content` compares each shard's sha256 with the manifest,
+    not its size alone. Raises RelmError for a shard that is absent or not the manifest's, another objective, or a split that is
+    too short.
     """
     original = objective.original
     read = load((original and original.read) or objective.declaration.read)

@@ -37,10 +37,8 @@ def window_count(tokens: int, sequence_length: int, stride: int | None = None) -
 
 
 def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
-    """Return the document in its row that each token belongs to, counted from 0; an end of text ends its document.
-
-    Args:
-        tokens: (rows, length).
+    """Return the document in its row, (rows, length), that each token belongs to, counted from 0; an end of text ends its
+    document.
 
     >>> document_ids(np.array([[5, 6, 0, 7, 0, 0, 8]]), end_of_text_id=0)
     array([[0, 0, 0, 1, 1, 2, 3]])
@@ -50,29 +48,12 @@ def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
     return ids
 
 
-class TokenWindows(TokenStream):
-    """A stream that returns windows of tokens, many at a time."""
-
-    def windows(self, starts: Integers, length: int) -> Integers:
-        """Return (windows, length) int64, the `length` tokens from each start on, all inside the stream."""
-        windows = np.empty((len(starts), length), dtype=np.int64)
-        numbers = np.searchsorted(self._starts, starts, side="right") - 1
-        offsets = starts - self._starts[numbers]
-        shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
-        # A slice for each row: a gather of all rows of a shard is faster for few shards and many short rows, but up to ten
-        # times slower where most rows are in different shards.
-        for window, start, number, offset in zip(windows, starts.tolist(), numbers.tolist(), offsets.tolist(), strict=True):
-            tokens = shards[number][offset : offset + length]
-            window[:] = tokens if len(tokens) == length else self.tokens(start, start + length)
-        return windows
-
-
-def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenWindows, Manifest]:
+def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenStream, Manifest]:
     """Open the token stream of a split, and return it with its manifest."""
     facts = read_manifest(manifest)
     if facts.layout != TOKEN_STREAM:
         raise RelmError(f"{manifest}: holds a {facts.layout} of {facts.objective} examples, expected a stream of tokens")
-    return TokenWindows(manifest, facts.split(split, manifest), check_content), facts
+    return TokenStream(manifest, facts.split(split, manifest), check_content), facts
 
 
 class CausalExamples:
@@ -81,18 +62,7 @@ class CausalExamples:
     def __init__(
         self, manifest: Path, split: str, sequence_length: int, options: Causal | None = None, check_content: bool = True
     ) -> None:
-        """Open the shards.
-
-        Args:
-            manifest: the manifest of the examples.
-            split: train or held_out.
-            sequence_length: labels in an example.
-            options: the objective's options; None: the defaults.
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: a shard is absent or not the manifest's, or the split is shorter than one example.
-        """
+        """Open the shards of a split; `check_content` compares each sha256 with the manifest, not the size alone."""
         self.options = options or Causal()
         self.stream, facts = open_windows(manifest, split, check_content)
         self.sequence_length = sequence_length
@@ -123,23 +93,13 @@ class CausalExamples:
         return window_count(self.tokens, self.sequence_length, self.options.stride)
 
     def windows(self, indices: npt.NDArray[np.integer]) -> Integers:
-        """Return the examples with these indices, int64 of shape (examples, sequence_length + 1).
-
-        Raises:
-            IndexError: there is no such example.
-        """
+        """Return the examples with these indices, int64 (examples, sequence_length + 1)."""
         require_indices(indices, len(self))
         starts: Integers = indices.astype(np.int64) * (self.options.stride or self.sequence_length)
         return self.stream.windows(starts, self.sequence_length + 1)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return `input_ids` and `labels`, (examples, sequence_length), and `document_ids` with document attention.
-
-        Nothing is drawn, so an example is the same in all epochs.
-
-        Raises:
-            IndexError: there is no such example.
-        """
+        """Return `input_ids` and `labels`, (examples, sequence_length), and `document_ids` with document attention."""
         windows = self.windows(indices)
         batch = {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
         if self.options.document_attention:

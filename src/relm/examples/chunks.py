@@ -11,7 +11,7 @@ from relm.examples.documents import Lines
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import loaded_as
 
-# A sample is compared with the library in the chunks that begin in every so many MiB of a file, the first included.
+# A sample is compared with the library in the chunks that begin in one of this many MiB of a file, from the first on.
 COMPARED = 4
 
 
@@ -35,13 +35,9 @@ class Chunk(NamedTuple):
 
 
 def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
-    """Encode some lines of a documents file.
-
-    Args:
-        end_of_text_id: the token after each document; None: no token.
-    """
+    """Encode some lines of a documents file, with the end of text, if any, after each document."""
     texts = lines.utf8_texts()
-    end = [end_of_text_id] if lines.ends and end_of_text_id is not None else []
+    end = [] if end_of_text_id is None else [end_of_text_id]
     compared = lines.start // 2**20 % COMPARED == 0
     tokens, sizes = _encoder(encoding).utf8_encoded(texts, end, compared)
     words, text_bytes = texts.count()

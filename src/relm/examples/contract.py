@@ -58,12 +58,9 @@ class Examples(Protocol):
 def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tuple[Integers, Integers]:
     """Return the indices and epochs of the examples that a run reads at some positions, the arguments of `Examples.batch`.
 
-    Examples with `is_ordered` are read from first to last, those with `is_drawn` with replacement, all others by a seeded
-    permutation.
-
-    Args:
-        order_seed: seed of the permutation or the draws.
-        positions: absolute positions over all epochs, each as long as the count of examples.
+    Positions are absolute, over all epochs, each as long as the count of examples. Examples with `is_ordered` are read from
+    first to last, those with `is_drawn` with replacement, all others by a permutation; the seed is that of the permutation or
+    the draws.
     """
     size = len(examples)
     if getattr(examples, "is_ordered", False):
@@ -74,13 +71,7 @@ def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tupl
 
 
 def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
-    """Return an example for each position, drawn with replacement: uniformly and independently.
-
-    Args:
-        seed: any integer.
-        positions: (n,), 0 and above.
-        size: count of examples.
-    """
+    """Return an example for each position, drawn with replacement, uniformly and independently; both are (n,)."""
     return below(row_keys("examples with replacement", seed, np.zeros_like(positions), positions), size)
 
 

@@ -22,7 +22,7 @@ LONGEST, SHORTEST = 13, 8
 # Characters that are cut on each side of a passage, and those that a piece has at most if it is dropped.
 EACH_SIDE = SHORT = 200
 MOST_PIECES = 10
-# In so many documents a sequence is a common phrase.
+# A sequence in this many documents is a common phrase.
 COMMON = 10
 _WORD = re.compile(r"\w+")
 _ENDS = ".!?"

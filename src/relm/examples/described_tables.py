@@ -45,12 +45,7 @@ class Table:
         return self._writer.rows
 
     def append(self, columns: Mapping[str, Any], lengths: npt.NDArray[np.integer], progress: int | None = None) -> None:
-        """Append rows.
-
-        Args:
-            lengths: (rows,), tokens of each.
-            progress: for the bar; None: the count of rows.
-        """
+        """Append rows of `lengths` tokens; `progress` is that of the bar, the count of rows by default."""
         self._writer.append(columns)
         self.tokens += int(lengths.sum(dtype=np.int64))
         self.histogram = summed([self.histogram, length_histogram(lengths)])
@@ -70,10 +65,7 @@ def open_table(
 ) -> Iterator[Table]:
     """Write the table `output`, and its sidecar when the block ends without an error.
 
-    Args:
-        total: that of the bar, if it is known.
-        unit: of the bar.
-        more: further facts for the table and its sidecar.
+    `total` and `unit` are those of the bar; `more` are further facts for the table and its sidecar.
     """
     facts = {
         **first_facts(objective, loaded),

@@ -6,7 +6,7 @@ BELOW, ş is s and U+0327 CEDILLA, ế is e and two marks. Only such letters are
 
 - Letters without a decomposition are distinct letters and stay: đ ł ø ß æ ı þ.
 - Other scripts stay unchanged, byte for byte. There a mark may make another letter (Cyrillic й is и and a breve), be a vowel
-  (Devanagari, Arabic, Hebrew) or distinguish words (Greek), and Hangul's decompositions are no diacritics.
+  (Devanagari, Arabic, Hebrew) or distinguish words (Greek), and Hangul's decompositions have no diacritics.
 - Nothing else is normalised: ligatures, full-width letters, superscripts and compatibility ideographs stay.
 
 This is less than transliteration: no letter is spelt with others, and no text gets longer.
@@ -44,11 +44,9 @@ def without_diacritics(text: str) -> str:
 def with_standard_letters(text: str, language: str) -> str:
     """Return the text with each letter in its standard form, as a model should learn to write it.
 
-    Letters and their marks are composed (Unicode's form NFC). In Romanian, s and t with a cedilla become the letters with a
-    comma below, which are the right ones; in other languages, such as Turkish, the cedilla is right and stays.
-
-    Args:
-        language: its BCP 47 code, such as ro or ro-RO.
+    Letters and their marks are composed (Unicode's form NFC). In Romanian (a BCP 47 code such as ro or ro-RO), s and t with a
+    cedilla become the letters with a comma below, which are the right ones; in other languages, such as Turkish, the cedilla is
+    right and stays.
 
     >>> with_standard_letters("ştiinţa", "ro")
     'știința'

@@ -16,9 +16,7 @@ STEP = 0x9E3779B97F4A7C15
 def drawn(keys: Draws, number: int | npt.NDArray[np.integer]) -> Draws:
     """Return the draws with these indices for these keys, 64 random bits each.
 
-    Args:
-        keys: any shape.
-        number: index of the draw, 0 and above; one for all keys, or an array that broadcasts with them.
+    Indices are 0 and above: one for all keys, or an array that broadcasts with them.
     """
     steps = np.asarray(number).astype(np.uint64) * np.array([STEP], np.uint64)
     return mixed(keys + (steps if np.ndim(number) else steps[0]))

@@ -17,17 +17,7 @@ class GeneratedExamples:
     """Any count of random examples of an objective, all of full length."""
 
     def __init__(self, objective: Objective, vocabulary_size: int, special: SpecialIds, size: int, seed: int) -> None:
-        """Set the parameters of the examples.
-
-        Args:
-            vocabulary_size: exclusive limit of token ids.
-            special: the real tokenizer's special tokens; sequences begin and end with them as real ones do.
-            size: examples in an epoch.
-            seed: any integer.
-
-        Raises:
-            RelmError: the objective's options fit no examples, or the tokenizer has no mask token where one is needed.
-        """
+        """Set the parameters of `size` examples an epoch; the special tokens are the real tokenizer's."""
         self.objective, self.vocabulary = objective, Vocabulary(vocabulary_size, special)
         self.size, self.seed = size, seed
         self._generate = load(objective.declaration.generate)
@@ -37,11 +27,7 @@ class GeneratedExamples:
         return self.size
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return a batch like the objective's real examples; see `contract.Examples`.
-
-        Raises:
-            IndexError: there is no such example.
-        """
+        """Return a batch like the objective's real examples; see `contract.Examples`."""
         require_indices(indices, self.size)
         keys = row_keys("generated examples", self.seed, epochs, indices)
         batch: Batch = self._generate(self.objective, self.vocabulary, keys)

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import checked_sidecar, read_sidecar, sha256_of, sidecar_of
+from relm.artifact import checked_sidecar, sidecar_of
 from relm.corpus.documents import read_documents
 from relm.errors import RelmError
-from relm.examples.formats.megatron import IndexedFile, open_indexed
+from relm.examples.formats.megatron import open_indexed
 from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
-from relm.examples.manifest import AGAIN_SHARD, length_histogram, read_manifest, require_shard, summed
-from relm.examples.sharded_tables import ExampleTables
-from relm.examples.storage import index_of
-from relm.examples.table import Column, ExampleTable, Ragged
+from relm.examples.manifest import Manifest, build_manifest, read_manifest, require_shard
+from relm.examples.table import ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.formatting import escape_controls
@@ -24,47 +22,23 @@ from relm.recipes.objectives import TABLE
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
 SHOWN_CHARACTERS = 600  # of a document
-ROWS_AT_ONCE = 2**16
-
-
-class RowTable(Protocol):
-    """One table, or several as one."""
-
-    @property
-    def columns(self) -> dict[str, Column]: ...
-
-    def __len__(self) -> int: ...
-
-    def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any: ...
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens, also Megatron-LM's (.bin, .idx).
+    """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens (.bin, .idx), for a terminal.
 
-    Args:
-        tokenizer: `tokenizer.json`; None: show token ids.
-        examples: count of examples to show, spread over the file.
-
-    Returns:
-        Lines for a terminal of 80 columns.
-
-    Raises:
-        RelmError: the file is absent, damaged or of an unknown kind, or was made with another tokenizer.
+    `examples` of the examples are shown, spread over the file, as token ids where there is no tokenizer.
     """
+    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _shard, ".idx": _shard, ".arrow": _shard}
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
-    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    return format_contents(_reader(path)(path, loaded, max(examples, 0)))
-
-
-def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
-    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _stream, ".idx": _stream, ".arrow": _table}
     if path.suffix not in by_suffix:
         raise RelmError(
             f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}; `relm "
             "import` reads files of other programs"
         )
-    return by_suffix[path.suffix]
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+    return format_contents(by_suffix[path.suffix](path, loaded, max(examples, 0)))
 
 
 def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
@@ -88,9 +62,24 @@ def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Con
 
 
 def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    facts = read_manifest(path)
-    _require_tokenizer(path, facts.tokenizer.sha256, loaded)
-    contents = Contents(path, f"{facts.objective} examples, kept as {_layout(facts.layout)}", _notes(facts, loaded))
+    return _describe(path, path, read_manifest(path), loaded, examples, check_content=False)
+
+
+def _shard(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    """Describe one shard, by its sidecar."""
+    shard = path.with_suffix(".bin") if path.suffix == ".idx" else path
+    facts = build_manifest({"all": [shard]}, sidecar_of(shard))
+    return _describe(shard, sidecar_of(shard), facts, loaded, examples, check_content=True)
+
+
+def _describe(
+    path: Path, listed_in: Path, facts: Manifest, loaded: LoadedTokenizer | None, examples: int, check_content: bool
+) -> Contents:
+    """Describe shards of examples, with some examples of the first that has any."""
+    if loaded is not None:
+        loaded.require_made(path, facts.tokenizer.sha256)
+    kind = "a table" if facts.layout == TABLE else "a stream of tokens"
+    contents = Contents(path, f"{facts.objective} examples, kept as {kind}", _notes(facts, loaded))
     for name, split in facts.splits.items():
         counts = {
             "shards": len(split.shards),
@@ -102,17 +91,14 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "bytes": split.bytes,
         }
         contents.statistics.append(SplitStatistics(name, counts, split.length_histogram))
-    name = next(iter(facts.splits))
-    if facts.layout == TABLE:
-        contents.examples = _format_rows(ExampleTables(path, name, check_content=False), loaded, examples)
-    else:
-        full = [shard for shard in facts.splits[name].shards if shard.tokens]
-        for shard in full[:1]:
-            contents.examples = _format_documents(require_shard(path, shard, check_content=False), loaded, examples)
+    split = next(iter(facts.splits.values()))
+    first = require_shard(listed_in, next(shard for shard in split.shards if shard.tokens), check_content)
+    show = _format_rows if facts.layout == TABLE else _format_documents
+    contents.examples = show(first, loaded, examples)
     return contents
 
 
-def _notes(facts: Any, loaded: LoadedTokenizer | None) -> dict[str, str]:
+def _notes(facts: Manifest, loaded: LoadedTokenizer | None) -> dict[str, str]:
     """Return the tokenizer and settings in a manifest, formatted."""
     kind = f"{loaded.kind}, " if loaded else ""
     notes = {"tokenizer": f"{kind}{facts.tokenizer.vocabulary_size:,} tokens, sha256 {facts.tokenizer.sha256[:12]}…"}
@@ -124,42 +110,8 @@ def _notes(facts: Any, loaded: LoadedTokenizer | None) -> dict[str, str]:
     return notes
 
 
-def _stream(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    opened = open_indexed(path)
-    facts = _sidecar(opened.path)
-    _require_recorded(opened, facts)
-    _require_tokenizer(path, facts.get("tokenizer_sha256"), loaded)
-    histogram: list[list[int]] = []
-    for first in range(0, opened.documents, ROWS_AT_ONCE):
-        last = min(first + ROWS_AT_ONCE, opened.documents)
-        histogram = summed([histogram, length_histogram(np.diff(opened.starts(first, last)))])
-    counts = {"tokens": len(opened.tokens), "documents": opened.documents, "sequences": len(opened.sizes)}
-    counts = {name: count for name, count in counts.items() if name != "sequences" or count != opened.documents}
-    notes = {"type": str(opened.tokens.dtype), "index": index_of(opened.path).name}
-    shown = _format_documents(opened.path, loaded, examples)
-    return Contents(
-        opened.path, "a stream of tokens in Megatron-LM's format", notes, [SplitStatistics("all", counts, histogram)], shown
-    )
-
-
-def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    table = ExampleTable(path)
-    _require_tokenizer(path, table.facts.get("tokenizer_sha256"), loaded)
-    lengths = np.concatenate([_lengths(table, first) for first in range(0, len(table), ROWS_AT_ONCE)] or [np.empty(0, int)])
-    counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
-    if "length" in table.columns and len(table):
-        counts["utilisation"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
-    columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
-    notes = {"columns": columns}
-    if settings := table.facts.get("settings"):
-        notes["settings"] = ", ".join(f"{key} {value}" for key, value in _flat(settings))
-    kind = f"a table of {table.facts.get('objective', 'unknown')} examples"
-    shown = _format_rows(table, loaded, examples)
-    return Contents(path, kind, notes, [SplitStatistics("all", counts, length_histogram(lengths))], shown)
-
-
-def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
-    texts, shown = TokenTexts(loaded), []
+def _format_rows(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+    table, texts, shown = ExampleTable(path), TokenTexts(loaded), []
     for number in _spread(len(table), examples):
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
@@ -172,13 +124,13 @@ def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int)
     return shown
 
 
-def _row(table: RowTable, name: str, number: int) -> Any:
+def _row(table: ExampleTable, name: str, number: int) -> Any:
     found = table.rows(name, np.array([number]))
     return found.values if isinstance(found, Ragged) else found[0]
 
 
 def _format_masked(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None, texts: TokenTexts) -> list[str]:
-    """Return the lines of a row of a masked table, with a second segment on lines of its own."""
+    """Return the lines of a row of a masked table, a second segment on separate lines."""
     length, second = int(row["length"]), int(row["second_start"])
     tokens = row["input_ids"][:length].tolist()
     count = int(row.get("masked_count", 0))
@@ -213,26 +165,6 @@ def _cut(tokens: list[Any], words: Callable[[list[Any]], str]) -> str:
     return words(tokens[:SHOWN]) + (f" … {left:,} more tokens" if left > 0 else "")
 
 
-def _lengths(table: ExampleTable, first: int) -> npt.NDArray[np.int64]:
-    """Return the tokens of each row, without padding."""
-    indices = np.arange(first, min(first + ROWS_AT_ONCE, len(table)))
-    if "length" in table.columns:
-        return np.asarray(table.rows("length", indices), dtype=np.int64)
-    ragged = [name for name, column in table.columns.items() if column.width == "ragged"]
-    if not ragged:
-        width = next((table.columns[name].width for name in ("input_ids", "tokens") if name in table.columns), 0)
-        return np.full(len(indices), width, dtype=np.int64)
-    return np.asarray(sum(table.rows(name, indices).sizes for name in ragged), dtype=np.int64)
-
-
-def _width(column: Column) -> str:
-    return "" if column.width is None else "[…]" if column.width == "ragged" else f"[{column.width}]"
-
-
-def _layout(layout: str) -> str:
-    return "a table" if layout == TABLE else "a stream of tokens"
-
-
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for key, value in settings.items():
@@ -244,32 +176,3 @@ def _spread(size: int, wanted: int) -> list[int]:
     """Return `wanted` numbers below `size`, evenly spread from 0 on."""
     count = min(size, wanted)
     return [number * size // count for number in range(count)]
-
-
-def _sidecar(path: Path) -> Mapping[str, Any]:
-    return read_sidecar(path) if sidecar_of(path).exists() else {}
-
-
-def _require_recorded(opened: IndexedFile, facts: Mapping[str, Any]) -> None:
-    """Raise an error for a pair of files that are not those of its sidecar, as far as that is known without reading all tokens.
-
-    An index may fit its file and still be another one: with other ends of documents, or another type of the same width.
-    """
-    index = index_of(opened.path)
-    found: dict[str, Any] = {"size": opened.path.stat().st_size, "tokens": len(opened.tokens)}
-    if "idx_sha256" in facts:
-        found["idx_sha256"] = sha256_of(index)
-    for name, value in found.items():
-        if name in facts and facts[name] != value:
-            raise RelmError(
-                f"{opened.path}: {name} of it and {index.name} is {value}, {sidecar_of(opened.path).name} says {facts[name]}: "
-                f"damaged, or another file; {AGAIN_SHARD}"
-            )
-
-
-def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer | None) -> None:
-    if loaded is not None and sha256 is not None and loaded.sha256 != sha256:
-        raise RelmError(
-            f"{loaded.path}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; "
-            "give the tokenizer that belongs to it"
-        )

@@ -27,15 +27,7 @@ def remove_listed(documents: Path, removed: Path, output: Path, workers: int | N
 
     Of a document from which passages are cut, each piece is a document, named ID:CHARACTER by its first character, counted from
     0. The sidecar has the facts that `relm extract` writes, and how many documents were removed, and how many cut, by reason.
-
-    Args:
-        documents: a file of documents, JSON lines.
-        removed: the list, of this file alone or of others too.
-        output: a file of documents.
-        workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: the list was not made from this file, or a file is damaged.
+    The count of workers (None: one for each core) changes no byte.
     """
     sources, (found, _) = checked_sidecar(removed).get("sources", {}), checked_documents(documents)
     if (listed_sha256 := sources.get(documents.name)) != found:

@@ -83,7 +83,7 @@ class Shard:
     examples: Count | None = None
     """Rows of a table."""
     idx_sha256: str | None = None
-    """sha256 of the `.idx` beside a `.bin`."""
+    """sha256 of the `.idx` of a `.bin`."""
     source: str | None = None
     """sha256 of the documents that it was built from."""
 
@@ -120,26 +120,22 @@ class Manifest:
     """The objective's keys that decide the stored examples; empty: not recorded."""
 
     def split(self, name: str, path: Path) -> list[Shard]:
-        """Return the shards of a split; `path` is this manifest's, for the error message.
-
-        Raises:
-            RelmError: there is no such split.
-        """
+        """Return the shards of a split; `path` is this manifest's, for the error message."""
         if name not in self.splits:
             raise RelmError(f"{path}: has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name].shards
 
 
 def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
-    """Write the manifest of finished shards, from their sidecars alone.
+    """Write the manifest of finished shards, each split's in order, from their sidecars alone; return a sentence."""
+    manifest = build_manifest(shards, output)
+    write_json(output, asdict(manifest))
+    counts = "; ".join(f"{name}: {_format_split(split)}" for name, split in manifest.splits.items())
+    return f"listed {sum(map(len, shards.values())):,} shards; {counts}"
 
-    Args:
-        shards: split -> its files, in order.
-        output: the manifest.
 
-    Raises:
-        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
-    """
+def build_manifest(shards: Mapping[str, list[Path]], output: Path) -> Manifest:
+    """Return the manifest of finished shards, to be written to `output`, from their sidecars alone."""
     found = {
         path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
         for paths in shards.values()
@@ -151,8 +147,7 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     splits = {name: _split(name, {path: found[path] for path in paths}, agreed, output) for name, paths in shards.items()}
     end_of_text = agreed.special.get("end_of_text", agreed.end_of_text_id)
     tokenizer = TokenizerFacts(agreed.tokenizer_sha256, agreed.vocabulary_size, end_of_text, agreed.special)
-    write_json(output, asdict(Manifest(agreed.objective, tokenizer, splits, agreed.layout, agreed.settings)))
-    return f"listed {len(found):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
+    return Manifest(agreed.objective, tokenizer, splits, agreed.layout, agreed.settings)
 
 
 # Bytes of a token in a stream.
@@ -160,13 +155,7 @@ _WIDTHS = {"uint16": 2, "int32": 4}
 
 
 def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str = AGAIN) -> None:
-    """Raise RelmError if a stream of tokens has other counts than its size in bytes allows.
-
-    Args:
-        facts: those of a shard; a table, which has `examples`, has other columns too and passes.
-        place: the file that states them, for the message.
-        remedy: what the user can do.
-    """
+    """Raise RelmError, for the file `place`, if a stream of tokens has other counts than its size in bytes allows."""
     if facts.examples is not None:
         return
     if (width := _WIDTHS.get(facts.dtype)) is None:
@@ -180,11 +169,7 @@ def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest in a file.
-
-    Raises:
-        RelmError: the file is absent or lacks the keys and types of a manifest; names the key.
-    """
+    """Read the manifest in a file; raise RelmError that names the key if it lacks the keys and types of a manifest."""
     manifest = _validated(Manifest, read_json(path), str(path), AGAIN)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
@@ -212,8 +197,7 @@ def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
     """Return a shard's path, after comparing the shard and its `.idx`, if it has one, with the manifest.
 
-    Args:
-        check_content: compare the sha256 of both, which reads both files, not the shard's size alone.
+    `check_content` compares the sha256 of both, which reads both files, not the shard's size alone.
     """
     path = manifest.parent / shard.file
     if not path.exists():
@@ -265,6 +249,26 @@ def _split(name: str, found: Mapping[Path, ShardFacts], agreed: ShardFacts, outp
         utilisation=sums["tokens"] / (sums["examples"] * length) if length else None,
         length_histogram=summed([facts.length_histogram for facts in found.values()]),
     )
+
+
+@dataclass
+class ExampleCounts:
+    """Sums over examples, for their sidecar."""
+
+    tokens: int = 0
+    documents: int = 0
+    words: int = 0
+    bytes: int = 0
+    length_histogram: list[list[int]] = field(default_factory=list)
+    """[longest, count], as in `Split`."""
+
+    def add(self, tokens: int, documents: int, words: int, text_bytes: int, lengths: npt.NDArray[np.integer]) -> None:
+        """Add some examples to the sums."""
+        self.tokens += tokens
+        self.documents += documents
+        self.words += words
+        self.bytes += text_bytes
+        self.length_histogram = summed([self.length_histogram, length_histogram(lengths)])
 
 
 def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:

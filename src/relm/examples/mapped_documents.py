@@ -1,15 +1,14 @@
-"""Apply a function to the lines of files of documents by several processes, in the order of the lines, beside a bar."""
+"""Apply a function to the lines of files of documents by several processes, in the order of the lines, with a bar."""
 
 import contextlib
 import functools
-import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from relm.corpus.workers import ordered_map
 from relm.examples import documents as reading
-from relm.examples.documents import Lines, applied, read_chunks
+from relm.examples.documents import Lines, applied, chunks_of
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
@@ -21,22 +20,16 @@ def map_documents(
     documents: Sequence[Path],
     workers: int | None,
     task: str,
-    parting: re.Pattern[bytes] | None = None,
     numbered: bool = True,
 ) -> Generator[tuple[Lines, Result], None, None]:
-    """Yield some lines of the files at a time, and what the function makes of them.
+    """Yield some lines of the files at a time, in order, and what the function makes of them.
 
-    Args:
-        function: importable, as are its results, as for `relm.corpus.workers.ordered_map`.
-        documents: JSON lines; read in this order.
-        workers: processes; None: one for each core.
-        task: what is done, for the bar, and for the message when a worker dies.
-        parting: as in `relm.examples.documents.chunks_of`.
-        numbered: likewise.
+    The function and its results are importable, as for `relm.corpus.workers.ordered_map`; `task` names the work, for the bar
+    and for the message when a worker dies. `numbered` is that of `relm.examples.documents.chunks_of`.
     """
     size = sum(path.stat().st_size for path in documents)
     processes = min(usable_cores() if workers is None else workers, 1 + size // reading.CHUNK)
-    chunks = read_chunks(documents, parting, numbered)
+    chunks = (lines for path in documents for lines in _read_chunks(path, numbered))
     name = documents[0].name if len(documents) == 1 else task
     with (
         contextlib.closing(ordered_map(functools.partial(applied, function), chunks, processes, task)) as results,
@@ -45,3 +38,8 @@ def map_documents(
         for lines, result in results:
             yield lines, result
             bar.update(lines.size)
+
+
+def _read_chunks(path: Path, numbered: bool) -> Iterator[Lines]:
+    with open(path, "rb") as file:
+        yield from chunks_of(file, numbered)

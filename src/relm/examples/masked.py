@@ -56,17 +56,10 @@ def pregenerate_masked(
 ) -> str:
     """Pack a file of documents into one table of sequences, `output`, and its sidecar.
 
-    Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label`
-    (0 follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`,
-    `masked_labels` (P) and `masked_count`, and the masked tokens are replaced. Padding is the pad token, else 0.
-
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar.
-        objective: options for packing and masking.
-        language: language of the text, for the sentence splitter.
-        workers: processes; None: one for each core. The count changes no byte.
+    Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label` (0
+    follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`, `masked_labels`
+    (P) and `masked_count`, and the masked tokens are replaced. Padding is the pad token, else 0. Arguments are those of
+    `relm.examples.builders.pregenerate`.
     """
     started = perf_counter()
     require_room(_packing(objective, ""))
@@ -185,18 +178,7 @@ class MaskedExamples:
     def __init__(
         self, tables: ExampleTables, objective: Objective, seed: int, special: SpecialIds, vocabulary_size: int
     ) -> None:
-        """Set up the reading of one split's tables.
-
-        Args:
-            tables: tables with the columns of `pregenerate_masked`; with static masks nothing is drawn.
-            objective: options of dynamic masks.
-            seed: seed of dynamic masks, any integer.
-            special: ids of the tokenizer's special tokens.
-            vocabulary_size: exclusive limit of random replacements.
-
-        Raises:
-            RelmError: the tables are of another length, or lack the word starts that whole words need.
-        """
+        """Set up the reading of one split's tables; the seed and the options are those of dynamic masks."""
         self.tables, self.options, self.seed = tables, objective.masked, seed
         self.special, self.vocabulary_size = special, vocabulary_size
         columns = tables.columns
@@ -218,12 +200,7 @@ class MaskedExamples:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return the examples with these indices and the masks of these epochs; static masks are the same in every epoch.
-
-        Raises:
-            IndexError: there is no such example.
-            RelmError: `bernoulli` drew more tokens of one example than its capacity.
-        """
+        """Return the examples with these indices and the masks of these epochs; static masks are the same in every epoch."""
         lengths, second_start = (self.tables.rows(name, indices) for name in ("length", "second_start"))
         masked = self._stored(indices) if self.is_static else self._drawn(indices, epochs, lengths)
         positions = np.arange(masked.input_ids.shape[1])

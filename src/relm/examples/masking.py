@@ -90,15 +90,11 @@ def masked_rows(
     places: int,
     word_starts: Flags | None = None,
 ) -> MaskedRows:
-    """Mask tokens of rows.
+    """Mask tokens of rows: `input_ids` (rows, L), which stay unchanged, and `lengths` (rows,) without padding.
 
-    Args:
-        input_ids: (rows, L), left unchanged.
-        lengths: (rows,), tokens without padding.
-        keys: (rows,), see `order.row_keys`.
-        special: [CLS] and [SEP] are never masked, and no special token is a random replacement.
-        places: P, see `capacity`.
-        word_starts: (rows, L), required for whole words; a word also begins after every token that is no candidate.
+    `keys` (rows,) are those of `order.row_keys`, `places` is P, see `capacity`. [CLS] and [SEP] are never masked, and no
+    special token is a random replacement. Whole words need `word_starts`, (rows, L); a word also begins after every token that
+    is no candidate.
     """
     rows, length = input_ids.shape
     result = MaskedRows(
@@ -171,7 +167,7 @@ def selected(
 
 
 def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
-    """Return True where a word or a token that is no candidate begins; a truncated word begins with its row or segment."""
+    """Return True where a word or a token outside the candidates begins; a truncated word begins with its row or segment."""
     boundary = word_starts | ~candidate
     boundary[:, 0] = True
     boundary[:, 1:] |= ~candidate[:, :-1]
@@ -188,16 +184,15 @@ def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
 def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Integers, limit: np.uint32) -> Flags:
     """Return the tokens of words, taken in the order of their numbers; a word that would exceed `wanted` is skipped.
 
-    Args:
-        ranked: (rows, L), the numbers of `_order` of the words' first tokens, ascending; others are `LAST`.
-        boundary: (rows, L), True where a word begins, or a token outside words.
-        limit: words with this number or a higher one are not offered.
+    `ranked`, (rows, L), are the numbers of `_order` of the words' first tokens, ascending; others are `LAST`. `boundary`,
+    (rows, L), is true where a word begins, or a token outside words. Words with the number `limit` or a higher one are not
+    offered.
     """
     rows, length = boundary.shape
     ends = np.append(boundary.ravel(), True)
     position_bits = np.uint32(2 ** (length - 1).bit_length() - 1)
     masked = np.zeros(rows * length, np.bool_)
-    step = max(1, int(wanted.max(initial=1)))  # so many words of one token fill a row
+    step = max(1, int(wanted.max(initial=1)))  # this many words of one token fill a row
     open_rows, left = np.arange(rows), wanted.copy()
     for column in range(0, length, step):
         offered = ranked[open_rows, column : column + step]
@@ -238,9 +233,7 @@ def _filled(starts: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
 def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
     """Return True for each item that is taken when a row's items are offered in turn and taken if they still fit.
 
-    Args:
-        sizes: (rows, items), 0 for no item.
-        room: (rows,).
+    `sizes` are (rows, items), 0 for no item; `room` is (rows,).
 
     >>> first_fits(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
@@ -261,12 +254,7 @@ def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
 
 
 def replaced(draws: Draws, tokens: Ids, options: Masked, special: SpecialIds, vocabulary_size: int) -> Ids:
-    """Return the replacements of masked tokens: the mask token, a random token that is not special, or the token itself.
-
-    Args:
-        draws: (tokens,).
-        tokens: (tokens,), the original tokens.
-    """
+    """Return the replacements of masked tokens, (tokens,): the mask, a random ordinary token, or the token itself."""
     assert special.mask is not None, "see `masked.require_special`"
     chance = (draws & np.uint64(LAST)) * 2.0**-32
     result = np.where(chance < options.mask_share, tokens.dtype.type(special.mask), tokens)

@@ -47,16 +47,10 @@ def epochs_of(positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.i
 
 
 def rank_positions(step: int, global_batch_size: int, rank: int = 0, ranks: int = 1) -> npt.NDArray[np.int64]:
-    """Return the positions of a step's global batch that a rank reads.
+    """Return the positions of a step's global batch that a rank reads, (global_batch_size / ranks,).
 
     Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B; rank r reads the r-th of `ranks`
     equal parts, so that the parts in order of rank are the batch for any count of ranks.
-
-    Returns:
-        (global_batch_size / ranks,) positions.
-
-    Raises:
-        ValueError: the batch is not divisible by the ranks, or there is no such rank or step.
     """
     if not (ranks >= 1 and 0 <= rank < ranks):
         raise ValueError(f"rank must be in 0..{ranks - 1}, found {rank}")
@@ -112,16 +106,10 @@ def mixed(values: Indices) -> Indices:
 def row_keys(
     purpose: str, seed: int, epochs: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.uint64]:
-    """Return a random number for each example in its epoch, the same in every batch.
+    """Return a random number for each example, (rows,), in its epoch, the same in every batch.
 
-    Args:
-        purpose: a phrase; draws for different purposes are independent.
-        seed: any integer.
-        epochs: (rows,), 0 and above.
-        indices: (rows,), 0 and above.
-
-    Returns:
-        (rows,) uint64; `relm.examples.draws.drawn` gives any count of further draws from them.
+    `purpose` is a phrase; draws for different purposes are independent. `relm.examples.draws.drawn` gives any count of further
+    draws from the keys.
     """
     keys = mixed(epochs.astype(np.uint64) + np.uint64(_seed_key(seed, purpose)))
     # Mixed again before the index is added: else example 1 of one epoch could be example 0 of another.

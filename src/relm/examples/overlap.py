@@ -19,7 +19,7 @@ from relm.examples.documents import Lines, document_texts
 from relm.examples.mapped_documents import map_documents
 
 DUPLICATE = "duplicate"
-"""The reason of a document's removal that is no test's name."""
+"""The reason to remove a document that another one repeats; all other reasons are names of tests."""
 Digests = npt.NDArray[np.uint64]
 BYTES = 8
 """Size of a digest: of 10^8 different texts, two have the same one with a probability of 3 in 10,000."""
@@ -60,14 +60,7 @@ class DocumentComparison:
 def compare(
     documents: Sequence[Path], comparison: DocumentComparison, workers: int | None
 ) -> Generator[tuple[Lines, Compared], None, None]:
-    """Yield some documents of files at a time, in order, with what they share.
-
-    Args:
-        workers: processes; None: one for each core. The count changes nothing.
-
-    Raises:
-        RelmError: a line is not a document, or a worker died.
-    """
+    """Yield some documents of files at a time, in order, with what they share; the count of workers changes nothing."""
     return map_documents(comparison, documents, workers, "comparing documents")
 
 

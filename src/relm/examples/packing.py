@@ -255,9 +255,7 @@ def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: 
 def _random_seconds(text: Text, document: Integers, wanted: Integers, room: int, keys: Draws) -> tuple[Integers, Integers]:
     """Return segments that start at a uniformly drawn sentence of another document and end when long enough or with it.
 
-    Args:
-        document: (rows,), the document to exclude.
-        wanted: (rows,), count of tokens; a segment has at least one sentence.
+    `document` is the one to exclude, `wanted` the count of tokens, both (rows,); a segment has at least one sentence.
     """
     sentence_starts, document_starts = text
     begins, ends = document_starts[document], document_starts[document + 1]

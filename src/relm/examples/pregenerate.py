@@ -2,39 +2,22 @@
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-
 from relm.artifact import write_hashed_sidecar
 from relm.errors import RelmError
-from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
-from relm.examples.concurrent_check import checked_meanwhile
-from relm.examples.documents import BEFORE_SPACE, Lines
-from relm.examples.manifest import length_histogram, summed
+from relm.examples.chunks import ChunkEncoding, encoded_chunk
+from relm.examples.documents import checked_documents, require_documents
+from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import dtype_of, index_of, shard_writer
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.objectives import Objective
-
-
-@dataclass
-class ShardCounts:
-    """Sums over the documents of a file."""
-
-    words: int = 0
-    bytes: int = 0
-    length_histogram: list[list[int]] = field(default_factory=list)
-    """[longest, count] of documents with their ends of text."""
-
-    def add(self, chunk: Chunk) -> None:
-        """Add a chunk to the sums."""
-        self.words += chunk.words
-        self.bytes += chunk.bytes
-        self.length_histogram = summed([self.length_histogram, length_histogram(chunk.sizes)])
 
 
 def pregenerate_stream(
@@ -43,25 +26,21 @@ def pregenerate_stream(
     """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
 
     An end of text follows each document, where the tokenizer has one. The stream is the same for all objectives that read one.
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        output: the .bin file; the manifest is built from its sidecar.
-        objective: an objective that reads a stream of tokens.
-        language: language of the text, unused here.
-        workers: processes; None: one for each core. The count changes no byte.
+    Arguments are those of `relm.examples.builders.pregenerate`; the language is not used.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    counts = ShardCounts()
+    counts, dtype = ExampleCounts(), dtype_of(loaded.vocabulary_size)
+    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
+    task = f"encoding {documents}"
     with checked_meanwhile(documents) as checked:
         with (
             shard_writer(output, loaded.vocabulary_size) as shard,
-            contextlib.closing(encoded_documents(documents, loaded, workers)) as chunks,
+            contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as chunks,
         ):
-            for chunk in chunks:
+            for _, chunk in chunks:
                 shard.append(chunk.tokens, chunk.sizes)
-                counts.add(chunk)
+                counts.add(len(chunk.tokens), len(chunk.sizes), chunk.words, chunk.bytes, chunk.sizes)
             checked()
         source, may_be_empty = checked()
     if not shard.documents and not may_be_empty:
@@ -74,15 +53,17 @@ def pregenerate_stream(
         objective="causal",
         layout=objective.layout,
         dtype=shard.dtype,
-        tokens=shard.tokens,
-        documents=shard.documents,
+        tokens=counts.tokens,
+        documents=counts.documents,
         tokenizer_sha256=loaded.sha256,
         vocabulary_size=loaded.vocabulary_size,
         special=asdict(loaded.special),
         settings=objective.stored_keys(),
         idx_sha256=shard.index_sha256,
         source=source,
-        **asdict(counts),
+        words=counts.words,
+        bytes=counts.bytes,
+        length_histogram=counts.length_histogram,
     )
     seconds = perf_counter() - started
     return (
@@ -91,35 +72,25 @@ def pregenerate_stream(
     )
 
 
-def encoded_documents(documents: Path, loaded: LoadedTokenizer, workers: int | None) -> Generator[Chunk, None, None]:
-    """Encode a file of documents, and yield some of them at a time, in order and whole, while a bar shows the progress.
+@contextlib.contextmanager
+def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
+    """Run `checked_documents` in a thread while the block runs.
 
-    Args:
-        documents: JSON lines.
-        loaded: the tokenizer.
-        workers: processes; None: one for each core.
+    Yields a function that waits for its result, or raises its error. The block calls it before its outputs appear. Where the
+    block fails, a change of the file is the error that is raised, since a fault of its content may only follow from it.
     """
-    dtype = dtype_of(loaded.vocabulary_size)
-    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
-    parting = None if loaded.kind == "other" else BEFORE_SPACE
-    with contextlib.closing(
-        map_documents(encode, [documents], workers, f"encoding {documents}", parting, numbered=False)
-    ) as chunks:
-        yield from whole_documents(chunks, dtype)
+    require_documents(documents)
+    check: Future[tuple[str, bool]] = Future()
 
+    def run() -> None:
+        try:
+            check.set_result(checked_documents(documents))
+        except Exception as error:  # raised where the result is used
+            check.set_exception(error)
 
-def whole_documents(chunks: Iterable[tuple[Lines, Chunk]], dtype: str) -> Iterator[Chunk]:
-    """Yield the chunks, with the parts of each very long document concatenated; `dtype` is that of stored tokens."""
-    document, words, text_bytes = bytearray(), 0, 0
-    for lines, chunk in chunks:
-        if lines.begins and lines.ends:
-            yield chunk
-            continue
-        if chunk.tokens.dtype != dtype:  # an id outside the vocabulary, for which the shard's writer raises
-            yield chunk._replace(sizes=np.array([len(chunk.tokens)], dtype=np.int32))
-        document += chunk.tokens.data
-        words, text_bytes = words + chunk.words, text_bytes + chunk.bytes
-        if lines.ends:
-            tokens = np.frombuffer(document, dtype=dtype)
-            yield Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes)
-            document, words, text_bytes = bytearray(), 0, 0
+    threading.Thread(target=run, daemon=True).start()  # Ctrl-C does not wait for it
+    try:
+        yield check.result
+    except RelmError:
+        check.result()
+        raise

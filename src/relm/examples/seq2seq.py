@@ -7,7 +7,7 @@ serves any lengths.
 
 import contextlib
 import functools
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -18,13 +18,13 @@ import numpy.typing as npt
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
-from relm.examples.columns import Column, Kind, Ragged
+from relm.examples.columns import Column, Ragged
 from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.described_tables import first_facts, last_facts
 from relm.examples.diacritics import with_standard_letters, without_diacritics
-from relm.examples.documents import AFTER_NEWLINE, Lines, checked_documents
+from relm.examples.documents import Lines, checked_documents
 from relm.examples.draws import Draws, drawn, drawn_tokens
-from relm.examples.manifest import length_histogram, summed
+from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
@@ -53,42 +53,13 @@ class Pairs(NamedTuple):
     bytes: int
 
 
-@dataclass
-class PairCounts:
-    """Sums over the pairs of a file."""
-
-    tokens: int = 0
-    """Count of tokens in sources and targets."""
-    documents: int = 0
-    words: int = 0
-    bytes: int = 0
-    length_histogram: list[list[int]] = field(default_factory=list)
-    """[longest, count] of pairs by their longer side, since a side longer than a sequence is truncated."""
-
-    def add(self, pairs: Pairs) -> None:
-        """Add some pairs to the sums."""
-        self.tokens += len(pairs.source.values) + len(pairs.target.values)
-        self.documents += pairs.documents
-        self.words += pairs.words
-        self.bytes += pairs.bytes
-        longer = length_histogram(np.maximum(pairs.source.sizes, pairs.target.sizes))
-        self.length_histogram = summed([self.length_histogram, longer])
-
-
 def pregenerate_seq2seq(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
     """Encode a file of documents as one table of pairs, `output`, and its sidecar.
 
     Columns: `source` and `target`, ragged, each with one end of text at its end. A text that has no tokens gives no pair.
-
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar.
-        objective: options for source and target.
-        language: language of the text, which decides its standard letters.
-        workers: processes; None: one for each core. The count changes no byte.
+    Arguments are those of `relm.examples.builders.pregenerate`; the language decides a text's standard letters.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
@@ -96,16 +67,18 @@ def pregenerate_seq2seq(
     source, may_be_empty = checked_documents(documents)
     facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
     encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
-    parting = AFTER_NEWLINE if objective.seq2seq.texts == "lines" else None
     task = f"encoding {documents}"
-    counts = PairCounts()
+    counts, kind = ExampleCounts(), dtype_of(loaded.vocabulary_size)
+    columns = [Column(name, kind, "ragged", below=loaded.vocabulary_size) for name in ("source", "target")]
     with (
-        table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
-        contextlib.closing(map_documents(encode, [documents], workers, task, parting, numbered=False)) as encoded,
+        table_writer(output, columns, facts) as table,
+        contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as encoded,
     ):
         for _, pairs in encoded:
             table.append({"source": pairs.source, "target": pairs.target})
-            counts.add(pairs)
+            tokens = len(pairs.source.values) + len(pairs.target.values)
+            longer = np.maximum(pairs.source.sizes, pairs.target.sizes)  # a side longer than a sequence is truncated
+            counts.add(tokens, pairs.documents, pairs.words, pairs.bytes, longer)
         if not table.rows and not may_be_empty:
             raise RelmError(f"{documents}: holds no text that gives a pair; run the step that extracts the documents again")
     write_sidecar(output, **facts, **asdict(counts), examples=table.rows)
@@ -114,12 +87,6 @@ def pregenerate_seq2seq(
         f"encoded {counts.documents:,} documents with {counts.words:,} words as {table.rows:,} pairs of "
         f"{counts.tokens:,} tokens in {seconds:.1f} s; {counts.tokens / seconds:,.0f} tokens/s"
     )
-
-
-def pair_columns(vocabulary_size: int) -> list[Column]:
-    """Return the columns of a table of pairs."""
-    kind: Kind = "uint16" if dtype_of(vocabulary_size) == "uint16" else "int32"
-    return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
 
 
 def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
@@ -140,7 +107,7 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
     return Pairs(
         Ragged(tokens[:cut], source_sizes),
         Ragged(tokens[cut:], target_sizes),
-        documents=len(texts) - (not chunk.begins),
+        documents=len(texts),
         words=sum(len(text.split()) for text in texts),
         bytes=sum(len(text.encode()) for text in texts),
     )
@@ -155,11 +122,11 @@ def target_texts(text: str, options: Seq2Seq, language: str) -> list[str]:
 @functools.lru_cache(maxsize=1)
 def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int]:
     loaded = loaded_as(tokenizer, sha256)
-    return TextEncoder(loaded.tokenizer), loaded.end_of_text_id
+    return TextEncoder(loaded.tokenizer), loaded.required("end_of_text")
 
 
 def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Return rows truncated or padded to one length, (rows, length), and True for tokens that are no padding.
+    """Return rows truncated or padded to one length, (rows, length), and True for tokens other than padding.
 
     A truncated row keeps its end of text, as its last token.
 
@@ -180,15 +147,9 @@ class Seq2SeqExamples:
     """The pairs of one split, by index."""
 
     def __init__(self, tables: ExampleTables, objective: Objective, special: SpecialIds) -> None:
-        """Set up the reading of tables of pairs.
+        """Set up the reading of tables of pairs, of the objective's lengths.
 
-        Args:
-            objective: lengths of the source and the target.
-            special: special tokens of the tables' tokenizer; without a padding token the end of text pads, which makes no
-                difference since padding is masked and not scored.
-
-        Raises:
-            RelmError: the tables hold other examples.
+        Without a padding token the end of text pads, which makes no difference, since padding is masked and not scored.
         """
         if tables.manifest.objective != "seq2seq" or special.end_of_text is None:
             raise RelmError(f"found tables of {tables.manifest.objective} examples, expected pairs of source and target")
@@ -205,9 +166,6 @@ class Seq2SeqExamples:
         """Return `input_ids` and `attention_mask`, (examples, source length), and `labels`, (examples, target length).
 
         Nothing is drawn, so an example is the same in all epochs.
-
-        Raises:
-            IndexError: there is no such example.
         """
         source, target = (self.tables.rows(name, indices) for name in ("source", "target"))
         inputs, present = padded(source, self.source_length, self.end_of_text_id, self.pad_id)

@@ -42,9 +42,8 @@ def rows_of(
 ) -> SequenceRows:
     """Return consecutive sequences as rows.
 
-    Args:
-        tokens: (n,), tokens of all documents; may be memory-mapped.
-        word_starts: (n,), True for a token that begins a word.
+    `tokens`, (n,), are those of all documents and may be memory-mapped; `word_starts`, (n,), is true for a token that begins a
+    word.
     """
     length, paired = packing.sequence_length, packing.is_paired
     first_start, first_stop, second_start, second_stop, label = sequences[:5]
@@ -75,8 +74,7 @@ def with_separators(
 ) -> tuple[Array, Array, Array, Array]:
     """Return the tokens of consecutive sequences, with separators inserted between documents.
 
-    Returns:
-        Tokens, word starts, and the starts and stops of the sequences in these.
+    The result is tokens, word starts, and the starts and stops of the sequences in these.
     """
     begin, end = int(sequences.first_start[0]), int(sequences.first_stop[-1])
     between = sequences.separators[(sequences.separators > begin) & (sequences.separators < end)]

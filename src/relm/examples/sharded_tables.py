@@ -19,14 +19,7 @@ class ExampleTables:
     """The tables of several shards as one, by index of the row."""
 
     def __init__(self, manifest: Path, split: str, check_content: bool = True) -> None:
-        """Open the shards of a split, at the manifest's paths.
-
-        Args:
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: the manifest lists no tables, or a shard is absent or not the one that it lists.
-        """
+        """Open the tables of a split; `check_content` compares each sha256 with the manifest, not the size alone."""
         self.manifest: Manifest = read_manifest(manifest)
         self._split = split
         shards = [shard for shard in self.manifest.split(split, manifest) if shard.examples]
@@ -52,11 +45,6 @@ class ExampleTables:
     def facts_of_split(self) -> Split:
         """Return the manifest's facts of all shards together."""
         return self.manifest.splits[self._split]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the first shard."""
-        return self._tables[0].facts
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
         """Return rows as `ExampleTable.rows` does, by indices over all shards."""

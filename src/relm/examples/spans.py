@@ -1,10 +1,8 @@
 """Examples of fine-tuning on answers that are spans of a paragraph: the step that windows a file of SQuAD, and its reader."""
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from relm.examples.contract import Batch, Integers, Vocabulary
 from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import counts_of
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.fine_tuning.answer_windows import AnswerWindows, WindowLengths, window_questions
+from relm.examples.fine_tuning.answer_windows import WindowLengths, window_questions
 from relm.examples.fine_tuning.squad import first_questions, parse_squad
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
@@ -22,6 +20,14 @@ from relm.examples.text_pairs import model_inputs
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.objectives import Objective
 
+# Column of a table -> field of `AnswerWindows`.
+COLUMNS = {
+    "input_ids": "input_ids",
+    "length": "lengths",
+    "context_start": "context_starts",
+    "answer_start": "starts",
+    "answer_end": "ends",
+}
 # Paragraphs whose windows are in memory at once.
 TOGETHER = 64
 
@@ -29,22 +35,10 @@ TOGETHER = 64
 def write_span_table(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, lengths: WindowLengths, limit: int | None = None
 ) -> str:
-    """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar.
+    """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar; return a sentence.
 
     Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
-    `relm.examples.fine_tuning.answer_windows.AnswerWindows`.
-
-    Args:
-        documents: the file of questions.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar.
-        objective: the one that reads it.
-        lengths: those of the windows.
-        limit: the count of questions, from the first on; None: all.
-
-    Raises:
-        RelmError: the file has a fault, or no answer is where it says; the tokenizer has no template for two texts, or a
-            window no room for a paragraph.
+    `relm.examples.fine_tuning.answer_windows.AnswerWindows`. `limit` is the count of questions, from the first on; None: all.
     """
     started = perf_counter()
     content = documents.read_bytes()
@@ -56,7 +50,7 @@ def write_span_table(
     with open_table(output, objective, loaded, source, columns) as table:
         for first in range(0, len(paragraphs), TOGETHER):
             asked, windows, skipped = window_questions(paragraphs[first : first + TOGETHER], loaded, lengths, labelled=True)
-            table.append(_columns_of(windows), windows.lengths)
+            table.append({name: getattr(windows, field) for name, field in COLUMNS.items()}, windows.lengths)
             counts["questions"] += len(asked)
             counts["skipped"] += skipped
             counts["unanswered"] += int((windows.ends == 0).sum())
@@ -72,19 +66,9 @@ def write_span_table(
 
 def span_columns(length: int, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of windows."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     positions = [Column(name, "uint16") for name in ("length", "context_start", "answer_start", "answer_end")]
     return [Column("input_ids", kind, length, vocabulary_size), *positions]
-
-
-def _columns_of(windows: AnswerWindows) -> Mapping[str, Any]:
-    return {
-        "input_ids": windows.input_ids,
-        "length": windows.lengths,
-        "context_start": windows.context_starts,
-        "answer_start": windows.starts,
-        "answer_end": windows.ends,
-    }
 
 
 class SpanExamples:
@@ -98,13 +82,8 @@ class SpanExamples:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return the windows with these indices, the same in all epochs.
-
-        Raises:
-            IndexError: there is no such window.
-        """
-        names = ("input_ids", "length", "context_start", "answer_start", "answer_end")
-        ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in names)
+        """Return the windows with these indices, the same in all epochs."""
+        ids, lengths, starts, first, last = (self.tables.rows(name, indices) for name in COLUMNS)
         return {**model_inputs(ids, lengths, starts), "answer_positions": np.stack([first, last], 1).astype(np.int64)}
 
 

@@ -10,7 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ LARGEST_DOCUMENT = 2**31 - 1
 BLOCK = 2**20
 
 
-def dtype_of(vocabulary_size: int) -> str:
+def dtype_of(vocabulary_size: int) -> Literal["uint16", "int32"]:
     """Return the type in which tokens of a vocabulary are stored, uint16 or int32."""
     return "uint16" if vocabulary_size < LARGEST_UINT16_VOCABULARY else "int32"
 
@@ -62,11 +62,7 @@ class ShardWriter:
         return self._index_file.sha256
 
     def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
-        """Append documents: their concatenated tokens, and the count of each.
-
-        Raises:
-            RelmError: a token is not in the vocabulary, or a document is longer than the format allows.
-        """
+        """Append documents: their concatenated tokens, and the size of each."""
         if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
             raise RelmError(
                 f"{self.path}: a document of {sizes.max():,} tokens; the format's limit is {LARGEST_DOCUMENT:,}; split it"
@@ -131,14 +127,7 @@ class TokenStream:
     """The tokens of several memory-mapped shards as one sequence."""
 
     def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
-        """Open the shards at the manifest's paths.
-
-        Args:
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: a shard is absent, or is not the one that the manifest lists.
-        """
+        """Open the shards at the manifest's paths; `check_content` compares each sha256 with it, not the size alone."""
         self._shards = [_opened(manifest, shard, check_content) for shard in shards if shard.tokens]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 
@@ -161,6 +150,19 @@ class TokenStream:
             for number in range(first, last + 1)
         ]
         return np.concatenate(pieces, dtype=np.int64)
+
+    def windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+        """Return (windows, length) int64, the `length` tokens from each start on, all inside the stream."""
+        windows = np.empty((len(starts), length), dtype=np.int64)
+        numbers = np.searchsorted(self._starts, starts, side="right") - 1
+        offsets = starts - self._starts[numbers]
+        shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
+        # A slice for each row: a gather of all rows of a shard is faster for few shards and many short rows, but up to ten
+        # times slower where most rows are in different shards.
+        for window, start, number, offset in zip(windows, starts.tolist(), numbers.tolist(), offsets.tolist(), strict=True):
+            tokens = shards[number][offset : offset + length]
+            window[:] = tokens if len(tokens) == length else self.tokens(start, start + length)
+        return windows
 
 
 def _opened(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from relm.artifact import atomic_file, canonical_json, sha256_of, sidecar_of
+from relm.artifact import atomic_file, canonical_json, sidecar_of
 from relm.errors import RelmError
 from relm.examples.columns import AGAIN, ARROW, FACTS, Array, Column, Integers, Ragged, described
 from relm.examples.contract import require_indices
@@ -45,13 +45,8 @@ class TableWriter:
     def append(self, rows: Mapping[str, Any]) -> None:
         """Append rows; their division into calls changes no byte.
 
-        Args:
-            rows: name -> array, for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
-                values (values,) and sizes (rows,).
-
-        Raises:
-            RelmError: a value lies outside the column's range; names the file, column and row.
-            ValueError: columns are missing, or their shapes do not fit.
+        `rows` has an array for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
+        values (values,) and sizes (rows,).
         """
         if set(rows) != set(self.columns):
             raise ValueError(f"expected the columns {', '.join(self.columns)}; found {', '.join(rows)}")
@@ -113,12 +108,9 @@ class TableWriter:
 
 @contextlib.contextmanager
 def table_writer(path: Path, columns: Sequence[Column], facts: Mapping[str, Any]) -> Iterator[TableWriter]:
-    """Write the table `path`, which appears when the block ends without an error.
+    """Write the table `path`, which appears when the block ends without an error; `facts` are JSON values that it keeps.
 
     At most `ROWS` rows are in memory. An earlier sidecar is removed before the file changes.
-
-    Args:
-        facts: JSON values that are kept in the file.
     """
     with atomic_file(path) as file:
         writer = TableWriter(path, columns, facts, file)
@@ -160,20 +152,11 @@ class ExampleTable:
     """The facts given to the writer."""
     columns: dict[str, Column]
 
-    def __init__(self, path: Path, sha256: str | None = None) -> None:
-        """Open a table.
-
-        Args:
-            sha256: expected sha256, whose check reads the whole file; None: no check.
-
-        Raises:
-            RelmError: the file is absent, truncated, changed, or not a table of this project.
-        """
+    def __init__(self, path: Path) -> None:
+        """Open a table, which must be whole and of this project."""
         self.path = path
         if not path.exists():
             raise RelmError(f"{path}: no such file; give the command that makes it")
-        if sha256 is not None and (found := sha256_of(path)) != sha256:
-            raise RelmError(f"{path}: sha256 is {found}, expected {sha256}: changed since it was made; {AGAIN}")
         self._file, self._reader = _opened(path)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
         self.facts, self.columns = described(self._reader.schema, path)
@@ -188,17 +171,9 @@ class ExampleTable:
         return self._rows
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
-        """Return a copy of a column's rows with these indices, in this order.
+        """Return a copy of a column's rows with these indices, in any order, repeats allowed.
 
-        Args:
-            indices: (rows,), from 0 to len(self) - 1, in any order, repeats allowed.
-
-        Returns:
-            (rows,) or (rows, width) in the column's type, or `Ragged`.
-
-        Raises:
-            IndexError: there is no such row.
-            KeyError: there is no such column.
+        The result is (rows,) or (rows, width) in the column's type, or `Ragged`.
         """
         column, slot = self.columns[name], self._slots[name]
         require_indices(indices, len(self))

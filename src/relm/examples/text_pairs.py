@@ -41,10 +41,8 @@ def pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
 def model_inputs(input_ids: npt.NDArray[np.integer], lengths: Integers, second_starts: Integers) -> Batch:
     """Return a model's inputs; the first text and its separators are segment 0, the second and its own segment 1.
 
-    Args:
-        input_ids: (sequences, length), padded.
-        lengths: (sequences,), tokens without padding.
-        second_starts: (sequences,), position of the second text's first token; that of the padding if there is none.
+    `input_ids` are padded, (sequences, length), `lengths` without padding, (sequences,); `second_starts` are the positions of
+    the second text's first token, or of the padding.
     """
     positions = np.arange(input_ids.shape[1])
     mask = positions < lengths[:, None]
@@ -68,19 +66,12 @@ class PairSequences(NamedTuple):
 
 
 def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> PairSequences:
-    """Return texts or pairs as sequences, whose longer text loses tokens at its end where they are too long.
+    """Return texts, or pairs of texts, as sequences of `length` tokens, whose longer text loses tokens at its end where they
+    are too long.
 
     The sequences are those of transformers with `truncation="longest_first"`. From `_truncate_seq_pair` of the original's
     `run_classifier.py` they differ by a token, where both texts are cut, the count of tokens is odd and the second is not the
     shorter one: then that one has one token more, not the first.
-
-    Args:
-        first: the texts, or the first of each pair.
-        second: the second of each pair; None: there are no pairs.
-        length: tokens of a sequence, special ones included.
-
-    Raises:
-        RelmError: the tokenizer lacks the special tokens, or has another template than BERT's and RoBERTa's.
     """
     special = pair_template(tokenizer)
     rows = np.full((len(first), length), special.pad, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Token ids as text for a reader, with word boundaries, and masked tokens beside their labels."""
+"""Token ids as text for a reader, with word boundaries, and masked tokens with their labels."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,8 @@ class TokenTexts:
     def line(self, tokens: Sequence[int], starts: Sequence[bool] | None = None, labels: Mapping[int, int] | None = None) -> str:
         """Return tokens as one line, with spaces between words and ``[input→label]`` for masked tokens.
 
-        Args:
-            starts: True for tokens that begin a word; None: by the tokenizer's marks.
-            labels: position -> the token to predict there.
+        `starts` are true for tokens that begin a word (None: by the tokenizer's marks); `labels` map a position to the token to
+        predict there.
         """
         pieces = []
         for position, token in enumerate(tokens):

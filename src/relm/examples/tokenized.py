@@ -1,6 +1,6 @@
 """Encode a file of documents sentence by sentence, for the builders of masked examples.
 
-The arrays are memory-maps of nameless temporary files beside the documents, so memory does not grow with them.
+The arrays are memory-maps of nameless temporary files in the documents' folder, so memory does not grow with them.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relm.corpus.sentences import split_sentences
 from relm.errors import RelmError
-from relm.examples.documents import AFTER_NEWLINE, Lines, checked_documents, counts_of
+from relm.examples.documents import Lines, checked_documents, counts_of
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import DTYPES, dtype_of
 from relm.examples.tokenization.encoder import TextEncoder
@@ -79,16 +79,9 @@ def tokenized_documents(
 ) -> Iterator[TokenizedDocuments]:
     """Encode all documents of a file, sentence by sentence; the arrays live as long as the block.
 
-    Sentences and documents without a token are left out.
-
-    Args:
-        documents: JSON lines; compared with its sidecar if it has one.
-        tokenizer: `tokenizer.json`.
-        sentences: split: a splitter divides each line into sentences, without losing a character; lines: a line is a sentence.
-        language: language of the text, for the splitter.
-        workers: processes; None: one for each core. The count changes no byte.
-        stripped_lines: strip white space around lines first.
-        folder: folder of the temporary files; None: that of the documents.
+    Sentences and documents without a token are left out. With `sentences` of split, a splitter divides each line by the rules
+    of the language, without losing a character; with lines, a line is a sentence. The count of workers (None: one for each
+    core) changes no byte. Temporary files are in `folder`, by default that of the documents.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
@@ -145,7 +138,6 @@ class _Spool:
         self.files: list[IO[bytes]] = []
         self.words = self.bytes = 0
         self._ends = [0, 0]
-        self._open_document = 0
 
     def __enter__(self) -> "_Spool":
         with self._report_disk_errors():
@@ -164,10 +156,10 @@ class _Spool:
         """Encode and write all documents."""
         encode = functools.partial(encoded_part, encoding)
         task = f"encoding {self.documents}"
-        with contextlib.closing(map_documents(encode, [self.documents], workers, task, AFTER_NEWLINE, numbered=False)) as parts:
-            for lines, part in parts:
+        with contextlib.closing(map_documents(encode, [self.documents], workers, task, numbered=False)) as parts:
+            for _, part in parts:
                 with self._report_disk_errors():
-                    self._append(lines, part)
+                    self._append(part)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Yield memory-maps of the written files."""
@@ -176,7 +168,7 @@ class _Spool:
                 file.flush()
                 yield np.memmap(file, dtype=dtype, mode="r") if file.tell() else np.empty(0, dtype)
 
-    def _append(self, lines: Lines, part: Part) -> None:
+    def _append(self, part: Part) -> None:
         if len(part.tokens) and not 0 <= int(part.tokens.min()) <= int(part.tokens.max()) < self.vocabulary_size:
             raise RelmError(
                 f"{self.documents}: token ids {part.tokens.min()} to {part.tokens.max()}, but the vocabulary has 0 to "
@@ -185,12 +177,7 @@ class _Spool:
         self.files[0].write(part.tokens.astype(self.types[0]).data)
         self.files[1].write(part.word_starts.data)
         self._append_starts(0, part.sentence_sizes)
-        sizes = part.document_sizes
-        if not (lines.begins and lines.ends):
-            self._open_document += int(sizes.sum())
-            sizes = np.array([self._open_document] if lines.ends and self._open_document else [], dtype=np.int32)
-            self._open_document *= not lines.ends
-        self._append_starts(1, sizes)
+        self._append_starts(1, part.document_sizes)
         self.words += part.words
         self.bytes += part.bytes
 

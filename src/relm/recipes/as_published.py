@@ -42,7 +42,7 @@ BUILDERS = Registry[BuilderDeclaration](
     BuilderDeclaration(
         name="graphcore_bert",
         objective="masked",
-        options=("seed", "remask"),
+        options=("seed",),
         pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
     ),
     BuilderDeclaration(
@@ -96,8 +96,6 @@ class AsPublished(Section):
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
     """Number of epochs that are shuffled together; for graphcore_gpt2."""
-    remask: bool = False
-    """Masked tokens come first, with explicit positions (the original's --remask); for graphcore_bert."""
     examples: int | None = Field(default=None, gt=0)
     """Number of generated examples, which graphcore_gpt2_generated requires."""
     vocabulary_size: int | None = Field(default=None, gt=1)

@@ -48,8 +48,6 @@ class FormatDeclaration:
     """Default of the dataset's `held_out_one_in`: one document in so many is held out of training."""
     one_document_a_file: bool = False
     """Each file is one document."""
-    reads_folders_whole: bool = False
-    """A folder is one source; otherwise each of its files is one."""
 
 
 class JsonArrays(Section):
@@ -150,9 +148,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         batches="relm.corpus.hugging_face:batch_hugging_face",
         documents="relm.corpus.records:extract_rows",
         entries="rows",
-        pattern="**/*",
         keys=(*_RECORD_KEYS, "split"),
-        reads_folders_whole=True,
     ),
     FormatDeclaration("llm_c_tokens", imported_as="llm_c", pattern="**/*.bin", keys=("held_out_tokens",)),
     FormatDeclaration("nanogpt_tokens", imported_as="nanogpt", pattern="**/*.bin", keys=("held_out_tokens",)),
@@ -186,9 +182,9 @@ class Dataset(Section):
     article; text_files: one document per file, UTF-8; text_archives: a tar archive of such files, or of tar archives of
     them, compressed or not; text_sentences: one sentence per line, a blank line between documents;
     text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a JSON array of objects, or a tar
-    archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset, or of a folder that the `datasets`
-    library reads. Tokens instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of
-    llm.c, a header and 16 bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
+    archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset. Tokens
+    instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of llm.c, a header and 16
+    bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None
@@ -259,8 +255,8 @@ class Dataset(Section):
             raise ValueError(
                 f"files: {sidecars[0]}: names ending in .json are kept for the records beside the files; rename it"
             )
-        if (self.hub or self.files) and (self.hub is not None) != (self.format == "hugging_face"):
-            raise ValueError(f"format: hugging_face reads a hub dataset or a folder; found {given[0]} with {self.format}")
+        if (self.hub is not None) != (self.format == "hugging_face"):
+            raise ValueError(f"format: hugging_face reads a hub dataset and no other format does; found {given[0]}")
         return self
 
     @model_validator(mode="after")

@@ -64,8 +64,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
     folder = resolve_own_folder(dataset.folder, "folder")
     if not folder.is_dir():
         raise RelmError(f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder`")
-    # The library that reads a folder whole chooses its files by itself.
-    files = match_files(folder, dataset.file_pattern, reads_hidden=FORMATS[dataset.format].reads_folders_whole)
+    files = match_files(folder, dataset.file_pattern)
     if not files:
         raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`; correct `folder` or it")
     require_own_files(files, folder, "folder")

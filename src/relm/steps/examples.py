@@ -29,8 +29,8 @@ from relm.steps.contract import (
 from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
-EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
-IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt", "pickle")
+EXPORTED = ("tfrecord", "tfrecord_remasked", "tpu_pretrain")
+IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt")
 IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
@@ -96,7 +96,7 @@ def export_job(a: Arguments) -> Job:
     from relm.examples.formats.exchange import export_examples
 
     return Job(
-        lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer, a.sequence_length),
+        lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer),
         inputs=[a.manifest, a.tokenizer],
         outputs=[a.output],
     )
@@ -212,14 +212,13 @@ STEPS: dict[str, Step] = {
         group="data",
     ),
     "export": Step(
-        "write examples in another program's format",
+        "write masked examples in another program's format",
         [
             path("--manifest", "the examples' manifest"),
             argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
             argument("--format", required=True, choices=EXPORTED, help="the format"),
-            argument("--sequence-length", type=int, metavar="N", help="for a stream of tokens as tfrecord"),
             path("--tokenizer", "tokenizer.json"),
-            path("--output", "the file to write; megatron and tfrecord write an index beside it"),
+            path("--output", "the file to write"),
         ],
         export_job,
         in_recipes=False,

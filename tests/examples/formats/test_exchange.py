@@ -1,5 +1,4 @@
 import errno
-import itertools
 import json
 import os
 import resource
@@ -15,9 +14,9 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.examples.formats import exports, imports
+from relm.examples.as_published import instances
+from relm.examples.formats import exports
 from relm.examples.formats.exchange import export_examples, import_examples
-from relm.examples.formats.megatron import open_indexed
 from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.table import Column, ExampleTable, table_writer
@@ -65,7 +64,7 @@ def listed(path: Path) -> Path:
 
 def test_masked_examples_become_records_of_bert(make_table, wordpiece, tmp_path) -> None:
     message = export_examples(make_table([PAIR, SINGLE]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
-    assert message == f"wrote 2 records: {tmp_path / 'a.tfrecord'}, a.index"
+    assert message == f"wrote 2 records: {tmp_path / 'a.tfrecord'}"
     first, second = records_in(tmp_path / "a.tfrecord")
     assert first == {
         "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 3, 0],
@@ -113,7 +112,7 @@ def test_what_the_remasked_layout_cannot_hold_is_reported(make_table, wordpiece,
 @pytest.mark.parametrize("format", ["tfrecord", "tfrecord_remasked", "tpu_pretrain"])
 def test_masked_examples_come_back_as_they_went(make_table, wordpiece, tmp_path, monkeypatch, format) -> None:
     monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(imports, "EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr(instances, "BLOCK", 2)
     out = tmp_path / ("a.json" if format == "tpu_pretrain" else "a.tfrecord")
     export_examples(make_table([PAIR, SINGLE], [PAIR]), "train", format, out, wordpiece)
     message = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")
@@ -175,72 +174,40 @@ def test_golden_lines_come_back_byte_for_byte(goldens, golden_tokenizer, tmp_pat
     assert counts == {"num_training_examples": 9, "max_seq_len": 127}  # the golden's own counts are not kept beside it
 
 
-def test_a_stream_becomes_one_pair_of_megatron_files_and_comes_back(make_stream, wordpiece, tmp_path) -> None:
-    manifest = make_stream([[6, 7, 5], [8, 5]], [], [[10, 13, 14, 5]])
-    message = export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
-    assert message == f"wrote 9 tokens of 3 documents: {tmp_path / 'a.bin'}, a.idx"
-    opened = open_indexed(tmp_path / "a.bin")
-    assert (opened.tokens.tolist(), opened.sizes.tolist()) == ([6, 7, 5, 8, 5, 10, 13, 14, 5], [3, 2, 4])
-    message = import_examples("megatron", [tmp_path / "a.idx"], wordpiece, tmp_path / "b.bin")
-    assert message == f"read 9 tokens of 3 documents: {tmp_path / 'b.bin'}"
-    assert (tmp_path / "b.bin").read_bytes() == (tmp_path / "a.bin").read_bytes()
-    assert (tmp_path / "b.idx").read_bytes() == (tmp_path / "a.idx").read_bytes()
+def test_megatron_files_are_imported_with_their_counts(make_stream, wordpiece, tmp_path) -> None:
+    manifest = make_stream([[6, 7], [8, 5], [10, 13, 14, 5]])
+    shard = manifest.parent / "0.train.bin"
+    message = import_examples("megatron", [shard.with_suffix(".idx")], wordpiece, tmp_path / "b.bin")
+    assert message == f"read 8 tokens of 3 documents: {tmp_path / 'b.bin'}; 1 of them do not end with the end-of-text token"
+    assert (tmp_path / "b.bin").read_bytes() == shard.read_bytes()
+    assert (tmp_path / "b.idx").read_bytes() == shard.with_suffix(".idx").read_bytes()
     split = read_manifest(listed(tmp_path / "b.bin")).splits["train"]
     # "the cat", "sat" and "a dog ran", the ends of text left out.
-    assert (split.words, split.bytes, split.length_histogram) == (6, 19, [[2, 1], [4, 2]])
-
-
-def test_documents_without_an_end_of_text_are_counted(make_stream, wordpiece, tmp_path) -> None:
-    manifest = make_stream([[6, 7], [8, 5], [10]])
-    export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
-    message = import_examples("megatron", [tmp_path / "a"], wordpiece, tmp_path / "b.bin")
-    assert message.endswith("; 2 of them do not end with the end-of-text token")
-
-
-def test_a_stream_becomes_windows_and_a_long_rest(make_stream, wordpiece, tmp_path, monkeypatch) -> None:
-    """As Graphcore's write_into_tfrecord.py cuts one article, before it shuffles."""
-
-    def original(article: list[int], length: int) -> list[list[int]]:
-        windows, start = [], 0
-        while start < len(article) - length:
-            windows.append(article[start : start + length])
-            start += length
-        return [*windows, article[start:]] if start < len(article) - length // 2 else windows
-
-    monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
-    for tokens, length in itertools.product(range(1, 19), (2, 4, 5)):
-        documents = [[6 + position % 10 for position in range(tokens)]]
-        export_examples(make_stream(documents), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece, length)
-        found = [record["input_ids"] for record in records_in(tmp_path / "a.tfrecord")]
-        assert found == original(documents[0], length)
-    import_examples("tfrecord", [tmp_path / "a.tfrecord"], wordpiece, tmp_path / "b.bin")
-    assert open_indexed(tmp_path / "b.bin").tokens.tolist() == documents[0]
-    assert open_indexed(tmp_path / "b.bin").sizes.tolist() == [5, 5, 5, 3]
-
-
-def test_a_stream_needs_a_length_and_a_table_has_one(make_stream, make_table, wordpiece, tmp_path) -> None:
-    with pytest.raises(RelmError, match=r"holds a stream of tokens, which is cut into windows; give --sequence-length"):
-        export_examples(make_stream([[6]]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
-    with pytest.raises(RelmError, match="--sequence-length: goes with"):
-        export_examples(make_table([PAIR]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece, 4)
+    assert (split.words, split.bytes, split.length_histogram) == (6, 19, [[2, 2], [4, 1]])
 
 
 @pytest.mark.parametrize(
-    ("format", "suffix", "layout", "message"),
+    ("objective", "columns", "row"),
     [
-        ("megatron", ".bin", "table", "format megatron cannot hold a table of sequences"),
-        ("tfrecord_remasked", ".tfrecord", "stream", "format tfrecord_remasked cannot hold a stream of tokens without masks"),
-        ("tpu_pretrain", ".json", "stream", "format tpu_pretrain cannot hold a stream of tokens"),
-        ("tpu_pretrain", ".jsonl", "stream", r"a\.jsonl: a file of format tpu_pretrain ends in \.json"),
-        ("safetensors", ".json", "stream", "--format: expected tfrecord, .*found 'safetensors'"),
+        ("masked", [Column("word_starts", "bool", 2)], {"word_starts": [[True, False]]}),
+        ("seq2seq", [Column("source", "uint16", "ragged")], {"source": ([6, 5], [2])}),
+        ("causal", None, None),
     ],
 )
-def test_a_format_that_does_not_fit_is_refused(
-    make_table, make_stream, wordpiece, tmp_path, format, suffix, layout, message
+def test_examples_without_stored_masks_are_not_exported(
+    make_stream, wordpiece, loaded, tmp_path, objective, columns, row
 ) -> None:
-    manifest = make_table([PAIR]) if layout == "table" else make_stream([[6]])
-    with pytest.raises(RelmError, match=message):
-        export_examples(manifest, "train", format, tmp_path / f"a{suffix}", wordpiece)
+    manifest = make_stream([[6]])
+    if columns is not None:
+        facts = facts_of(loaded, [2], objective=objective, layout="table", settings={})
+        with table_writer(tmp_path / "a.arrow", columns, facts) as writer:
+            writer.append(row)
+        write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
+        manifest = listed(tmp_path / "a.arrow")
+    with pytest.raises(RelmError, match=rf"holds {objective} examples without stored masks; .*masked\.masks: static"):
+        export_examples(manifest, "train", "tfrecord", tmp_path / "b.tfrecord", wordpiece)
+    with pytest.raises(RelmError, match=r"b\.jsonl: a file of format tpu_pretrain ends in \.json"):
+        export_examples(manifest, "train", "tpu_pretrain", tmp_path / "b.jsonl", wordpiece)
 
 
 def test_another_tokenizer_or_split_is_refused(make_table, wordpiece, tmp_path) -> None:
@@ -250,25 +217,6 @@ def test_another_tokenizer_or_split_is_refused(make_table, wordpiece, tmp_path) 
     wordpiece.write_text(wordpiece.read_text().replace('"far"', '"fur"'))
     with pytest.raises(RelmError, match=r"tokenizer\.json: sha256 is .*give the tokenizer that belongs to it"):
         export_examples(manifest, "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
-
-
-def test_a_changed_shard_is_not_exported(make_stream, wordpiece, tmp_path) -> None:
-    manifest = make_stream([[6, 7], [5]])
-    shard = manifest.parent / "0.train.bin"
-    shard.write_bytes(shard.read_bytes()[::-1])
-    with pytest.raises(RelmError, match=r"0\.train\.bin: sha256 is .*changed since"):
-        export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
-    assert not (tmp_path / "a.bin").exists()
-
-
-def test_a_pickle_is_refused_unopened(wordpiece, tmp_path) -> None:
-    (tmp_path / "a.pkl").write_bytes(b"never read")
-    (tmp_path / "a.pkl").chmod(0)
-    for format in ("pickle", "tfrecord"):
-        with pytest.raises(RelmError, match=r"a\.pkl: a pickle is not read: unpickling runs any code .*relm pregenerate"):
-            import_examples(format, [tmp_path / "a.pkl"], wordpiece, tmp_path / "a.bin")
-    with pytest.raises(RelmError, match="a pickle is not read"):
-        import_examples("pickle", [tmp_path / "not there"], wordpiece, tmp_path / "a.bin")
 
 
 def written(path: Path, *records: dict[str, Any]) -> Path:
@@ -312,29 +260,31 @@ def test_a_faulty_record_is_named(wordpiece, tmp_path, changes, message) -> None
 
 
 def test_records_of_another_program_are_refused(wordpiece, tmp_path) -> None:
-    with pytest.raises(RelmError, match=r"a\.tfrecord, record 0: its features are image, label; expected input_ids alone"):
+    with pytest.raises(
+        RelmError, match=r"a\.tfrecord, record 0: its features are image, label; expected BERT's masked_lm_positions"
+    ):
         import_examples(
             "tfrecord", [written(tmp_path / "a.tfrecord", {"image": [1], "label": [2]})], wordpiece, tmp_path / "a.bin"
         )
     with pytest.raises(RelmError, match=r"a\.tfrecord: holds no records"):
         import_examples("tfrecord", [written(tmp_path / "a.tfrecord")], wordpiece, tmp_path / "a.bin")
-    with pytest.raises(RelmError, match=r"a\.arrow: a stream of tokens is kept in a \.bin file"):
-        import_examples("tfrecord", [written(tmp_path / "a.tfrecord", {"input_ids": [6]})], wordpiece, tmp_path / "a.arrow")
+    with pytest.raises(RelmError, match=r"a\.bin: expected a \.arrow file for masked examples"):
+        import_examples("tfrecord", [written(tmp_path / "a.tfrecord", PLAIN)], wordpiece, tmp_path / "a.bin")
 
 
 def test_a_token_of_another_vocabulary_is_named_with_its_document(make_stream, wordpiece, tmp_path, monkeypatch) -> None:
-    export_examples(make_stream([[6], [7, 8], [23, 9]]), "train", "megatron", tmp_path / "a.bin", wordpiece)
-    content = bytearray((tmp_path / "a.bin").read_bytes())
-    content[8] = 24
-    (tmp_path / "a.bin").write_bytes(content)
-    with pytest.raises(RelmError, match=r"a\.bin, document 2: token id 24, but .*tokenizer\.json has 0 to 23"):
-        import_examples("megatron", [tmp_path / "a.bin"], wordpiece, tmp_path / "b.bin")
+    shard = make_stream([[6], [7, 8], [23, 9]]).parent / "0.train.bin"
+    content = bytearray(shard.read_bytes())
+    content[6] = 24
+    shard.write_bytes(content)
+    with pytest.raises(RelmError, match=r"0\.train\.bin, document 2: token id 24, but .*tokenizer\.json has 0 to 23"):
+        import_examples("megatron", [shard], wordpiece, tmp_path / "b.bin")
     assert not (tmp_path / "b.bin").exists()
 
 
-@pytest.mark.parametrize(("format", "name"), [("tfrecord", "o.tfrecord"), ("tpu_pretrain", "o.json"), ("megatron", "o.bin")])
-def test_a_full_disk_leaves_no_half_of_a_pair_of_files(make_table, make_stream, wordpiece, tmp_path, format, name) -> None:
-    manifest = make_stream([[6] * 900] * 30) if format == "megatron" else make_table([PAIR] * 300)
+@pytest.mark.parametrize(("format", "name"), [("tfrecord", "o.tfrecord"), ("tpu_pretrain", "o.json")])
+def test_a_full_disk_leaves_no_half_of_a_pair_of_files(make_table, wordpiece, tmp_path, format, name) -> None:
+    manifest = make_table([PAIR] * 300)
     folder = tmp_path / "out"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
@@ -347,37 +297,15 @@ def test_a_full_disk_leaves_no_half_of_a_pair_of_files(make_table, make_stream, 
     assert not sidecar_of(folder / name).exists()
 
 
-@pytest.mark.parametrize(("format", "name"), [("tfrecord", "o.tfrecord"), ("tpu_pretrain", "o.json")])
-def test_examples_that_fail_to_reach_the_disk_leave_no_second_file_alone(
-    make_table, wordpiece, tmp_path, monkeypatch, format, name
-) -> None:
+def test_examples_that_fail_to_reach_the_disk_leave_no_second_file_alone(make_table, wordpiece, tmp_path, monkeypatch) -> None:
     manifest, real = make_table([PAIR]), os.fsync
 
     def full(number: int) -> None:
-        if os.readlink(f"/proc/self/fd/{number}").endswith(f".{name}.partial"):
+        if os.readlink(f"/proc/self/fd/{number}").endswith(".o.json.partial"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(number)
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RelmError, match="cannot be written: No space left on device"):
-        export_examples(manifest, "train", format, tmp_path / "out" / name, wordpiece)
+        export_examples(manifest, "train", "tpu_pretrain", tmp_path / "out" / "o.json", wordpiece)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_examples_whose_masks_are_drawn_later_are_refused(wordpiece, loaded, tmp_path) -> None:
-    facts = facts_of(loaded, [2], objective="masked", layout="table", settings={"sequence_length": 2})
-    with table_writer(tmp_path / "a.arrow", [Column("word_starts", "bool", 2)], facts) as writer:
-        writer.append({"word_starts": [[True, False]]})
-    write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
-    for format, name in (("tfrecord", "b.tfrecord"), ("tfrecord_remasked", "b.tfrecord"), ("tpu_pretrain", "b.json")):
-        with pytest.raises(RelmError, match=r"masks are drawn as examples are read; make examples with masked\.masks: static"):
-            export_examples(listed(tmp_path / "a.arrow"), "train", format, tmp_path / name, wordpiece)
-
-
-def test_pairs_of_texts_are_refused(wordpiece, loaded, tmp_path) -> None:
-    facts = facts_of(loaded, [2], objective="seq2seq", layout="table", settings={})
-    with table_writer(tmp_path / "a.arrow", [Column("source", "uint16", "ragged")], facts) as writer:
-        writer.append({"source": ([6, 5], [2])})
-    write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
-    with pytest.raises(RelmError, match="which these examples lack: their objective is seq2seq"):
-        export_examples(listed(tmp_path / "a.arrow"), "train", "tfrecord", tmp_path / "b.tfrecord", wordpiece)

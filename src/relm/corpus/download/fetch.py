@@ -1,7 +1,7 @@
 """Download a recipe's file from the first source with the right bytes: the user's own folders, then each source in order.
 
 The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. The
-bytes received before an interruption are kept beside it, and the download resumes from them. A file without a sha256 is
+bytes received before an interruption are kept in its folder, and the download resumes from them. A file without a sha256 is
 compared with its first download.
 """
 
@@ -37,19 +37,11 @@ COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "its recipe") -> str:
     """Make `destination` and its sidecar from the folders of RELM_MIRROR or the first source that gives the right bytes.
 
-    A correct file that is already there is left unchanged. The sidecar is the same for every source.
+    A correct file that is already there is left unchanged. The sidecar is the same for every source. RELM_MIRROR is searched by
+    the file's `name` in its recipe; `named_in` is the YAML file with its sha256, for messages. Return a sentence with the
+    source of the bytes, their count and the speed.
 
-    Args:
-        name: the file's name in its recipe, by which RELM_MIRROR is searched.
-        remote: the file.
-        destination: path of the file.
-        named_in: the YAML file with its sha256, for the message.
-
-    Returns:
-        A sentence with the source of the bytes, their count and the speed.
-
-    Raises:
-        RelmError: no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
+    Raises RelmError if no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
     """
     asked, remote = remote, pin(remote, destination)
     if _is_there(remote, destination):

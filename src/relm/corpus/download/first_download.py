@@ -1,6 +1,6 @@
 """The record of a first download: the sha256 of a file for which its recipe has none, because nobody has published one.
 
-`FILE.first_download.json` beside FILE stays when FILE is deleted, so that a later download must give the same bytes.
+`FILE.first_download.json` stays when FILE is deleted, so that a later download must give the same bytes.
 """
 
 import datetime
@@ -44,12 +44,7 @@ def _restore_record(destination: Path) -> None:
 
 
 def write_record(destination: Path, origin: str) -> str:
-    """Record the downloaded file as the first of its name, and return the lines that pin it in the recipe.
-
-    Args:
-        destination: the file.
-        origin: description of the source that gave it.
-    """
+    """Record the downloaded file as the first of its name, and return the lines that pin it in the recipe."""
     facts = {"file": destination.name, "sha256": sha256_of(destination), "size": destination.stat().st_size, "source": origin}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_json(record_of(destination), seal({**facts, "date": date}))

@@ -21,7 +21,7 @@ from relm.corpus.download.locations import Location, has_same_origin, read_huggi
 from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable, clip
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
-SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over so many seconds of waiting
+SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over this many seconds of waiting
 MOST_REDIRECTS = 10
 PIECE = 1 << 18  # bytes read from the connection at once, at most
 # ValueError and AttributeError come from inside urllib3 and ssl when a connection ends under them.
@@ -129,7 +129,7 @@ def _request(session: requests.Session, url: str, auth: Any, headers: dict[str, 
     timeout = (CONNECT_TIMEOUT, READ_TIMEOUT)
     try:
         return session.get(url, headers=asked, auth=auth, stream=True, allow_redirects=False, timeout=timeout)
-    except ValueError as error:  # `requests` refuses the address itself; UnicodeError, from a host that is no name, is one too
+    except ValueError as error:  # `requests` refuses the address itself; UnicodeError, from a bad host name, is one too
         raise SourceFault(f"cannot be requested ({type(error).__name__})") from None
     except CONNECTION_ERRORS as error:
         raise Unreachable(_explain(error)) from None

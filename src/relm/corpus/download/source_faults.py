@@ -43,7 +43,7 @@ class Unreachable(TemporaryFault):
 
 
 def clip(text: str, most: int = 200) -> str:
-    r"""Return the text of a server for a message: at most so many characters, none of them one that steers a terminal.
+    r"""Return the text of a server for a message: at most `most` characters, none of which steers a terminal.
 
     >>> clip("not\x1b[2J found", most=9)
     'not?[2J f...'

@@ -11,12 +11,11 @@ import time
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import requests
 
 from relm.artifact import read_json, require_usable_partial, write_json
-from relm.corpus.download.expected_size import ExpectedSize, expect_size
 from relm.corpus.download.http_requests import open_location, read_body
 from relm.corpus.download.locations import Location
 from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFault, Throttled, Unreachable
@@ -32,7 +31,47 @@ MEANINGFUL_PROGRESS = 1 << 20  # bytes
 # The same after waiting for a source that stalled: a server that sends a little and stalls, each time, is left.
 MEANINGFUL_AFTER_STALLS = 64 << 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
+# An archive may hold much more than the wanted file; a compressed file is at most a hundredth larger than its content.
+ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE = 8, 2 << 30
+COMPRESSED_FACTOR, COMPRESSED_ALLOWANCE = 2, 1 << 20
 COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() refuses 5,000 digits, and str.isdigit takes a superscript two
+
+
+class ExpectedSize(NamedTuple):
+    """The size of what a source sends, in bytes."""
+
+    exact: int | None
+    """None: only a limit is known."""
+    most: int
+    description: str
+    """The size as a message says it."""
+    advice: str = ""
+    """The remedy where the source is right and the size is not."""
+
+    def require(self, size: int) -> None:
+        """Raise SourceFault unless a source may send this many bytes."""
+        if size > self.most or (self.exact is not None and size != self.exact):
+            raise SourceFault(f"has {size:,} bytes, expected {self.description}{self.advice}")
+
+    def require_no_more(self, received: int) -> None:
+        """Raise SourceFault if more bytes came than the source may send."""
+        if received > self.most:
+            raise SourceFault(f"has more than the expected {self.most:,} bytes{self.advice}")
+
+
+def expect_size(source: Source, wanted: RemoteFile) -> ExpectedSize:
+    """Return the size that the recipe states of what a source sends, else a generous limit."""
+    if source.size is not None:
+        advice = "; correct the source's `size` if the publisher states another"
+        return ExpectedSize(source.size, source.size, f"{source.size:,} bytes", advice)
+    if source.member is None and source.decompress is None:
+        return ExpectedSize(wanted.size, wanted.largest_size, wanted.format_size())
+    is_archive = source.member is not None
+    factor, allowance = (ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE) if is_archive else (COMPRESSED_FACTOR, COMPRESSED_ALLOWANCE)
+    most = factor * wanted.largest_size + allowance
+    kind = "archive" if is_archive else "compressed file"
+    advice = f"; if the {kind} is larger, state its size in bytes as the source's `size`"
+    return ExpectedSize(None, most, f"at most {most:,} bytes", advice)
 
 
 class PartialFile:
@@ -127,8 +166,7 @@ class PartialFile:
 def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
     """Fetch all bytes of a source into the part, in as many attempts as allowed.
 
-    Args:
-        wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
+    The recipe's file, `wanted`, has the size of what is fetched, unless that is an archive or compressed.
     """
     location: Location | None = None
     failures, most = 0, part.read_progress(source)[0]

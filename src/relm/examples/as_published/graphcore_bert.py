@@ -4,7 +4,7 @@ The defaults of this project differ from it in what `docs/as_published.md` lists
 
 - "Another" document is drawn up to ten times, and may be the current one after all.
 - A sequence of nearly full length gets as many masks as its remasked layout has positions for, not 15 % of its tokens.
-- In that layout a token with id 0 is dropped, also one that was drawn at random: `remask`.
+- In that layout, which `relm export` writes, a token with id 0 is dropped, also one that was drawn at random: `remask`.
 """
 
 import random
@@ -24,7 +24,7 @@ from relm.examples.as_published.instances import (
     BLOCK,
     Instance,
     Rows,
-    batch_instances,
+    batched,
     pack_instances,
     row_width,
     split_columns,
@@ -39,9 +39,7 @@ from relm.examples.as_published.options import (
 )
 from relm.examples.as_published.pairs import SPECIAL_TOKENS, Corpus, Pair, Rule, make_pairs, mask_tokens
 from relm.examples.as_published.tables import format_summary, read_documents
-from relm.examples.columns import Column
 from relm.examples.described_tables import open_table
-from relm.examples.storage import dtype_of
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.objectives import Objective
 
@@ -150,17 +148,13 @@ def remask(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD
     """Return the instances in the layout of the original's --remask: masked tokens in the first `predictions` slots.
 
     A token with id 0 is taken for padding and dropped, with its label if it was masked (create_pretraining_data.py:113).
+    `plain` are the columns of `split_columns`, padded with id 0; slots without a token have the position `pad_position`
+    (--pad-position-value).
 
-    Args:
-        plain: the columns of `split_columns`, padded with id 0.
-        predictions: slots reserved for masked tokens (--mask-tokens).
-        pad_position: the position of slots without a token (--pad-position-value).
-
-    Returns:
-        The original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
-        ``seq_padding_index``, ``next_sentence_labels`` (rows,); ``masked_lm_positions``, ``masked_labels``, ``masked_lm_ids``
-        and ``masked_lm_weights`` (rows, predictions). The original writes only the first ``masked_lm_weights.sum()`` of
-        ``masked_lm_positions``; here the rest is 0.
+    The result has the original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
+    ``seq_padding_index``, ``next_sentence_labels`` (rows,); ``masked_lm_positions``, ``masked_labels``, ``masked_lm_ids`` and
+    ``masked_lm_weights`` (rows, predictions). The original writes only the first ``masked_lm_weights.sum()`` of
+    ``masked_lm_positions``; here the rest is 0.
     """
     input_ids, counts = plain["input_ids"], plain["masked_count"]
     rows, width = input_ids.shape
@@ -209,19 +203,10 @@ def read_vocabulary(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
 def pregenerate_graphcore_bert(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Write all instances as a table, in the order of the original's file.
+    """Write all instances as a table, in the order of the original's file; a line of text is a sentence.
 
-    With `as_published.remask` the columns named in `REMASKED` are added, for a device that needs masked tokens in fixed slots;
-    all other devices read the plain ones, which differ only in the dropped tokens.
-
-    The original holds all instances in memory to shuffle them; here they are in an unnamed temporary file.
-
-    Args:
-        documents: JSON lines; a line of text is a sentence.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar's facts.
-        language: language of the text, for `masked.sentences: split`.
-        workers: processes that encode; None: as many as there are cores. Their count changes no byte.
+    The original holds all instances in memory to shuffle them; here they are in an unnamed temporary file. Arguments are those
+    of `relm.examples.builders.pregenerate`.
     """
     chosen = require_options(ORIGINAL, objective)
     settings = _read_options(objective)
@@ -238,19 +223,12 @@ def pregenerate_graphcore_bert(
     ):
         draws = random.Random(chosen.seed)
         count = 0
-        for block in batch_instances(make_instances(corpus, settings, read_vocabulary(loaded), draws)):
+        for block in batched(make_instances(corpus, settings, read_vocabulary(loaded), draws)):
             _keep(pack_instances(block, width, places, pairs=True), spool, output)
             count += len(block)
-        kinds = table_columns(width, places, loaded.vocabulary_size)
-        if chosen.remask:
-            kinds += remasked_columns(width, places, loaded.vocabulary_size)
-        with open_table(output, objective, loaded, source, kinds) as table:
+        with open_table(output, objective, loaded, source, table_columns(width, places, loaded.vocabulary_size)) as table:
             for rows in _shuffle(spool, count, row_width(width, places), draws):
-                columns = split_columns(rows, width, places)
-                if chosen.remask:
-                    fields = remask(columns, places)
-                    columns |= {name: fields[field] for name, field in REMASKED.items()}
-                table.append(columns, rows[:, 0])
+                table.append(split_columns(rows, width, places), rows[:, 0])
     return format_summary(ORIGINAL.name, table, source, started)
 
 
@@ -286,27 +264,3 @@ def _shuffle(spool: IO[bytes], count: int, width: int, draws: random.Random) -> 
     rows = np.memmap(spool, dtype=np.int32, mode="r", shape=(count, width))
     for start in range(0, count, BLOCK):
         yield rows[np.frombuffer(order, dtype=np.int64)[start : start + BLOCK]]
-
-
-# Column of a table -> field of `remask`. The other fields are columns of the plain layout already.
-REMASKED = {
-    "remasked_input_ids": "input_ids",
-    "remasked_input_position": "input_position",
-    "remasked_segment_ids": "segment_ids",
-    "remasked_labels": "masked_labels",
-    "mask_padding_index": "mask_padding_index",
-    "seq_padding_index": "seq_padding_index",
-}
-
-
-def remasked_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
-    """Return the columns that the remasked layout adds to a table."""
-    kind: Any = dtype_of(vocabulary_size)
-    return [
-        Column("remasked_input_ids", kind, sequence_length, vocabulary_size),
-        Column("remasked_input_position", "uint16", sequence_length),
-        Column("remasked_segment_ids", "int8", sequence_length),
-        Column("remasked_labels", kind, predictions, vocabulary_size),
-        Column("mask_padding_index", "uint16"),
-        Column("seq_padding_index", "uint16"),
-    ]

@@ -60,12 +60,7 @@ def split_documents(documents: int, split: str) -> range:
 def draw_index_maps(sizes: Integers, documents: Integers, epochs: int, sequence_length: int, seed: int) -> IndexMaps:
     """Return all three maps, drawn from one generator in the original's order.
 
-    Args:
-        sizes: tokens of every document, by number.
-        documents: the numbers of the documents that are used.
-        epochs: count of uses of each document.
-        sequence_length: L.
-        seed: 0 to 2**32 - 1.
+    `sizes` are the tokens of every document, by number, `documents` the numbers of those that are used, `epochs` times each.
     """
     draws = np.random.RandomState(seed)
     order = doc_idx(documents, epochs, draws)
@@ -83,12 +78,8 @@ def doc_idx(documents: Integers, epochs: int, draws: np.random.RandomState) -> n
 def sample_idx(sizes: Integers, order: Integers, sequence_length: int, tokens: int) -> npt.NDArray[np.int32]:
     """Return where each sample begins: int32 (samples + 1, 2), index into `order` and token in the document there.
 
-    Sample k begins at token k L of the stream, L = sequence_length; each sample has L + 1 tokens.
-
-    Args:
-        sizes: tokens of every document, by number.
-        order: the documents of the stream.
-        tokens: count of the stream's tokens.
+    Sample k begins at token k L of the stream, L = sequence_length; each sample has L + 1 tokens. `order` are the documents of
+    the stream, `tokens` the count of its tokens, `sizes` the tokens of every document, by number.
     """
     count = max(tokens - 1, 0) // sequence_length + 1
     result = np.zeros((count, 2), dtype=np.int32)
@@ -128,17 +119,7 @@ class GraphcoreGpt2Examples:
     """The order of these examples is part of what was published: position p of a run is example p of its epoch."""
 
     def __init__(self, manifest: Path, split: str, objective: Objective, check_content: bool = True) -> None:
-        """Open the shards and draw the maps.
-
-        Args:
-            manifest: of causal examples.
-            split: train or held_out.
-            objective: with `as_published.epochs` and `as_published.seed`.
-            check_content: compare each shard's sha256 with the manifest, not its size alone.
-
-        Raises:
-            RelmError: a shard is absent or not the manifest's, an option is not the original's, or there is no sample.
-        """
+        """Open the shards of causal examples, and draw the maps with `as_published.epochs` and `as_published.seed`."""
         chosen = _require_options(objective)
         shards = read_manifest(manifest).split("train", manifest)
         self.sequence_length = objective.sequence_length
@@ -159,11 +140,7 @@ class GraphcoreGpt2Examples:
         return len(self.maps.shuffle_idx)
 
     def batch(self, indices: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]) -> Batch:
-        """Return ``input_ids`` and ``labels``, (examples, L), of the samples at these positions; every epoch has the same.
-
-        Raises:
-            IndexError: there is no such example.
-        """
+        """Return ``input_ids`` and ``labels``, (examples, L), of the samples at these positions; every epoch has the same."""
         require_indices(indices, len(self))
         samples = np.empty((len(indices), self.sequence_length + 1), dtype=np.int64)
         for row, number in zip(samples, self.maps.shuffle_idx[indices].tolist(), strict=True):
@@ -208,8 +185,7 @@ def require_seed_of_numpy(chosen: AsPublished) -> None:
 
 def _require_options(objective: Objective) -> AsPublished:
     chosen = objective.as_published
-    if chosen is None or chosen.builder != "graphcore_gpt2":
-        raise RelmError(f"as_published.builder: expected graphcore_gpt2, found {getattr(chosen, 'builder', None)}")
+    assert chosen is not None, "the builder is named there"
     require_seed_of_numpy(chosen)
     for key in ("stride", "document_attention"):
         if getattr(objective.causal, key):

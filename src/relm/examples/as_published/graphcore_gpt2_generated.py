@@ -26,15 +26,7 @@ class GeneratedTokens:
     """Position p of a run is example p of its epoch, because the original does not shuffle them."""
 
     def __init__(self, chosen: AsPublished, sequence_length: int) -> None:
-        """Set the seed and the sizes.
-
-        Args:
-            chosen: with `examples`, `vocabulary_size` and `seed`.
-            sequence_length: L.
-
-        Raises:
-            RelmError: the seed is larger than numpy's generator takes.
-        """
+        """Set the seed and the sizes; `sequence_length` is L."""
         require_seed_of_numpy(chosen)
         assert chosen.examples is not None, "the section sees to it"
         assert chosen.vocabulary_size is not None, "the section sees to it"
@@ -49,11 +41,7 @@ class GeneratedTokens:
         return self.size
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return ``input_ids`` and ``labels``, (examples, L), of these samples; every epoch has the same.
-
-        Raises:
-            IndexError: there is no such sample.
-        """
+        """Return ``input_ids`` and ``labels``, (examples, L), of these samples; every epoch has the same."""
         require_indices(indices, self.size)
         samples = np.empty((len(indices), self.sequence_length + 1), dtype=np.int64)
         blocks = indices // BLOCK

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +43,9 @@ def row_width(sequence_length: int, predictions: int) -> int:
 
 
 def pack_instances(instances: Sequence[Instance], sequence_length: int, predictions: int, pairs: bool) -> Rows:
-    """Return instances as rows of equal width: head, tokens, positions, labels; padded with 0.
+    """Return instances as rows of `row_width`: head, tokens, positions, labels; padded with 0.
 
-    Args:
-        pairs: `is_random` is the label of a pair; else rows have none.
-
-    Returns:
-        (instances, `row_width`).
+    With `pairs`, `is_random` is the label of a pair; else rows have none.
     """
     rows = np.full((len(instances), row_width(sequence_length, predictions)), PADDING, dtype=np.int32)
     positions_at = HEAD + sequence_length
@@ -62,9 +58,12 @@ def pack_instances(instances: Sequence[Instance], sequence_length: int, predicti
     return rows
 
 
-def batch_instances(instances: Iterable[Instance]) -> Iterator[list[Instance]]:
-    """Yield instances in blocks."""
-    waiting = iter(instances)
+Item = TypeVar("Item")
+
+
+def batched(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in lists of `BLOCK`."""
+    waiting = iter(items)
     while block := list(islice(waiting, BLOCK)):
         yield block
 
@@ -85,7 +84,7 @@ def split_columns(rows: Rows, sequence_length: int, predictions: int) -> dict[st
 
 def table_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of masked examples with static masks."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     return [
         Column("input_ids", kind, sequence_length, vocabulary_size),
         Column("length", "uint16"),

@@ -1,7 +1,7 @@
 """The sequences of llm.c's training, in the order in which the shuffling DataLoader of llmc/dataloader.h reads them.
 
 Each of R processes reads all shards. The k-th sample of a shard begins at its token k R B T; process r reads B T + 1 tokens
-from k R B T + r B T on, which are B sequences of T inputs and labels. Each process has a Mersenne Twister of its own, seeded
+from k R B T + r B T on, which are B sequences of T inputs and labels. Each process has its own Mersenne Twister, seeded
 with seed + r, which permutes the shards before each epoch, and the samples of a shard when the process comes to it. So the
 processes of one update read different shards, and no sample is read as a whole.
 
@@ -64,8 +64,7 @@ def draw_integers(seed: int, count: int) -> npt.NDArray[np.uint32]:
 def permute(values: list[int], draws: npt.NDArray[np.uint32]) -> None:
     """Permute values in place by Fisher and Yates: the one at i, from the last to the second, is swapped with a draw in 0..i.
 
-    Args:
-        draws: one less than the values; each is taken modulo i + 1.
+    There is one draw less than values; each is taken modulo i + 1.
     """
     chosen = (draws % np.arange(len(values), 1, -1, dtype=np.uint32)).tolist()
     for i, j in zip(range(len(values) - 1, 0, -1), chosen, strict=True):
@@ -113,11 +112,7 @@ class LlmCOrder:
         return self.geometry.epoch_samples * self.geometry.ranks * self.geometry.batch
 
     def starts(self, indices: Integers, epochs: Integers) -> Integers:
-        """Return the token of the stream with which each sequence begins.
-
-        Raises:
-            IndexError: there is no such sequence.
-        """
+        """Return the token of the stream with which each sequence begins."""
         require_indices(indices, len(self))
         parts, rows = np.divmod(indices, self.geometry.batch)
         starts = np.empty(len(indices), dtype=np.int64)
@@ -143,11 +138,7 @@ class LlmCExamples(LlmCOrder):
     """The training sequences in the original's order."""
 
     def __init__(self, manifest: Path, objective: Objective, check_content: bool = True) -> None:
-        """Open the shards.
-
-        Raises:
-            RelmError: a shard is absent, not the manifest's or shorter than a sample, or an option is not the original's.
-        """
+        """Open the shards, each of which must hold a sample."""
         self.stream, _ = open_windows(manifest, "train", check_content)
         super().__init__(geometry_of(objective, tuple(self.stream.lengths)))
         if short := [number for number, count in enumerate(self.geometry.samples) if not count]:
@@ -158,11 +149,7 @@ class LlmCExamples(LlmCOrder):
             )
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return ``input_ids`` and ``labels``, (examples, T), of these sequences of their epochs.
-
-        Raises:
-            IndexError: there is no such sequence.
-        """
+        """Return ``input_ids`` and ``labels``, (examples, T), of these sequences of their epochs."""
         windows = self.stream.windows(self.starts(indices, epochs), self.geometry.sequence_length + 1)
         return {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
 
@@ -183,11 +170,7 @@ def open_llm_c(
 
 
 def geometry_of(objective: Objective, shards: tuple[int, ...]) -> Geometry:
-    """Return the sizes that decide the order of an objective's sequences.
-
-    Raises:
-        RelmError: the objective has an option that llm.c has not; names it.
-    """
+    """Return the sizes that decide the order of an objective's sequences; refuse options that llm.c does not have."""
     chosen = objective.as_published
     if chosen is None or chosen.ranks is None or chosen.batch is None:
         raise RelmError(f"as_published.builder: expected llm_c, found {getattr(chosen, 'builder', None)}")

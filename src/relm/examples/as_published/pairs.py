@@ -127,12 +127,8 @@ def mask_tokens(
 ) -> tuple[list[int], list[int]]:
     """Mask `count` tokens at most, in place: four of five become `mask`, of the rest half stay and half become random ones.
 
-    Args:
-        candidates: groups of positions that are masked together or not at all; they are shuffled.
-        vocabulary_size: random tokens are 0 to one less.
-
-    Returns:
-        The masked positions, ascending, and the original tokens there.
+    `candidates` are groups of positions that are masked together or not at all; they are shuffled. Random tokens are below
+    `vocabulary_size`. The result is the masked positions, ascending, and the original tokens there.
     """
     draws.shuffle(candidates)
     labels: dict[int, int] = {}

@@ -22,13 +22,12 @@ import numpy.typing as npt
 
 from relm.corpus.documents import Document, read_documents
 from relm.corpus.workers import ordered_map
-from relm.examples.as_published.instances import NO_PAIR
+from relm.examples.as_published.instances import NO_PAIR, table_columns
 from relm.examples.as_published.options import Original, require_options
 from relm.examples.as_published.tables import format_summary, require_documents
 from relm.examples.columns import Column
 from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import checked_documents
-from relm.examples.storage import dtype_of
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, loaded_as
 from relm.limits import usable_cores
@@ -85,11 +84,7 @@ def cut_blocks(
 ) -> Blocks:
     """Return the blocks of one batch: its rows between special tokens, concatenated and cut.
 
-    Args:
-        tokens: (n,), of all rows.
-        sizes: (rows,), tokens of each, 0 of blank ones.
-        word_starts: (n,).
-        sequence_length: L.
+    `tokens` and `word_starts` are those of all rows, (n,), `sizes` the tokens of each, (rows,), 0 of blank ones.
 
     >>> cut_blocks(np.arange(3, dtype="i4"), np.array([2, 0, 1], "i4"), np.ones(3, bool), 8, 9, 4).input_ids
     array([[8, 0, 1, 9],
@@ -145,14 +140,9 @@ def pregenerate_run_mlm(
 ) -> str:
     """Write the blocks of a file of articles as a table without masks.
 
-    Facts beside those of every table: ``rows``, of the original's dataset, and in the sidecar ``dropped_tokens``.
-
-    Args:
-        documents: JSON lines; the articles of one WikiText file in order, lines and blank lines unchanged.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar's facts.
-        language: not used; part of every builder's signature.
-        workers: processes; None: as many as there are cores. Their count changes no byte.
+    The documents are the articles of one WikiText file in order, lines and blank lines unchanged; other arguments are those of
+    `relm.examples.builders.pregenerate`. Further facts: ``rows``, of the original's dataset, and in the
+    sidecar ``dropped_tokens``.
     """
     require_options(ORIGINAL, objective)
     started = perf_counter()
@@ -166,7 +156,8 @@ def pregenerate_run_mlm(
     source = TableSource(sha256, read.documents, read.words, read.bytes)
     encode = functools.partial(encode_batch, tokenizer, loaded.sha256, objective.sequence_length)
     count = min(usable_cores() if workers is None else workers, 1 + read.rows // BATCH)
-    columns = _columns(objective.sequence_length, loaded.vocabulary_size)
+    length = objective.sequence_length
+    columns = [*table_columns(length, 0, loaded.vocabulary_size)[:4], Column("word_starts", "bool", length)]
     with (
         open_table(output, objective, loaded, source, columns, rows=read.rows) as table,
         contextlib.closing(ordered_map(encode, iter(_CountedBatches(documents)), count, f"encoding {documents}")) as batches,
@@ -174,7 +165,7 @@ def pregenerate_run_mlm(
         table.counts["dropped_tokens"] = 0
         for blocks in batches:
             table.counts["dropped_tokens"] += blocks.dropped
-            lengths = np.full(len(blocks.input_ids), objective.sequence_length)
+            lengths = np.full(len(blocks.input_ids), length)
             table.append(_row_values(blocks, lengths), lengths)
     return format_summary(ORIGINAL.name, table, source, started)
 
@@ -187,14 +178,3 @@ def _row_values(blocks: Blocks, lengths: npt.NDArray[np.integer]) -> dict[str, A
         "next_sentence_label": np.full(len(lengths), NO_PAIR),
         "word_starts": blocks.word_starts,
     }
-
-
-def _columns(sequence_length: int, vocabulary_size: int) -> list[Column]:
-    kind: Any = dtype_of(vocabulary_size)
-    return [
-        Column("input_ids", kind, sequence_length, vocabulary_size),
-        Column("length", "uint16"),
-        Column("second_start", "uint16"),
-        Column("next_sentence_label", "int8"),
-        Column("word_starts", "bool", sequence_length),
-    ]

@@ -30,11 +30,7 @@ class T5xDiacriticsExamples(Seq2SeqExamples):
     """Labels of padding are the padding token's id."""
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return the batch of `Seq2SeqExamples` with the original's ends and labels.
-
-        Raises:
-            IndexError: there is no such example.
-        """
+        """Return the batch of `Seq2SeqExamples` with the original's ends and labels."""
         source, target = (self._rows(name, indices) for name in ("source", "target"))
         inputs, present = padded(source, self.source_length, self.end_of_text_id, self.pad_id)
         labels, _ = padded(target, self.target_length, self.end_of_text_id, self.pad_id if self.scores_padding else IGNORED)

@@ -30,8 +30,7 @@ def read_documents(
 ) -> Iterator[Documents]:
     """Yield the documents as the originals read theirs: sentences without surrounding white space, blank ones dropped.
 
-    Args:
-        folder: folder for temporary files; None: that of the documents.
+    Temporary files are in `folder`, by default that of the documents.
     """
     loaded = load_tokenizer(tokenizer)
     if sentences == "split" and loaded.kind != "wordpiece":

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.as_published.instances import Instance, batch_instances, pack_instances, split_columns, table_columns
+from relm.examples.as_published.instances import Instance, batched, pack_instances, split_columns, table_columns
 from relm.examples.as_published.options import (
     Original,
     read_model_vocabulary,
@@ -166,8 +166,7 @@ def _inside_words(corpus: Corpus, start: int, stop: int) -> list[bool]:
 def read_vocabulary(loaded: LoadedTokenizer, corrected: bool = False) -> TpuPretrainVocabulary:
     """Return the vocabulary that training reads: the mask is ``[MASK]``, or the unknown token where there is none.
 
-    Args:
-        corrected: without defect a: the mask is the tokenizer's own.
+    Without defect a (`corrected`) it is the tokenizer's own mask.
     """
     tokens = read_model_vocabulary(loaded, ORIGINAL.name)
     mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("mask" if corrected else "unk")
@@ -179,12 +178,8 @@ def pregenerate_tpu_pretrain(
 ) -> str:
     """Write the instances of all epochs (`masked.duplication_factor`) in order as a table.
 
-    Args:
-        documents: JSON lines, one input file of the original; a line of text is a sentence.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar's facts.
-        language: language of the text, for `masked.sentences: split`.
-        workers: processes that encode; None: as many as there are cores. Their count changes no byte.
+    The documents are one input file of the original, in which a line of text is a sentence; other arguments are those of
+    `relm.examples.builders.pregenerate`.
     """
     chosen = require_options(ORIGINAL, objective)
     masked = objective.masked
@@ -211,7 +206,7 @@ def pregenerate_tpu_pretrain(
         epochs = masked.duplication_factor if corpus.documents else 0
         with open_table(output, objective, loaded, source, columns) as table:
             made = itertools.chain.from_iterable(make_instances(corpus, settings, vocabulary, draws) for _ in range(epochs))
-            for block in batch_instances(made):
+            for block in batched(made):
                 rows = pack_instances(block, width, places, settings.next_sentences)
                 table.append(split_columns(rows, width, places), rows[:, 0])
     return format_summary(ORIGINAL.name, table, source, started)

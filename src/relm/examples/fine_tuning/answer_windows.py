@@ -83,7 +83,7 @@ class TokenizedParagraph(NamedTuple):
 
 
 class AskedQuestion(NamedTuple):
-    """A question beside the paragraph that it is asked of."""
+    """A question and its paragraph."""
 
     question: SpanQuestion
     paragraph: TokenizedParagraph
@@ -101,14 +101,7 @@ class Windowed(NamedTuple):
 def window_questions(
     paragraphs: Sequence[Paragraph], tokenizer: LoadedTokenizer, lengths: WindowLengths, labelled: bool
 ) -> Windowed:
-    """Return the windows of all questions.
-
-    Args:
-        labelled: the windows are to be trained on: each has the position of the question's first answer.
-
-    Raises:
-        RelmError: the tokenizer has no template for two texts, or a window has no room for a paragraph.
-    """
+    """Return the windows of all questions; if `labelled`, each has the position of the question's first answer."""
     special = pair_template(tokenizer)
     rows: list[dict[str, Any]] = []
     asked: list[AskedQuestion] = []
@@ -186,12 +179,7 @@ def _words_of(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> tuple[int,
 
 
 def find_label(kind: str, paragraph: TokenizedParagraph, answer: MarkedAnswer, answer_ids: Integers) -> tuple[int, int]:
-    """Return the first and last token of an answer in its paragraph.
-
-    Args:
-        kind: that of the tokenizer.
-        answer_ids: the tokens of the answer's text.
-    """
+    """Return the first and last token of an answer in its paragraph; `kind` is that of the tokenizer."""
     tokens = paragraph.tokens
     if kind != "wordpiece":
         return covering_tokens(tokens, answer.start, answer.start + len(answer.text))

@@ -28,21 +28,10 @@ LABEL = "label"
 def write_labelled_table(
     file: Path, tokenizer: Path, output: Path, objective: Objective, task: str, limit: int | None = None
 ) -> str:
-    """Encode the examples of a file of GLUE as one table, `output`, and its sidecar.
+    """Encode the examples of a file of GLUE as one table, `output`, and its sidecar; return a sentence.
 
     Columns: `input_ids` (L), `length`, `second_start`, as in `relm.examples.text_pairs.PairSequences`, and `label`, the number
-    of the class (int8) or the score (float32).
-
-    Args:
-        file: the training file.
-        tokenizer: `tokenizer.json`.
-        output: the table; the manifest is built from its sidecar.
-        objective: the one that reads it.
-        task: a key of `relm.examples.fine_tuning.glue.TASKS`.
-        limit: the count of examples, from the first on; None: all.
-
-    Raises:
-        RelmError: the file has a fault; the tokenizer has no template for two texts.
+    of the class (int8) or the score (float32). `limit` is the count of examples, from the first on; None: all.
     """
     started = perf_counter()
     content = file.read_bytes()
@@ -67,7 +56,7 @@ def write_labelled_table(
 
 def labelled_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
     """Return the columns of a table of labelled texts."""
-    kind: Any = dtype_of(vocabulary_size)
+    kind = dtype_of(vocabulary_size)
     classes = count_classes(objective)
     label = Column(LABEL, "int8", below=classes) if classes > 1 else Column(LABEL, "float32")
     positions = [Column(name, "uint16") for name in ("length", "second_start")]
@@ -92,11 +81,7 @@ class LabelledExamples:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return the texts with these indices, the same in all epochs.
-
-        Raises:
-            IndexError: there is no such text.
-        """
+        """Return the texts with these indices, the same in all epochs."""
         ids, lengths, starts, labels = (
             self.tables.rows(name, indices) for name in ("input_ids", "length", "second_start", LABEL)
         )

@@ -127,15 +127,9 @@ class LabelledTexts(NamedTuple):
 
 
 def parse_glue(content: bytes, task: str, name: str) -> LabelledTexts:
-    """Return the examples of a file.
+    """Return the examples of a task's file, Parquet or TSV; `name` is the file's, for messages.
 
-    Args:
-        content: the file, Parquet or TSV.
-        task: a key of `TASKS`.
-        name: its name, for messages.
-
-    Raises:
-        RelmError: it is damaged or no file of this task, or an example lacks a text or a label; names the row or line.
+    Raises RelmError, which names the row or line, for a damaged file, another task's, or an example without a text or a label.
     """
     found = TASKS[task]
     is_parquet = content.startswith(PARQUET)

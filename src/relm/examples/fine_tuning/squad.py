@@ -43,15 +43,10 @@ class Paragraph:
 
 
 def parse_squad(content: bytes, name: str) -> list[Paragraph]:
-    """Return the paragraphs of a SQuAD 1.1 file that have questions, in their order.
+    """Return the paragraphs of a SQuAD 1.1 file that have questions, in their order; `name` is the file's, for messages.
 
-    Args:
-        content: the file.
-        name: its name, for messages.
-
-    Raises:
-        RelmError: it is no JSON in UTF-8, it lacks a key or has another type under it, two questions have the same id, an
-            answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
+    Raises RelmError if it is not JSON in UTF-8, lacks a key or has another type under it, two questions have the same id, an
+    answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
     """
     try:
         value = parse_json(content.decode().removeprefix(codecs.BOM_UTF8.decode()), name, REMEDY)

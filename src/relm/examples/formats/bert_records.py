@@ -1,7 +1,7 @@
 """Masked examples as the records of Graphcore's BERT for TensorFlow 1: plain, as Google's are, and remasked.
 
 Feature names, order of values and padding are those of its create_pretraining_data.py. In the remasked layout the masked tokens
-come first, and each token has its position beside it.
+come first, and each token comes with its position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,11 +54,7 @@ def make_remasked_records(fields: Mapping[str, Array]) -> Iterator[dict[str, Arr
 
 
 def parse_plain_records(records: Sequence[Features], locations: Sequence[str]) -> Columns:
-    """Return the columns of a table from plain records.
-
-    Args:
-        locations: file and record of each, for messages.
-    """
+    """Return the columns of a table from plain records; `locations` are the file and record of each, for messages."""
     values = _stack(records, PLAIN, locations)
     width = values["input_ids"].shape[1]
     lengths = _count_leading_ones(values["input_mask"], locations, "input_mask")
@@ -81,8 +77,7 @@ def parse_plain_records(records: Sequence[Features], locations: Sequence[str]) -
 def parse_remasked_records(records: Sequence[Features], locations: Sequence[str]) -> Columns:
     """Return the columns of a table, with each token at its own position, from remasked records.
 
-    Arguments and errors are those of `parse_plain_records`. A token with id 0 was dropped when the record was written; its
-    position gets id 0 again.
+    A token with id 0 was dropped when the record was written; its position gets id 0 again.
     """
     filled = [
         {**record, "masked_lm_positions": _pad_positions(record, location)}
@@ -132,13 +127,11 @@ def _pad_positions(record: Features, location: str) -> Array:
 
 
 def _stack(records: Sequence[Features], names: Sequence[str], locations: Sequence[str]) -> Columns:
-    for record, location in zip(records, locations, strict=True):
-        for name in names:
-            found, expected = (
-                len(_require_feature(record, name, location)),
-                len(_require_feature(records[0], name, locations[0])),
-            )
-            if found != (expected := len(_require_feature(records[0], name, locations[0]))):
+    """Return the features of records as arrays, (records, values); each record must have as many values as the first."""
+    for name in names:
+        expected = len(_require_feature(records[0], name, locations[0]))
+        for record, location in zip(records, locations, strict=True):
+            if (found := len(_require_feature(record, name, location))) != expected:
                 raise RelmError(f"{location}: {name} has {found} values, {locations[0]} has {expected}; import them apart")
     return {name: np.stack([record[name] for record in records]) for name in names}
 

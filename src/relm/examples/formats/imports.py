@@ -3,104 +3,77 @@
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import sha256_of, write_hashed_sidecar, write_sidecar
 from relm.errors import RelmError
-from relm.examples.as_published.instances import table_columns
+from relm.examples.as_published.instances import batched, table_columns
 from relm.examples.described_tables import first_facts, last_facts
+from relm.examples.documents import counts_of
 from relm.examples.formats.bert_records import LABEL, Columns, parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import build_columns, map_tokens, read_lines, read_shape
 from relm.examples.formats.megatron import open_indexed
 from relm.examples.formats.tfrecord import Features, decode_example, read_records
-from relm.examples.manifest import length_histogram, summed
+from relm.examples.manifest import ExampleCounts
 from relm.examples.storage import index_of, shard_writer
 from relm.examples.table import table_writer
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.progress import ProgressBar
 from relm.recipes.objectives import Masked, Objective
 
 Integers = npt.NDArray[np.int64]
 Documents = tuple[Integers, Integers, Callable[[int], str]]
-"""The tokens of some documents in sequence, their counts, and a function from n to the n-th's location, for messages."""
+"""The tokens of some documents in sequence, the size of each, and a function from n to the n-th's location, for messages."""
 
-EXAMPLES_AT_ONCE = 1024
 STREAM = Objective(objective="causal", sequence_length=Objective.LONGEST)
 
 
-class ImportCounts:
-    """Sums over imported examples."""
-
-    def __init__(self, loaded: LoadedTokenizer) -> None:
-        self.tokens = self.documents = self.words = self.bytes = 0
-        self.histogram: list[list[int]] = []
-        self._tokenizer = loaded.tokenizer
-
-    def add(self, sequences: Sequence[list[int]]) -> None:
-        """Add the counts of some sequences of token ids."""
-        sizes = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-        texts = self._tokenizer.decode_batch(list(sequences), skip_special_tokens=True)
-        self.tokens += int(sizes.sum())
-        self.documents += len(sizes)
-        self.words += sum(len(text.split()) for text in texts)
-        self.bytes += sum(len(text.encode()) for text in texts)
-        self.histogram = summed([self.histogram, length_histogram(sizes)])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts for the sidecar."""
-        names = ("tokens", "documents", "words", "bytes")
-        return {**{name: getattr(self, name) for name in names}, "length_histogram": self.histogram}
-
-
-def import_megatron(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_megatron(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
     """Import Megatron-LM's indexed files in order; `NAME.bin` and `NAME.idx` are one."""
     names = dict.fromkeys(path.with_suffix("") if path.suffix in (".bin", ".idx") else path for path in files)
     opened = [open_indexed(Path(f"{name}.bin")) for name in names]
     documents = (
-        (tokens, sizes, functools.partial(_name_document, file.path, first))
+        (tokens, sizes, functools.partial(name_document, file.path, first))
         for file in opened
-        for first, tokens, sizes in _number_documents(file.blocks())
+        for first, tokens, sizes in file.blocks()
     )
     sources = chain.from_iterable((file.path, index_of(file.path)) for file in opened)
-    return import_stream(documents, list(sources), "megatron", load_tokenizer(tokenizer), output)
+    return import_stream(documents, list(sources), "megatron", loaded, output)
 
 
-def import_tfrecord(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
-    """Import records of Graphcore's BERT, plain or remasked, or of its GPT-2, recognised by the first record."""
-    loaded = load_tokenizer(tokenizer)
-    first = next(_read_features(files), None)
+def import_tfrecord(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
+    """Import records of Google's or Graphcore's BERT, plain or remasked, recognised by the first record."""
+    location, first = next(_read_features(files), (str(files[0]), None))
     if first is None:
-        raise RelmError(f"{files[0]}: holds no records")
-    location, features = first
-    if set(features) == {"input_ids"}:
-        return import_stream(_read_windows(files), files, "tfrecord", loaded, output)
-    if not {"input_ids", "masked_lm_positions", "masked_lm_ids"} <= set(features):
-        found = ", ".join(sorted(features)) or "none"
-        raise RelmError(f"{location}: its features are {found}; expected input_ids alone, or BERT's with masked_lm_positions")
-    read = parse_remasked_records if "input_position" in features else parse_plain_records
+        raise RelmError(f"{location}: holds no records")
+    if not {"input_ids", "masked_lm_positions", "masked_lm_ids"} <= set(first):
+        raise RelmError(
+            f"{location}: its features are {', '.join(sorted(first)) or 'none'}; expected BERT's masked_lm_positions"
+        )
+    read = parse_remasked_records if "input_position" in first else parse_plain_records
     blocks = (
         (read([features for _, features in block], locations), locations)
-        for block in _batch(_read_features(files))
+        for block in batched(_read_features(files))
         for locations in [[location for location, _ in block]]
     )
-    pairs = len(features.get(LABEL, ())) > 0
-    return _import_table(blocks, _read_objective(features, pairs), files, "tfrecord", loaded, output)
+    objective = _make_objective(len(first["input_ids"]), len(first["masked_lm_ids"]), pairs=len(first.get(LABEL, ())) > 0)
+    return _import_table(blocks, objective, files, "tfrecord", loaded, output)
 
 
-def import_tpu_pretrain(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_tpu_pretrain(files: Sequence[Path], loaded: LoadedTokenizer, output: Path) -> str:
     """Import JSON lines of tpu_pretrain, file by file."""
-    loaded, shape = load_tokenizer(tokenizer), read_shape(files)
+    shape = read_shape(files)
     if not shape.examples:
         raise RelmError(f"{files[0]}: holds no examples")
     ids, padding = map_tokens(loaded), loaded.special.pad or 0
     lines = chain.from_iterable(read_lines(path) for path in files)
-    blocks = ((build_columns(block, shape, ids, padding), [location for location, _ in block]) for block in _batch(lines))
+    blocks = ((build_columns(block, shape, ids, padding), [location for location, _ in block]) for block in batched(lines))
     settings = _make_objective(shape.longest, shape.predictions, shape.pairs)
     return _import_table(blocks, settings, files, "tpu_pretrain", loaded, output)
 
@@ -108,19 +81,23 @@ def import_tpu_pretrain(files: Sequence[Path], tokenizer: Path, output: Path) ->
 def import_stream(
     documents: Iterator[Documents], sources: Sequence[Path], format: str, loaded: LoadedTokenizer, output: Path
 ) -> str:
+    """Write documents of token ids as one stream; return a sentence with their counts."""
     _require_suffix(output, ".bin", "a stream of tokens")
-    counts, end, without_end = ImportCounts(loaded), loaded.special.end_of_text, 0
+    counts, end, without_end = ExampleCounts(), loaded.special.end_of_text, 0
     with (
         shard_writer(output, loaded.vocabulary_size) as writer,
         ProgressBar(unit=" tokens", unit_scale=True, disable=None) as bar,
     ):
         for tokens, sizes, location in documents:
-            _require_stream_ids(tokens, sizes, loaded, location)
+            wrong = np.flatnonzero((tokens < 0) | (tokens >= loaded.vocabulary_size))
+            if len(wrong):
+                document = int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
+                _require_ids(tokens[None, wrong[:1]], loaded, [location(document)])
             writer.append(tokens, sizes)
             without_end += len(sizes) - int((tokens[np.cumsum(sizes)[sizes > 0] - 1] == end).sum())
-            counts.add([piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])])
+            _count(counts, [piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])], loaded)
             bar.update(len(tokens))
-    facts = {**_collect_facts(loaded, STREAM, sources, format), **counts.facts}
+    facts = {**_collect_facts(loaded, STREAM, sources, format), **asdict(counts)}
     write_hashed_sidecar(output, writer.sha256, **facts, idx_sha256=writer.index_sha256)
     summary = f"read {counts.tokens:,} tokens of {counts.documents:,} documents: {output}"
     return summary + (f"; {without_end:,} of them do not end with the end-of-text token" if without_end else "")
@@ -137,7 +114,7 @@ def _import_table(
     _require_suffix(output, ".arrow", "masked examples")
     length, predictions = objective.sequence_length, objective.masked.max_predictions or 1
     facts = _collect_facts(loaded, objective, sources, format)
-    counts = ImportCounts(loaded)
+    counts = ExampleCounts()
     with (
         table_writer(output, table_columns(length, predictions, loaded.vocabulary_size), facts) as writer,
         ProgressBar(unit=" examples", unit_scale=True, disable=None) as bar,
@@ -149,9 +126,9 @@ def _import_table(
                 _require_ids(columns[name], loaded, locations)
             _require_positions(columns, locations)
             writer.append(columns)
-            counts.add(_restore_tokens(columns))
+            _count(counts, _restore_tokens(columns), loaded)
             bar.update(len(locations))
-    write_sidecar(output, **facts, **counts.facts, examples=writer.rows)
+    write_sidecar(output, **facts, **asdict(counts), examples=writer.rows)
     return f"read {writer.rows:,} examples of {length} positions, {counts.tokens:,} tokens: {output}"
 
 
@@ -167,18 +144,6 @@ def _make_objective(length: int, predictions: int, pairs: bool) -> Objective:
     return Objective(objective="masked", sequence_length=length, masked=masked)
 
 
-Item = TypeVar("Item")
-
-
-def _batch(items: Iterator[Item]) -> Iterator[list[Item]]:
-    while batch := list(islice(items, EXAMPLES_AT_ONCE)):
-        yield batch
-
-
-def _read_objective(features: Features, pairs: bool) -> Objective:
-    return _make_objective(len(features["input_ids"]), len(features["masked_lm_ids"]), pairs)
-
-
 def _read_features(files: Sequence[Path]) -> Iterator[tuple[str, Features]]:
     """Yield location and features of every record."""
     for path in files:
@@ -187,25 +152,16 @@ def _read_features(files: Sequence[Path]) -> Iterator[tuple[str, Features]]:
             yield location, decode_example(record, location)
 
 
-def _read_windows(files: Sequence[Path]) -> Iterator[Documents]:
-    for block in _batch(_read_features(files)):
-        for location, features in block:
-            if not isinstance(tokens := features.get("input_ids"), np.ndarray) or tokens.dtype != np.int64:
-                raise RelmError(f"{location}: lacks the feature input_ids as whole numbers; import it apart from the others")
-        windows = [features["input_ids"] for _, features in block]
-        locations = [location for location, _ in block]
-        yield np.concatenate(windows), np.array([len(window) for window in windows]), locations.__getitem__
-
-
-def _name_document(path: Path, first: int, number: int) -> str:
+def name_document(path: Path, first: int, number: int) -> str:
+    """Return the location of a document, the `number`-th from the `first` on, for messages."""
     return f"{path}, document {first + number:,}"
 
 
-def _number_documents(blocks: Iterator[tuple[Integers, Integers]]) -> Iterator[tuple[int, Integers, Integers]]:
-    first = 0
-    for tokens, sizes in blocks:
-        yield first, tokens, sizes
-        first += len(sizes)
+def _count(counts: ExampleCounts, sequences: Sequence[list[int]], loaded: LoadedTokenizer) -> None:
+    """Add some sequences of token ids to the sums; words and bytes are those of the decoded text."""
+    texts = loaded.tokenizer.decode_batch(list(sequences), skip_special_tokens=True)
+    sizes = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    counts.add(int(sizes.sum()), len(sizes), *counts_of(texts), sizes)
 
 
 def _restore_tokens(columns: Columns) -> list[list[int]]:
@@ -227,12 +183,6 @@ def _require_ids(tokens: Integers, loaded: LoadedTokenizer, locations: Sequence[
         )
 
 
-def _require_stream_ids(tokens: Integers, sizes: Integers, loaded: LoadedTokenizer, location: Callable[[int], str]) -> None:
-    if len(wrong := np.flatnonzero((tokens < 0) | (tokens >= loaded.vocabulary_size))):
-        document = int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
-        _require_ids(tokens[None, wrong[:1]], loaded, [location(document)])
-
-
 def _require_positions(columns: Columns, locations: Sequence[str]) -> None:
     used = np.arange(columns["masked_positions"].shape[1]) < columns["masked_count"][:, None]
     wrong = used & ~((columns["masked_positions"] >= 0) & (columns["masked_positions"] < columns["length"][:, None]))
@@ -246,4 +196,4 @@ def _require_positions(columns: Columns, locations: Sequence[str]) -> None:
 
 def _require_suffix(output: Path, suffix: str, what: str) -> None:
     if output.suffix != suffix:
-        raise RelmError(f"{output}: {what} is kept in a {suffix} file; rename it")
+        raise RelmError(f"{output}: expected a {suffix} file for {what}; rename it")

@@ -1,4 +1,4 @@
-"""The JSON lines of allenai/tpu_pretrain: a masked example a line, with tokens as text, and a file of counts beside them.
+"""The JSON lines of allenai/tpu_pretrain: a masked example a line, with tokens as text, and a file of counts.
 
 The keys, their order and the spaces are those that its pregenerate_training_data.py writes into ``epoch_N.json`` and
 ``epoch_N_metrics.json``.
@@ -40,16 +40,12 @@ def metrics_path(path: Path) -> Path:
 
 
 def format_metrics(examples: int, sequence_length: int) -> str:
-    """Return the content of the file beside the examples."""
+    """Return the content of the file of counts."""
     return json.dumps({"num_training_examples": examples, "max_seq_len": sequence_length})
 
 
 def format_lines(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the line of each row of a table with static masks, its newline included.
-
-    Args:
-        tokens: by id.
-    """
+    """Yield the line of each row of a table with static masks, its newline included; `tokens` are by id."""
     lists = {name: columns[name].tolist() for name in columns}
     for row, length in enumerate(lists["length"]):
         second, count = lists["second_start"][row], lists["masked_count"][row]
@@ -92,9 +88,7 @@ def build_columns(
 ) -> dict[str, Array]:
     """Return examples as columns of a table; without pairs the next-sentence label is -1 and `is_random_next` is dropped.
 
-    Args:
-        ids: token -> id, with `MASK` among them.
-        padding: id after the tokens of a short example.
+    `ids` maps tokens to ids, `MASK` included; the id `padding` fills short examples.
     """
     rows = len(examples)
     columns: dict[str, Array] = {
@@ -158,7 +152,7 @@ def _parse_example(line: bytes, location: str) -> dict[str, Any]:
 
 
 def _read_stated_length(path: Path) -> int:
-    """Return `max_seq_len` of the counts beside a file; 0 without them."""
+    """Return `max_seq_len` in a file's counts; 0 without them."""
     beside = metrics_path(path)
     if not beside.exists():
         return 0

@@ -22,8 +22,6 @@ Integers = npt.NDArray[np.int64]
 
 HEADER = len(MAGIC) + 8 + 1 + 8 + 8
 INTEGER_TYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-# Old and new versions of Megatron swap float32 and float64 between these codes: the width of a token decides.
-FLOAT_TYPES = {6: {4: "<f4", 8: "<f8"}, 7: {4: "<f4", 8: "<f8"}}
 # Tokens that are read at once, in whole documents; sequences whose offsets are compared at once.
 BLOCK = 2**20
 AGAIN = "copy both files again, or make them again"
@@ -56,30 +54,14 @@ class IndexedFile:
         starts[inside] = self.offsets[sequences[inside]] // self.tokens.itemsize
         return starts
 
-    def blocks(self) -> Iterator[tuple[Integers, Integers]]:
-        """Yield all documents in order, in blocks: their tokens in sequence, and the count of each document's tokens.
-
-        Raises:
-            RelmError: a token is not a whole number; names the document.
-        """
+    def blocks(self) -> Iterator[tuple[int, Integers, Integers]]:
+        """Yield all documents in order, in blocks: the number of the first, their tokens in sequence, and the size of each."""
         first = 0
         while first < self.documents:
             starts = self.starts(first, min(first + BLOCK, self.documents))
             count = max(1, int(np.searchsorted(starts, starts[0] + BLOCK, side="right")) - 1)
-            values = np.asarray(self.tokens[starts[0] : starts[count]])
-            sizes = np.diff(starts[: count + 1])
-            yield self._whole_numbers(values, sizes, first), sizes
+            yield first, self.tokens[starts[0] : starts[count]].astype(np.int64), np.diff(starts[: count + 1])
             first += count
-
-    def _whole_numbers(self, values: npt.NDArray[Any], sizes: Integers, first: int) -> Integers:
-        with np.errstate(invalid="ignore"):
-            tokens = values.astype(np.int64)
-        if len(wrong := np.flatnonzero(tokens != values)):
-            document = first + int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
-            raise RelmError(
-                f"{self.path}: document {document:,} has {values[wrong[0]]}, which is not a token id: it holds other data"
-            )
-        return tokens
 
 
 def open_indexed(path: Path) -> IndexedFile:
@@ -91,7 +73,9 @@ def open_indexed(path: Path) -> IndexedFile:
             raise RelmError(f"{file}: no such file; {index.name} and {shard.name} belong together")
     code, sizes, offsets, boundaries = _read_index(index)
     total = int(sizes.sum(dtype=np.int64))
-    tokens = _map_values(shard, _choose_dtype(code, shard, index, total), 0, None)
+    if code not in INTEGER_TYPES:
+        raise RelmError(f"{index}: type code {code}, expected one of {', '.join(map(str, INTEGER_TYPES))}; {AGAIN}")
+    tokens = _map_values(shard, INTEGER_TYPES[code], 0, None)
     if len(tokens) != total:
         raise RelmError(
             f"{shard}: holds {len(tokens):,} tokens, {index.name} says {total:,}: truncated or another file; {AGAIN}"
@@ -117,7 +101,7 @@ def _read_index(index: Path) -> tuple[int, npt.NDArray[np.int32], Integers, Inte
     if version != VERSION:
         raise RelmError(f"{index}: version {version}, expected {VERSION}; write it with a version of Megatron-LM that has that")
     needed = HEADER + 12 * sequences + 8 * boundaries
-    if size not in (needed, needed + sequences):  # the latter with a mode for each sequence, of multimodal data
+    if size != needed:
         raise RelmError(
             f"{index}: has {size:,} bytes, {sequences:,} sequences and {boundaries:,} boundaries need {needed:,}: "
             f"truncated; {AGAIN}"
@@ -128,16 +112,6 @@ def _read_index(index: Path) -> tuple[int, npt.NDArray[np.int32], Integers, Inte
         _map_values(index, "<i8", HEADER + 4 * sequences, sequences),
         _map_values(index, "<i8", HEADER + 12 * sequences, boundaries),
     )
-
-
-def _choose_dtype(code: int, shard: Path, index: Path, tokens: int) -> str:
-    if code in INTEGER_TYPES:
-        return INTEGER_TYPES[code]
-    width = shard.stat().st_size // tokens if tokens else 4
-    if code not in FLOAT_TYPES or width not in FLOAT_TYPES[code]:
-        known = ", ".join(map(str, sorted({**INTEGER_TYPES, **FLOAT_TYPES})))
-        raise RelmError(f"{index}: type code {code}, expected one of {known} and tokens of its width: damaged; {AGAIN}")
-    return FLOAT_TYPES[code][width]
 
 
 def _map_values(path: Path, dtype: str, offset: int, count: int | None) -> npt.NDArray[Any]:

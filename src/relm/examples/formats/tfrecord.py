@@ -2,14 +2,12 @@
 
 A record is its length (uint64), the length's masked CRC-32C, the data and the data's masked CRC-32C, all little-endian
 (tensorflow/core/lib/io/record_writer.h). The data is an Example: a map from names to lists of int64, float32 or bytes
-(tensorflow/core/example/example.proto). Beside `NAME.tfrecord` is `NAME.index` with a line for each record: its first byte
-and its byte count, as the `tfrecord` package's tfrecord2idx writes it and Graphcore's GPT-2 reads it.
+(tensorflow/core/example/example.proto).
 """
 
-import contextlib
 import functools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,8 +17,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from relm.artifact import atomic_file, sidecar_of
 from relm.errors import RelmError
+from relm.examples.as_published.instances import batched
 from relm.examples.formats.crc32c import crc32c, mask_checksums
-from relm.examples.storage import flush_all
 
 Features = dict[str, Any]
 """Name -> int64 array, float32 array, or list of bytes."""
@@ -31,40 +29,19 @@ HEADER, TRAILER = 12, 4
 AGAIN = "copy or make the file again"
 
 
-class RecordWriter:
-    """Appends records to a file; made by `record_writer`."""
-
-    def __init__(self, file: IO[bytes], index: IO[str]) -> None:
-        self.records = 0
-        self._file = file
-        self._index = index
-        self._end = 0
-
-    def append(self, records: Sequence[bytes]) -> None:
-        """Append the data of some records."""
-        lengths = [struct.pack("<Q", len(record)) for record in records]
-        checks = [mask_checksums(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
-        for number, (length, record) in enumerate(zip(lengths, records, strict=True)):
-            span = slice(4 * number, 4 * number + 4)
-            whole = b"".join((length, checks[0][span], record, checks[1][span]))
-            self._file.write(whole)
-            self._index.write(f"{self._end} {len(whole)}\n")
-            self._end += len(whole)
-        self.records += len(records)
-
-
-def index_path(path: Path) -> Path:
-    """Return ``NAME.index`` for ``NAME.tfrecord``."""
-    return path.with_suffix(".index")
-
-
-@contextlib.contextmanager
-def record_writer(path: Path) -> Iterator[RecordWriter]:
-    """Write a TFRecord file and its index; both appear when the block ends without an error."""
-    with atomic_file(path) as file, atomic_file(index_path(path), "w") as index:
-        yield RecordWriter(file, index)
-        flush_all(file, index)
+def write_records(path: Path, examples: Iterable[bytes]) -> int:
+    """Write the data of some records to a file, which appears whole; return their count."""
+    count = 0
+    with atomic_file(path) as file:
+        for records in batched(examples):
+            lengths = [struct.pack("<Q", len(record)) for record in records]
+            checks = [mask_checksums(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
+            for number, (length, record) in enumerate(zip(lengths, records, strict=True)):
+                span = slice(4 * number, 4 * number + 4)
+                file.write(b"".join((length, checks[0][span], record, checks[1][span])))
+            count += len(records)
         sidecar_of(path).unlink(missing_ok=True)
+    return count
 
 
 def read_records(path: Path) -> Iterator[bytes]:
@@ -100,11 +77,7 @@ def encode_example(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> b
 
 
 def decode_example(record: bytes, location: str) -> Features:
-    """Return the features of an Example.
-
-    Args:
-        location: file and record, for the message.
-    """
+    """Return the features of an Example; `location` is for messages."""
     example = _example_class()()
     try:
         example.ParseFromString(record)

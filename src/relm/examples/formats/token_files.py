@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.formats.imports import Documents, import_stream
-from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.examples.formats.imports import Documents, import_stream, name_document
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Integers = npt.NDArray[np.int64]
 
@@ -48,14 +48,14 @@ class TokenFile(NamedTuple):
                 yield read.astype(np.int64)
 
 
-def import_llm_c(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
-    """Import shards of llm.c in order; see `exchange.import_examples`."""
-    return _import_files([open_llm_c_shard(path) for path in files], "llm_c", tokenizer, output, first_tokens)
+def import_llm_c(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
+    """Import shards of llm.c in order, `first_tokens` of each or all."""
+    return _import_files([open_llm_c_shard(path) for path in files], "llm_c", loaded, output, first_tokens)
 
 
-def import_nanogpt(files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
-    """Import nanoGPT's files of tokens in order; see `exchange.import_examples`."""
-    return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", tokenizer, output, first_tokens)
+def import_nanogpt(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
+    """Import nanoGPT's files of tokens in order, `first_tokens` of each or all."""
+    return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", loaded, output, first_tokens)
 
 
 def open_llm_c_shard(path: Path) -> TokenFile:
@@ -88,8 +88,9 @@ def open_nanogpt_file(path: Path) -> TokenFile:
     return TokenFile(path, 0, size // 2)
 
 
-def _import_files(files: Sequence[TokenFile], format: str, tokenizer: Path, output: Path, first_tokens: int | None) -> str:
-    loaded = load_tokenizer(tokenizer)
+def _import_files(
+    files: Sequence[TokenFile], format: str, loaded: LoadedTokenizer, output: Path, first_tokens: int | None
+) -> str:
     read = [file._replace(tokens=min(file.tokens, first_tokens or file.tokens)) for file in files]
     documents = (document for file in read for document in cut_documents(file, loaded.special.end_of_text))
     return import_stream(documents, [file.path for file in files], format, loaded, output)
@@ -103,23 +104,15 @@ def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[Document
         ends = np.flatnonzero(block == end_of_text) + 1
         if not len(ends):
             kept.append(block)
-            _require_length(file.path, sum(map(len, kept)))
+            if sum(map(len, kept)) > LONGEST:
+                raise RelmError(
+                    f"{file.path}: more than {LONGEST:,} tokens follow each other without the tokenizer's end of text; "
+                    "give the tokenizer that it was made with"
+                )
             continue
         before = sum(map(len, kept))
         tokens = np.concatenate([*kept, block[: ends[-1]]])
-        yield tokens, np.diff(ends + before, prepend=0), functools.partial(_name_document, file.path, documents)
+        yield tokens, np.diff(ends + before, prepend=0), functools.partial(name_document, file.path, documents)
         kept, documents = [block[ends[-1] :]], documents + len(ends)
     if rest := sum(map(len, kept)):
-        yield np.concatenate(kept), np.array([rest]), functools.partial(_name_document, file.path, documents)
-
-
-def _require_length(path: Path, tokens: int) -> None:
-    if tokens > LONGEST:
-        raise RelmError(
-            f"{path}: more than {LONGEST:,} tokens follow each other without the tokenizer's end of text; give the tokenizer "
-            "that it was made with"
-        )
-
-
-def _name_document(path: Path, first: int, number: int) -> str:
-    return f"{path}, document {first + number:,}"
+        yield np.concatenate(kept), np.array([rest]), functools.partial(name_document, file.path, documents)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# gigatoken caches every piece of text without a limit; when the process has grown by so many bytes it is loaded again.
+# gigatoken caches every piece of text without a limit; it is loaded again when the process has grown by this many bytes.
 MEMORY = 2**26
 # Bytes of text after which the memory is measured, which takes as long as encoding a long document.
 MEASURED = 2**21

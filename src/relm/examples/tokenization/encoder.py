@@ -70,11 +70,9 @@ class TextEncoder:
     """An encoder of texts with one tokenizer; not for several threads at once."""
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
-        """Choose the fastest encoder for the tokenizer.
+        """Choose the fastest encoder for the tokenizer, the library itself unless `fast`.
 
-        Args:
-            tokenizer: encodes names of special tokens in a text as text, as that of a `LoadedTokenizer` does.
-            fast: allow other encoders than the library.
+        The tokenizer encodes names of special tokens in a text as text, as that of a `LoadedTokenizer` does.
         """
         self.tokenizer = tokenizer
         content = tokenizer.to_str()
@@ -90,20 +88,14 @@ class TextEncoder:
         return None if os.environ.get(CHOICE) == "library" else self.fast_encoder
 
     def encoded(self, texts: Sequence[str]) -> EncodedTexts:
-        """Return the ids of each text, without any special tokens.
-
-        Raises:
-            Disagreement: the fast encoder gives other ids than the library for a sample.
-        """
+        """Return the ids of each text, without special tokens; raise Disagreement where a sample shows others."""
         return _concatenated(self._rows(texts))
 
     def utf8_encoded(self, texts: Utf8Texts, end: Sequence[int] = (), compared: bool = True) -> EncodedTexts:
-        """Return the ids of each text, given in UTF-8, as `encoded` does; byte-level BPE then decodes nothing.
+        """Return the ids of each text, given in UTF-8, as `encoded` does, with the ids `end` after each; byte-level BPE then
+        decodes nothing.
 
-        Args:
-            texts: the texts.
-            end: ids to append to those of each text.
-            compared: False: byte-level BPE need not compare a sample, which takes as long as encoding some 50 kB.
+        With `compared=False` byte-level BPE need not compare a sample, which takes as long as encoding some 50 kB.
         """
         fast = self.fast
         if isinstance(fast, ByteLevel) and max(map(len, texts.texts), default=0) <= LONGEST_PART:

@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.examples.tokenization.tokenizer_models import SPACE, UNKNOWN
 
 BEGIN, END = "<s>", "</s>"
-# As tokenizer.py writes the three that are no text, the first of all.
+# The three pieces other than text, which come first, as tokenizer.py writes them.
 _WRITTEN = {UNKNOWN: UNKNOWN, f"\n{BEGIN}\n": BEGIN, f"\n{END}\n": END}
 _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
@@ -29,10 +29,7 @@ class Piece(NamedTuple):
 def llama2_c(path: Path) -> Tokenizer:
     """Return the tokenizer in llama2.c's file.
 
-    `<s>` begins each text, as in its training data; nothing ends one, so `</s>` is no special token.
-
-    Raises:
-        RelmError: the file is none of that format.
+    `<s>` begins each text, as in its training data; nothing ends one, so `</s>` is not a special token.
     """
     pieces = _read_pieces(path)
     numbers = {piece.text: number for number, piece in enumerate(pieces)}

@@ -33,7 +33,7 @@ _JOINING_LETTERS = {*"\u0d4e\u0e33\u0eb3\uff9e\uff9f"}
 
 
 class _JoinedToSpace(Exception):
-    """Raised for a word that may share a grapheme cluster with the space beside it."""
+    """Raised for a word that may share a grapheme cluster with a neighbouring space."""
 
 
 class SpacedWords(dict[str, bytes]):
@@ -108,11 +108,7 @@ class Characters:
         return cls(ids)
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return the ids of each text.
-
-        Raises:
-            RelmError: a character is not in the vocabulary, which has no unknown token.
-        """
+        """Return the ids of each text; raise RelmError for a character without one."""
         rows = [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
         for text, row in zip(texts, rows, strict=True):
             if len(row) and int(row.min()) == _NONE:
@@ -128,7 +124,7 @@ class Characters:
 
 
 def _may_join(character: str) -> bool:
-    """Return True if a character may share a grapheme cluster with a space beside it, also where that is uncertain."""
+    """Return True if a character may share a grapheme cluster with a neighbouring space, also where that is uncertain."""
     if character.isascii():
         return False
     category = unicodedata.category(character)

@@ -79,26 +79,21 @@ class LoadedTokenizer:
     path: Path = Path("tokenizer.json")
     """Path of the file, for messages."""
 
-    @property
-    def end_of_text_id(self) -> int:
-        """Return the id of the end of text.
-
-        Raises:
-            RelmError: there is no such token.
-        """
-        return self.required("end_of_text")
-
     def required(self, name: str) -> int:
-        """Return the id of a special token, by its field in `SpecialIds`.
-
-        Raises:
-            RelmError: there is no such token.
-        """
+        """Return the id of a special token, by its field in `SpecialIds`; raise RelmError if there is no such token."""
         found = getattr(self.special, name)
         if found is None:
             tokens = " or ".join(SPECIAL_TOKENS[name])
             raise RelmError(f"{self.path}: has no special token {tokens}, which these examples need; use another tokenizer")
         return int(found)
+
+    def require_made(self, path: Path, sha256: str | None) -> None:
+        """Raise RelmError if a file of examples records another tokenizer; None: it records none."""
+        if sha256 not in (None, self.sha256):
+            raise RelmError(
+                f"{self.path}: sha256 is {self.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; give the "
+                "tokenizer that belongs to it"
+            )
 
 
 def train_tokenizer(
@@ -110,22 +105,14 @@ def train_tokenizer(
     lower_case: bool = False,
     special_tokens: bool = True,
 ) -> str:
-    """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order.
+    """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order; return a sentence.
 
-    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow
-    from the text alone.
+    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow from
+    the text alone. `kind` is a key of `TRAINED`, `vocabulary_size` the size with special tokens (None for characters, where the
+    text decides it). With `lower_case` a WordPiece's letters lose case and accents; with `special_tokens` a character
+    vocabulary has an end of text and an unknown token.
 
-    Args:
-        kind: byte_level_bpe, roberta_byte_level_bpe, wordpiece or characters.
-        documents: JSON lines; each compared with its sidecar if it has one.
-        vocabulary_size: size with special tokens; None for characters, where the text decides it.
-        training_bytes: limit of the text in bytes of UTF-8.
-        output: the `tokenizer.json` to write.
-        lower_case: for WordPiece: letters lose their case and accents.
-        special_tokens: for characters: add an end of text and an unknown token to the text's characters.
-
-    Raises:
-        RelmError: a file is absent or has faults, or the text has too few repeated pairs for the vocabulary.
+    Raises RelmError for a file that is absent or has faults, or text with too few repeated pairs for the vocabulary.
     """
     started = perf_counter()
     for path in documents:
@@ -138,10 +125,8 @@ def train_tokenizer(
         tokenizer = build.with_roberta_special(_trained_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
     elif kind == "wordpiece":
         tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
-    elif kind == "characters":
-        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
     else:
-        raise RelmError(f"tokenizer: expected to train {', '.join(TRAINED)}; found {kind!r}")
+        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
     found = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, found):
         raise RelmError(
@@ -158,17 +143,12 @@ def train_tokenizer(
 
 
 def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
-    """Write a published tokenizer as one `tokenizer.json` with the same ids. Nothing in the files is executed.
+    """Write a published tokenizer as one `tokenizer.json` with the same ids, and return a sentence. Nothing in the files is
+    executed.
 
-    Args:
-        kind: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
-            (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`,
-            kept byte for byte).
-        files: name -> path.
-        output: the `tokenizer.json` to write.
-
-    Raises:
-        RelmError: a file is not what its name says.
+    Kinds: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
+    (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`, kept
+    byte for byte).
     """
     importers = {
         "gpt2_bpe": lambda: build.gpt2_bpe(files["vocab.json"], files["merges.txt"]),
@@ -178,12 +158,7 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
         "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
         "llama2_c": lambda: llama2_c(files["tokenizer.bin"]),
     }
-    if kind == "tokenizers_json":
-        content = _text_of(files["tokenizer.json"])
-    elif kind in importers:
-        content = importers[kind]().to_str(pretty=True)
-    else:
-        raise RelmError(f"tokenizer: expected {', '.join([*importers, 'tokenizers_json'])}; found {kind!r}")
+    content = _text_of(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
     loaded = _checked(content, next(iter(files.values())))
     _save(content, loaded, output, kind)
     special = ", ".join(
@@ -193,22 +168,14 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one.
-
-    Raises:
-        RelmError: the file is absent, changed, or not a tokenizer.
-    """
+    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one."""
     if sidecar_of(path).exists():
         checked_sidecar(path)
     return _checked(_text_of(path), path)
 
 
 def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it too.
-
-    Raises:
-        RelmError: the file changed in between.
-    """
+    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it with this sha256."""
     loaded = load_tokenizer(path)
     if loaded.sha256 != sha256:
         raise RelmError(f"{path}: changed while documents were encoded; run this step again")
@@ -295,15 +262,10 @@ def _checked(content: str, path: Path) -> LoadedTokenizer:
         tokenizer.model.dropout = None
     tokenizer.encode_special_tokens = True
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    found = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special = {field: next((found[name] for name in names if name in found), None) for field, names in SPECIAL_TOKENS.items()}
     sha256 = hashlib.sha256(content.encode()).hexdigest()
-    return LoadedTokenizer(tokenizer, size, _special_ids(tokenizer), sha256, build.kind_of(json.loads(content)), path)
-
-
-def _special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    special = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    return SpecialIds(
-        **{field: next((special[name] for name in names if name in special), None) for field, names in SPECIAL_TOKENS.items()}
-    )
+    return LoadedTokenizer(tokenizer, size, SpecialIds(**special), sha256, build.kind_of(json.loads(content)), path)
 
 
 def _save(content: str, loaded: LoadedTokenizer, output: Path, kind: str) -> None:

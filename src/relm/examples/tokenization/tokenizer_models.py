@@ -41,8 +41,7 @@ def byte_level_bpe(model: models.BPE | None = None) -> Tokenizer:
 def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
     """Return BERT's tokenizer around a vocabulary with its five special tokens.
 
-    Args:
-        lower_case: letters lose their case and their accents, as in the uncased models.
+    With `lower_case` letters lose their case and their accents, as in the uncased models.
     """
     model = models.WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
     tokenizer = Tokenizer(model)
@@ -59,8 +58,7 @@ def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
 def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
     """Return a tokenizer with `<|endoftext|>`, `<unk>` for unknown characters, and a token for each character found.
 
-    Args:
-        special: False: without these two, so that unknown characters cannot be encoded.
+    Without `special` it lacks these two, so that unknown characters cannot be encoded.
     """
     added = [END_OF_TEXT, UNKNOWN] if special else []
     vocabulary = {token: number for number, token in enumerate([*added, *found])}

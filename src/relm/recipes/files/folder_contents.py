@@ -13,13 +13,12 @@ NAMED = 3
 """Names that are shown of each kind of file that is left out."""
 
 
-def match_files(folder: Path, pattern: str, reads_hidden: bool = False) -> list[Path]:
+def match_files(folder: Path, pattern: str) -> list[Path]:
     """Return the files of a folder that match a pattern, sorted by their path inside it.
 
-    Args:
-        reads_hidden: return hidden files too, which otherwise only a pattern with a leading dot finds.
+    Only a pattern with a leading dot finds hidden files.
     """
-    reads_hidden |= any(part.startswith(".") for part in Path(pattern).parts)
+    reads_hidden = any(part.startswith(".") for part in Path(pattern).parts)
     inside = {path: path.relative_to(folder).as_posix() for path in _glob(folder, pattern) if path.is_file()}
     found = sorted(
         (path for path, name in inside.items() if reads_hidden or not _is_hidden(name)), key=lambda path: inside[path]
