@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
+from relm.evaluation.causal_model import require_context
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.model_checks import require_finite_weights
 from relm.evaluation.model_folder import weights_sha256
-from relm.evaluation.models import OwnCausalModel, load_causal, require_context
+from relm.evaluation.models import OwnCausalModel, load_causal
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from trained_llama import BEGIN, pieces, stories
 

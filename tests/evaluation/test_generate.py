@@ -20,13 +20,14 @@ from uncached_texts import ALL, GREEDY, PENALISED, uncached
 
 from relm.cli import main
 from relm.errors import RelmError
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.continuation import TransformersContinuer, continue_windows
 from relm.evaluation.generation.generate import read_prompts
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import EndedText, Stop
 from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
-from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 ONE_THREAD = Execution(threads=1)

@@ -10,6 +10,7 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.perplexity import evaluate_held_out, stream_nats
 from relm.examples.manifest import read_manifest
@@ -58,7 +59,7 @@ def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_pat
     assert figures["nats_per_token"] * figures["tokens_scored"] == pytest.approx(float(mean * 112 + rest), rel=1e-6)
 
 
-class Uniform:
+class Uniform(CausalModel):
     """A model to which all tokens are equally likely, and which records its inputs."""
 
     folder, sha256, positions, vocabulary_size = Path("uniform"), "", 16, 257

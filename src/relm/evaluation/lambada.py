@@ -23,9 +23,10 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation

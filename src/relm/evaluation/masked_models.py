@@ -68,27 +68,31 @@ class MaskedModel(Protocol):
     def read(self, batch: Mapping[str, Tensor]) -> Read:
         """Return logits at some positions of each sequence.
 
-        Args:
-            batch: on the host, `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
-                int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
+        The batch is on the host: `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
+        int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
         """
 
 
-class OwnMaskedModel:
-    """A BERT or RoBERTa of relm's own; fulfils `MaskedModel`."""
+class _OwnModel:
+    """relm's own BERT or RoBERTa, on whatever device."""
 
     gathers, sees_padding = True, False
 
-    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
+    def __init__(self, folder: Path, sha256: str, model: Bert) -> None:
+        self.folder, self.sha256, self.model = folder, sha256, model.eval()
         self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
-        self.has_next_sentence = model.config.next_sentence
+        self.vocabulary_size, self.has_next_sentence = model.config.vocabulary_size, model.config.next_sentence
+
+
+class OwnMaskedModel(_OwnModel):
+    """relm's own BERT or RoBERTa on a device that runs torch; fulfils `MaskedModel`."""
+
+    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
+        super().__init__(folder, sha256, model)
         self._device, self._precision = execution.open(), execution.precision
-        self.model = self._device.place(model.eval())
+        self.model = self._device.place(self.model)
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         fed, model = self._device.feed(batch), self.model
         positions = F.pad(fed["masked_positions"], (1, 0))  # the first token, which the head for pairs reads
         with self._device.autocast(self._precision):
@@ -108,26 +112,19 @@ class ReadingProgram(NamedTuple):
     """Positions that are read in each row."""
 
 
-class IpuMaskedModel:
-    """A BERT or RoBERTa of relm's own on IPUs, or on their simulator; fulfils `MaskedModel`.
+class IpuMaskedModel(_OwnModel):
+    """relm's own BERT or RoBERTa on IPUs, or on their simulator; fulfils `MaskedModel`.
 
     The worker computes the encoder's output at the positions that are read, and this process the heads, in float32.
     """
 
-    gathers, sees_padding = True, False
-
     def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
-        self.has_next_sentence = model.config.next_sentence
+        super().__init__(folder, sha256, model)
         self.program = ReadingProgram()
-        self._model = model.eval()
         self._worker = open_worker(folder, "bert", model, execution)
         weakref.finalize(self, self._worker.close)
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         rows, length = batch["input_ids"].shape
         slots, program = batch["masked_positions"].shape[1], self.program
         if length > program.length or slots > program.slots:
@@ -154,7 +151,7 @@ class IpuMaskedModel:
 
     def _apply_heads(self, hidden: Tensor, slots: int) -> Read:
         """Return the logits, with those for sentence pairs, which are read before the others, if the model has that head."""
-        model = self._model
+        model = self.model
         if model.bert.pooler is None or model.cls.seq_relationship is None:
             return Read(model.head(hidden[:, :slots]), None)
         return Read(model.head(hidden[:, 1 : 1 + slots]), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])))
@@ -189,7 +186,6 @@ class ForeignMaskedModel:
         self._precision = execution.precision
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         fed = self._device.feed(batch)
         inputs = {name: fed[name].long() for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._takes}
         with _output_at(self._gathered_at, fed["masked_positions"]), self._device.autocast(self._precision):
@@ -250,10 +246,9 @@ def is_masked(folder: Path) -> bool:
 
 
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:
-    """Return the masked language model in a folder, as `save_pretrained` writes it, with its head for sentence pairs if any.
+    """Return the masked language model in a folder that `save_pretrained` wrote, with its head for sentence pairs if any.
 
-    Args:
-        vocabulary_size: that of the tokenizer whose ids it will be given.
+    `vocabulary_size` is the tokenizer's.
     """
     execution = execution or Execution()
     with readable(folder, "masked language model"):

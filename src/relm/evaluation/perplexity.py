@@ -8,8 +8,9 @@ from typing import Any
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, score

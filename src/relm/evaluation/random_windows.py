@@ -7,8 +7,9 @@ import numpy as np
 
 from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Floats, ScoredSequences, score
 from relm.examples.causal import CausalExamples

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import (
     describe_editor_marks,
@@ -24,7 +25,7 @@ from relm.evaluation.evaluated_text import (
     read_text,
 )
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, Scores, score

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
 from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, sentence_scores
@@ -33,7 +34,7 @@ from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.masked_scoring import mask_token
-from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences

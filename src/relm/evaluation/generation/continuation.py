@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.evaluation.generation.stop import Stop
-from relm.evaluation.models import CausalModel, OwnCausalModel
+from relm.evaluation.models import OwnCausalModel
 from relm.evaluation.transformers_form import as_transformers
 
 Texts = Sequence[Sequence[int]]
