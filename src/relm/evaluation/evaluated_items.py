@@ -25,10 +25,7 @@ class Item:
 def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
     """Return the items of a test's file, and its sha256.
 
-    Args:
-        sha256: the expected sha256; None: any.
-        form: one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`.
-        text_key: for lambada, the key of a passage.
+    `form` is one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`; `text_key` names a passage of LAMBADA.
     """
     if form in READERS:
         questions, found = read_questions(file, sha256, form, limit=None)
@@ -44,13 +41,7 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
 
 
 def read_sought(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[tuple[Item, list[str]]], str]:
-    """Return each item of a test's file with the sequences of words that are sought of it, and the sha256 of the file.
-
-    Arguments are those of `read_items`.
-
-    Raises:
-        RelmError: no text of an item is long enough.
-    """
+    """Return each item of a test's file with the sequences of words to look for, and the sha256 of the file."""
     items, found = read_items(file, sha256, form, text_key)
     sought = [(item, [sequence for text in item.texts for sequence in list_sequences(text)]) for item in items]
     if not any(sequences for _, sequences in sought):

@@ -20,11 +20,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
-    """Return the unchanged text of a UTF-8 file, line ends and a byte order mark included, and the file's sha256.
-
-    Args:
-        sha256: the expected sha256; None: any.
-    """
+    """Return the unchanged text of a UTF-8 file, with line ends and byte order mark, and the file's sha256."""
     content, found = read_content(path, sha256)
     if not content.strip():
         raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
@@ -54,11 +50,7 @@ def describe_editor_marks(counts: Mapping[str, int]) -> str:
 
 
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Return the content of a file, and its sha256.
-
-    Args:
-        sha256: the expected sha256; None: any.
-    """
+    """Return the content of a file, and its sha256, which must be the given one unless that is None."""
     try:
         content = path.read_bytes()
     except OSError as error:

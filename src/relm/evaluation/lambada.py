@@ -60,8 +60,9 @@ def evaluate_lambada(
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
+    begins = [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."] if beginning.ids else []
     protocol = {
-        "in_words": " ".join([DESCRIPTION, *_describe_beginning(beginning)]),
+        "in_words": " ".join([DESCRIPTION, *begins]),
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
@@ -77,13 +78,6 @@ def evaluate_lambada(
         f"{found['strict_accuracy']:.4f} strict, {found['lambada_openai_accuracy']:.4f} as lambada_openai"
     )
     return Scored(found, protocol, model.sha256, sentence, (found["tokens"], "tokens"))
-
-
-def _describe_beginning(beginning: Beginning) -> list[str]:
-    """Return a sentence on the tokens before each passage; none if there are no such tokens."""
-    if not beginning.ids:
-        return []
-    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."]
 
 
 # --- passages --------------------------------------------------------------------------------------------------------------
@@ -203,11 +197,7 @@ class LambadaScores:
 def lambada_scores(
     model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
 ) -> LambadaScores:
-    """Return the scores of each passage by all three protocols.
-
-    Args:
-        beginning: the tokens put before each passage; None: none.
-    """
+    """Return the scores of each passage by all three protocols, after the tokens of the beginning."""
     sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model, beginning or Beginning("none"))
     scores = score(model, sequences, batch_tokens)
     ends = sequences.offsets[1:]
@@ -226,9 +216,7 @@ def lambada_scores(
 def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[ScoredSequences, list[Integers], Flags]:
     """Lay out the sequences for the model: each passage, then those with other tokens when strict, then those lm_eval alters.
 
-    Returns:
-        The sequences; the index of each passage's strict form, and of its form in lm_eval; True for each passage whose
-        beginning is cut off.
+    With them come the index of each passage's strict form, and of its form in lm_eval, and whether its beginning is cut off.
     """
     rows, lines, indices = _rows(passages.whole), np.arange(len(passages)), []
     for form in (passages.strict, passages.harness):

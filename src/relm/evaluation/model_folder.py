@@ -59,12 +59,7 @@ def _require_readable_files(folder: Path) -> None:
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """Return the content of `config.json`.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no JSON object.
-    """
+    """Return the content of `config.json`, within `readable`, which turns its OSError and ValueError into a message."""
     path = folder / "config.json"
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -73,7 +68,7 @@ def configuration(folder: Path) -> dict[str, Any]:
 
 
 def model_type(folder: Path) -> str:
-    """Return the architecture that `config.json` names; errors as of `configuration`."""
+    """Return the architecture that `config.json` names."""
     return str(configuration(folder).get("model_type", ""))
 
 

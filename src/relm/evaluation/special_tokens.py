@@ -1,4 +1,4 @@
-"""The tokens that begin and end a text, as the files beside a tokenizer name them.
+"""The tokens that begin and end a text, as the files next to a tokenizer name them.
 
 A `tokenizer.json` lists the special tokens, without their roles. `tokenizer_config.json` names these, or in older folders
 `special_tokens_map.json`; the model's configuration may list more ids that end a text, as chat models' do.
@@ -38,9 +38,6 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
 
     The tokenizer's settings come first, then the model's configuration, and last, for the end of a text, a special token of one
     of the usual names.
-
-    Raises:
-        RelmError: a file is not JSON, or names a token that the tokenizer does not have.
     """
     named = named_tokens(tokenizer, model_folder)
     listed = {role: _listed(tokenizer, model_folder, f"{role}_id") for role in ("bos_token", "eos_token")}

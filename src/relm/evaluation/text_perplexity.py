@@ -44,13 +44,10 @@ def evaluate_text(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score a text in UTF-8.
+    """Score a text in UTF-8; `limit` counts windows, or documents if the file is divided into several.
 
     Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
     text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
-
-    Args:
-        limit: score only the first `limit` windows, or documents if the file is divided into several; None: all.
     """
     text, sha256 = read_text(file, file_sha256)
     marks = find_editor_marks(file, text)
@@ -105,11 +102,9 @@ class PreparedText:
 def prepare_text(
     text: str, tokenizer: LoadedTokenizer, options: TextPerplexity, limit: int | None, beginning: Beginning | None = None
 ) -> PreparedText:
-    """Return the documents of a text, detokenised and encoded; words and bytes are counted before the detokeniser.
+    """Return the first `limit` documents of a text, detokenised and encoded; words and bytes are counted before that.
 
-    Args:
-        limit: prepare only the first `limit` documents, if there are several.
-        beginning: the tokens put before each document; None: those that the options choose for the tokenizer by itself.
+    Without a `beginning` the options choose the tokens before each document, for the tokenizer by itself.
     """
     beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
@@ -236,8 +231,10 @@ def _protocol(
     options: TextPerplexity, context: int, stride: int, names: dict[str, str], beginning: Beginning
 ) -> dict[str, Any]:
     """Return the protocol of the result: a description, and the values of all options."""
+    text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
+    windows = _WINDOWS[options.windows].format(context=context, stride=stride)
+    words = f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."
     reach = {"context": context, "stride": None if options.windows == "rolling" else stride}
-    words = describe_protocol(options, context, stride, beginning)
     return {"in_words": words, **names, **options.model_dump(), **beginning.record(), **reach, **COUNTED}
 
 
@@ -250,10 +247,3 @@ def _first(options: TextPerplexity, beginning: Beginning) -> str:
     prefix, *added = beginning.names
     after = "an end of text" if prefix in ENDS_OF_TEXT else prefix
     return f"The first token is scored, after {after}" + (f"; it is {added[0]}, which the tokenizer adds" if added else "")
-
-
-def describe_protocol(options: TextPerplexity, context: int, stride: int, beginning: Beginning) -> str:
-    """Return the protocol in two sentences."""
-    text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
-    windows = _WINDOWS[options.windows].format(context=context, stride=stride)
-    return f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."

@@ -19,8 +19,6 @@ DESCRIPTION = (
     "checkpoints and looks at held-out examples included; and the median speed between two lines of the log, the first of each "
     "phase left out."
 )
-
-
 LAST_LINES = 10
 """Lines at the end of a phase's log over which its losses are averaged."""
 
@@ -29,14 +27,7 @@ LAST_LINES = 10
 def evaluate_training(
     model_folder: Path, phases: Mapping[str, PhaseLength], logs: Sequence[Path], trained_on: Mapping[str, str]
 ) -> Scored:
-    """Read the logs of all phases.
-
-    Args:
-        model_folder: that of the last phase's model.
-        phases: phase -> its length, in order.
-        logs: the `train.jsonl` of each phase, in this order.
-        trained_on: device and topology, for the protocol.
-    """
+    """Read the `train.jsonl` of each phase, in the order of the phases; the model is the last phase's."""
     if len(logs) != len(phases):
         raise RelmError(f"--logs names {len(logs)} files; give the train.jsonl of each phase: {', '.join(phases)}")
     seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()

@@ -42,12 +42,7 @@ class Windows:
 
 
 def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
-    """Return the windows over an array of `tokens` tokens.
-
-    Args:
-        context: the most tokens that a prediction sees.
-        stride: tokens from one window to the next, at most `context`; rolling windows have none.
-    """
+    """Return the windows over `tokens` tokens, in which a prediction sees at most `context`; rolling ones have no stride."""
     if kind == "rolling":
         return rolling(tokens, context)
     return overlapping(tokens, context, stride) if kind == "overlapping" else strided(tokens, context, stride)
@@ -102,11 +97,7 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
 
 
 def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
-    """Return the windows of documents that are concatenated in one array; no window crosses from one into the next.
-
-    Args:
-        sizes: (documents,) count of tokens of each.
-    """
+    """Return the windows of concatenated documents of (documents,) `sizes`; none crosses from one document into the next."""
     found = [windows_of(kind, int(size), context, stride) for size in sizes]
     columns = [(each.starts, each.ends, each.scored, each.weights) for each in (_none(), *found)]
     starts, ends, scored, weights = map(np.concatenate, zip(*columns, strict=True))

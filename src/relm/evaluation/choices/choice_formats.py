@@ -57,14 +57,11 @@ class Question:
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
-    """Return the questions of a file, and its sha256.
+    """Return the questions of a file, the first `limit` ones if that is given, and its sha256.
 
-    Args:
-        file: a JSON object on each line, or a zip archive of such files, which are read in the order of their names, or a
-            parquet file with a row for each question.
-        sha256: the expected sha256; None: any.
-        form: a key of `READERS`. Lines of blimp without a UID belong to the paradigm that their file is named after.
-        limit: read only the first `limit` questions; None: all.
+    The file has a JSON object on each line, or is a zip archive of such files, which are read in the order of their names, or a
+    parquet file with a row for each question. Lines of blimp without a UID belong to the paradigm that their file is named
+    after.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []

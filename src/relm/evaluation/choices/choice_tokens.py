@@ -44,11 +44,7 @@ class ChoiceEncoder:
     """The id before a choice without a context, in lm_eval; None: every choice has a context."""
 
     def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
-        """Return the choices of questions for one way of scoring.
-
-        Raises:
-            RelmError: the tokenizer leaves no token of a choice to score, or none before it.
-        """
+        """Return the choices of questions for one way of scoring."""
         prompts = [question.prompts[way] for question in questions]
         rows, scored = WAYS[way](self, prompts)
         lines = np.repeat(np.arange(len(prompts)), [len(prompt.choices) for prompt in prompts])

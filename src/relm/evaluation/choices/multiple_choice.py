@@ -26,7 +26,7 @@ from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, sentence_scores
+from relm.evaluation.choices.masked_choices import WAY, sentence_scores
 from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
@@ -55,6 +55,22 @@ DESCRIPTION_OF_MASKED = (
 SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
+@dataclass(frozen=True)
+class ChoiceScores:
+    """Scores of all choices of all questions, in their order, by one way of scoring."""
+
+    log_likelihoods: Floats
+    """(choices,) sum of ln P of the scored tokens."""
+    tokens: Integers
+    """(choices,) count of scored tokens."""
+    truncated: Flags
+    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+
+
+ScoredWays = tuple[dict[str, ChoiceScores], str, str, dict[str, Any]]
+"""Scores by way of scoring, the model's sha256, a description, and the keys of the protocol that describe the ways."""
+
+
 @evaluation
 def evaluate_multiple_choice(
     model_folder: Path,
@@ -76,16 +92,17 @@ def evaluate_multiple_choice(
             f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
             f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
         )
-    scored = _score_questions(model_folder, loaded, questions, execution)
+    read = _score_masked if is_masked(model_folder) else _score_causal
+    scores, model_sha256, description, ways = read(model_folder, loaded, questions, execution)
     unit = ROUNDING[execution.precision]
-    found = figures(scored.questions, scored.scores, unit)
+    found = figures(questions, scores, unit)
     protocol = {
-        "in_words": scored.description,
+        "in_words": description,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **scored.protocol,
+        **ways,
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
         "tie_split": SPLIT,
@@ -94,7 +111,7 @@ def evaluate_multiple_choice(
     }
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return Scored(found, protocol, scored.model_sha256, _describe(found), (found["tokens"], "tokens"))
+    return Scored(found, protocol, model_sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
@@ -108,31 +125,19 @@ def _describe(found: Mapping[str, float | int]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class ScoredQuestions:
-    """Questions with the scores of their choices by one model."""
-
-    questions: Sequence[Question]
-    """The questions, with the prompts of the ways in `scores`."""
-    scores: "dict[str, ChoiceScores]"
-    """Way of scoring -> scores of all choices."""
-    model_sha256: str
-    description: str
-    protocol: dict[str, Any]
-    """Keys of the protocol that describe the ways of scoring."""
+def _score_masked(folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution) -> ScoredWays:
+    """Score sentences by a masked model."""
+    mask_token(tokenizer.special.mask, tokenizer.path)
+    model = load_masked(folder, tokenizer.vocabulary_size, execution)
+    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
+    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
+    return scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED}
 
 
-def _score_questions(
+def _score_causal(
     model_folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution
-) -> ScoredQuestions:
-    """Score choices by a causal model's likelihood of them, in all published ways, or sentences by a masked model."""
-    if is_masked(model_folder):
-        mask_token(tokenizer.special.mask, tokenizer.path)
-        masked = load_masked(model_folder, tokenizer.vocabulary_size, execution)
-        questions = only_pseudo_log_likelihood(questions)
-        sums, tokens = sentence_scores(masked, tokenizer, questions, execution.batch_tokens)
-        scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
-        return ScoredQuestions(questions, scores, masked.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED})
+) -> ScoredWays:
+    """Score choices by a causal model's likelihood of them, in all published ways."""
     alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
     encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
@@ -141,23 +146,7 @@ def _score_questions(
         **beginning_of("tokenizer", tokenizer, model_folder).record(),
         "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
     }
-    scores = choice_scores(model, questions, encoded, execution.batch_tokens)
-    return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION, protocol)
-
-
-# --- scores ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ChoiceScores:
-    """Scores of all choices of all questions, in their order, by one way of scoring."""
-
-    log_likelihoods: Floats
-    """(choices,) sum of ln P of the scored tokens."""
-    tokens: Integers
-    """(choices,) count of scored tokens."""
-    truncated: Flags
-    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+    return choice_scores(model, questions, encoded, execution.batch_tokens), model.sha256, DESCRIPTION, protocol
 
 
 def choice_scores(
@@ -169,7 +158,7 @@ def choice_scores(
     sizes = np.fromiter(map(len, rows), dtype=np.int64)
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
-        line = _question_of_each_choice(questions)[impossible[0] % (len(rows) // len(encoded))]
+        line = np.repeat(np.arange(len(questions)), _choice_counts(questions))[impossible[0] % (len(rows) // len(encoded))]
         raise RelmError(
             f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, {model.folder} has {model.positions} "
             "positions; evaluate a model with more"
@@ -184,22 +173,11 @@ def choice_scores(
 
 
 def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
-    """Return the number of the first sequence of its group that has the same tokens, (sequences,): equal choices tie exactly.
-
-    Args:
-        rows: the tokens of each sequence.
-        scored: (sequences,) count of its scored tokens.
-        sizes: (groups,) sequences of each, which follow one another.
-    """
+    """Return the number of the first sequence of its group with the same tokens, (sequences,): equal choices tie exactly."""
     groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
     firsts: dict[tuple[int, int, bytes], int] = {}
     keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
     return [firsts.setdefault(key, number) for number, key in enumerate(keys)]
-
-
-def _question_of_each_choice(questions: Sequence[Question]) -> Integers:
-    """Return the index of the question of each choice, (choices,)."""
-    return np.repeat(np.arange(len(questions)), _choice_counts(questions))
 
 
 def _choice_counts(questions: Sequence[Question]) -> list[int]:
@@ -208,12 +186,11 @@ def _choice_counts(questions: Sequence[Question]) -> list[int]:
 
 def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> dict[str, Floats]:
     """Return what each normalisation divides log-likelihoods by, (choices,), under the end of its figure's name."""
-    prompts = [question.prompts[way] for question in questions]
     found = {"": np.ones(len(scores.tokens))}
     if way == "llm_c":
         found["_per_token"] = scores.tokens.astype(np.float64)
-    elif prompts[0].context:  # lm_eval gives BLiMP's sentences no other figure
-        choices = [choice for prompt in prompts for choice in prompt.choices]
+    elif way == "lm_eval" and questions[0].prompts[way].context:  # lm_eval gives BLiMP's sentences no other figure
+        choices = [choice for question in questions for choice in question.prompts[way].choices]
         found["_per_character"] = np.array([len(choice) for choice in choices], dtype=np.float64)
         found["_per_byte"] = np.array([len(choice.encode()) for choice in choices], dtype=np.float64)
     return found
@@ -222,10 +199,7 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
 def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> tuple[Integers, Flags]:
     """Return the index of each question's best choice, and whether another one is as good, (questions,) each.
 
-    Args:
-        log_likelihoods: (choices,) of all questions.
-        lengths: (choices,) what each is divided by; a choice of length 0 is never chosen.
-        counts: the choices of each question.
+    Log-likelihoods are divided by lengths, (choices,) each of all questions; a choice of length 0 is never chosen.
 
     >>> choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.array([6.0, 2.0, 1.0, 1.0]), [2, 2])
     (array([0, 0]), array([False,  True]))
@@ -234,16 +208,12 @@ def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> t
     return np.array([part.argmax() for part in parts]), np.array([np.sum(part == part.max()) > 1 for part in parts])
 
 
-# --- figures -----------------------------------------------------------------------------------------------------------------
-
-
 def figures(
     questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
     """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
 
-    Args:
-        unit: the rounding of a token's log-likelihood, in nats.
+    `unit` is the rounding of a token's log-likelihood, in nats.
     """
     answers = np.array([question.answer for question in questions])
     counts, paradigms = _choice_counts(questions), np.array([question.paradigm for question in questions])
