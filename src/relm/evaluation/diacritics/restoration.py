@@ -47,13 +47,9 @@ class Restorer:
         return without_diacritics(text)
 
     def restore(self, texts: Sequence[str], bar: "ProgressBar | None" = None) -> list[Restored]:
-        """Return the model's output for each text.
+        """Return the model's output for each text, the expected one.
 
-        If its source or target does not fit, a text is divided into parts, so that nothing of a pair is cut.
-
-        Args:
-            texts: the expected outputs.
-            bar: a progress bar, updated after each part; its total grows if texts are divided.
+        If its source or target does not fit, a text is divided into parts, by whose count the total of the progress bar grows.
         """
         numbers, parts, sources = self._divide_to_fit(texts)
         if bar is not None and bar.total is not None:

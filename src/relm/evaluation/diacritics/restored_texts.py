@@ -1,4 +1,4 @@
-"""Evaluation of a model that restores the diacritics of held-out texts, beside two baselines that need no model.
+"""Evaluation of a model that restores the diacritics of held-out texts, with two baselines that need no model.
 
 The texts are the targets of the held-out table, so training and evaluation have the same definition of a text, and the
 manifest's sha256 fixes all that is read. `relm.evaluation.diacritics.diacritics_scoring` compares two texts.
@@ -65,11 +65,8 @@ def evaluate_diacritics(
 ) -> Scored:
     """Restore the diacritics of the held-out texts with any encoder-decoder.
 
-    Args:
-        manifest: that of pairs of a text without diacritics and the text; the forms of words are counted in its training split.
-        tokenizer: the `tokenizer.json` that they were encoded with.
-        phase: the settings that define a text, and the lengths of source and target.
-        language: that of the text; it decides which letters are standard.
+    The manifest is that of pairs of a text without diacritics and the text, in whose training split the forms of words are
+    counted; `phase` defines a text, and the lengths of source and target. The language decides which letters are standard.
     """
     options = options or Diacritics()
     loaded = load_tokenizer(tokenizer)

@@ -30,15 +30,9 @@ def run_generate(
 ) -> str:
     """Print what a model writes, or write it to a file; return latency and throughput as text.
 
-    With neither prompts nor a file, prompts are typed at the terminal until its input ends or Ctrl-C is pressed; where there is
-    no terminal, the standard input is the file.
-
-    Args:
-        file: a prompt a line.
-        output: a file of JSON lines with the fields of `Written`; None: the texts are printed.
-
-    Raises:
-        RelmError: model or tokenizer cannot be read, or they do not belong together; or there is no prompt.
+    The file has one prompt a line. With neither prompts nor a file, prompts are typed at the terminal until its input ends or
+    Ctrl-C is pressed; where there is no terminal, the standard input is the file. An output is JSON lines with the fields of
+    `Written`.
     """
     if not prompts and file is not None:
         prompts = read_prompts(file.read_bytes(), str(file))

@@ -32,10 +32,7 @@ def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[
     """Return the folder of the tokenizer that the harness is given, and what the protocol records of it.
 
     It is `folder`; or if `transformers` opens that with other ids than those of its tokenizer.json, `made`, with the tokenizer
-    in that file and the same special tokens.
-
-    Args:
-        named: the path that the user gave, for messages.
+    in that file and the same special tokens. Messages name the path that the user gave, `named`.
     """
     from transformers import PreTrainedTokenizerFast, __version__
 
