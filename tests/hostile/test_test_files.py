@@ -212,13 +212,6 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         json.dumps(squad()).replace(": 4}", f": {'9' * 5000}}}").encode(),
         "x: not JSON (a number of 5,000 digits)",
     ),
-    "items of SQuAD: a surrogate": ("items:squad", json.dumps(squad(question="a\ud800")).encode(), SURROGATE),
-    "items of SQuAD: 100,000 brackets": ("items:squad", b"[" * 100_000, "x: not JSON (nested too deeply)"),
-    "items of SQuAD: a key twice": (
-        "items:squad",
-        json.dumps(squad()).replace('"id": "1"', '"id": "1", "id": "2"').encode(),
-        "x: has the key 'id' twice",
-    ),
     **{
         f"{form}: a surrogate": (form, lines(row, {**row, next(iter(row)): "a\ud800"}), f"x, line 2: has {SURROGATE}")
         for form, row in FORMS.items()
@@ -313,7 +306,6 @@ def read(form: str, content: bytes) -> int:
     readers: dict[str, Callable[[], Any]] = {
         "lambada": lambda: read_passages(file, None, "text", None)[0],
         "squad": lambda: parse_squad(content, "x"),
-        "items:squad": lambda: read_items(file, None, "squad", "text")[0],
         "items:glue": lambda: read_items(file, None, "glue", "text")[0],
         **dict.fromkeys(choice_formats.READERS, lambda: read_questions(file, None, form, None)[0]),
     }

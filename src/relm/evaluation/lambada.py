@@ -124,7 +124,14 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
         retokenised=_find_different(whole, strict) | (kept < contexts.sizes),
         file=file,
     )
-    _require_separable(passages, tokenizer.path)
+    if 2 * (count := int(passages.retokenised.sum())) > len(passages):
+        first = int(np.flatnonzero(passages.retokenised)[0])
+        raise RelmError(
+            f"{file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
+            f"{tokenizer.path} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a "
+            "few at most: a token must not reach over the space before the last word, which must follow one space and end the "
+            "passage. Use another tokenizer, or correct the white space of the passages."
+        )
     lacking = np.flatnonzero(
         (passages.harness_targets < 1) | (passages.strict_targets < 1) | (harness_contexts.sizes < 1) | (kept < 1)
     )
@@ -134,19 +141,6 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
             f"{texts[lacking[0]][-80:]!r}"
         )
     return passages
-
-
-def _require_separable(passages: Passages, tokenizer: Path) -> None:
-    """Refuse passages if most get other tokens once their last word is encoded apart."""
-    count = int(passages.retokenised.sum())
-    if 2 * count > len(passages):
-        first = int(np.flatnonzero(passages.retokenised)[0])
-        raise RelmError(
-            f"{passages.file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
-            f"{tokenizer} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a few "
-            "at most: a token must not reach over the space before the last word, which must follow one space and end the "
-            "passage. Use another tokenizer, or correct the white space of the passages."
-        )
 
 
 def _rows(ragged: EncodedTexts) -> list[npt.NDArray[np.int32]]:

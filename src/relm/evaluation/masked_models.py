@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import PROBE, UNUSUAL, load_foreign, longest_sequence
 from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
@@ -245,12 +245,11 @@ def is_masked(folder: Path) -> bool:
     return is_bert or any(name.endswith(PREDICT_MASKED) for name in names)
 
 
-def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:
+def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> MaskedModel:
     """Return the masked language model in a folder that `save_pretrained` wrote, with its head for sentence pairs if any.
 
     `vocabulary_size` is the tokenizer's.
     """
-    execution = execution or Execution()
     with readable(folder, "masked language model"):
         sha256 = weights_sha256(folder)
         pairs = PAIRS_HEAD in _tensor_names(folder)

@@ -10,7 +10,7 @@ from torch import Tensor
 from relm.errors import RelmError
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.branched_rows import BranchedRows, hidden_of_branches
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.last_layer import hidden_at
@@ -52,9 +52,8 @@ class OwnCausalModel(CausalModel):
         return self._device.feed({"indices": indices})["indices"]
 
 
-def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> CausalModel:
+def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> CausalModel:
     """Return the causal language model in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids."""
-    execution = execution or Execution()
     with readable(folder, "causal language model"):
         _require_causal_kind(folder)
         sha256 = weights_sha256(folder)

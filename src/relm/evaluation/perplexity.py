@@ -39,8 +39,10 @@ def evaluate_held_out(model_folder: Path, manifest: Path, context: int, executio
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, too few to score; use more documents")
     nats = stream_nats(model, stream, context, execution.batch_tokens)
     training = TokenStream(manifest, facts.split("train", manifest))
-    levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
-    found = figures(nats, len(stream) - 1, held_out, *levels)
+    unigram = unigram_entropy(blocks(stream, len(stream)), facts.tokenizer.vocabulary_size)
+    model_of_pairs = BigramModel.estimated(blocks(training, LARGEST_TRAINING), facts.tokenizer.vocabulary_size)
+    bigram = model_of_pairs.nats(blocks(stream, len(stream))) / (len(stream) - 1)
+    found = figures(nats, len(stream) - 1, held_out, unigram, bigram)
     described = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
     sentence = (
         f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
@@ -61,13 +63,6 @@ def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tok
             sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
-
-
-def baseline_nats(training: TokenStream, scored: TokenStream, vocabulary_size: int) -> tuple[float, float]:
-    """Return nats per token of the unigram and the bigram level, on every token of `scored` but the first."""
-    unigram = unigram_entropy(blocks(scored, len(scored)), vocabulary_size)
-    bigram = BigramModel.estimated(blocks(training, LARGEST_TRAINING), vocabulary_size)
-    return unigram, bigram.nats(blocks(scored, len(scored))) / (len(scored) - 1)
 
 
 def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: float) -> dict[str, float | int]:

@@ -33,8 +33,10 @@ def evaluate_training(
     seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()
     for (name, length), log in zip(phases.items(), logs, strict=True):
         rows = _rows(log, length.steps)
-        seconds += rows[-1]["seconds"]
-        found = {**(_speed_of_phase(length, rows[-1]["seconds"]) if len(phases) > 1 else {}), **_last_losses(rows)}
+        taken, count = rows[-1]["seconds"], length.steps * length.global_batch_size
+        found = {"minutes": taken / 60, "sequences_per_second": count / taken} if len(phases) > 1 else {}
+        found |= _last_losses(rows)
+        seconds += taken
         own |= {f"{name}_{figure}": value for figure, value in found.items()}
         if stretches := machines_of(rows):
             machines[name] = stretches
@@ -57,11 +59,6 @@ def evaluate_training(
     protocol |= {"last_lines": LAST_LINES} if any(figure.endswith("_loss") for figure in own) else {}
     sentence = f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
     return Scored(figures, protocol, checked_model(model_folder / "model.safetensors")["sha256"], sentence)
-
-
-def _speed_of_phase(length: PhaseLength, seconds: float) -> dict[str, float]:
-    """Return the minutes and the speed of one phase of several."""
-    return {"minutes": seconds / 60, "sequences_per_second": length.steps * length.global_batch_size / seconds}
 
 
 def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

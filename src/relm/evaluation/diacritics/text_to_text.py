@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import load_foreign
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
@@ -90,9 +90,8 @@ def _beginning(model: Any, folder: Path) -> dict[str, Any]:
     return {"decoder_start_token_id": start, "forced_bos_token_id": getattr(given, "forced_bos_token_id", None)}
 
 
-def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> TextToTextModel:
+def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> TextToTextModel:
     """Return the encoder-decoder in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids."""
-    execution = execution or Execution()
     with readable(folder, "model from text to text"):
         sha256 = weights_sha256(folder)
         own = _own_t5(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
 from relm.progress import ProgressBar
 
@@ -26,7 +26,7 @@ def run_generate(
     file: Path | None,
     writing: Writing,
     output: Path | None,
-    execution: Execution | None = None,
+    execution: Execution = ON_THE_HOST,
 ) -> str:
     """Print what a model writes, or write it to a file; return latency and throughput as text.
 

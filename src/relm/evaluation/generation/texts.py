@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.generation.continuation import TransformersContinuer
 from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
@@ -82,8 +82,7 @@ def describe_times(times: Sequence[BatchTime]) -> str:
 class Writer:
     """A model with its tokenizer, ready to write."""
 
-    def __init__(self, model_folder: Path, tokenizer: Path, execution: Execution | None = None) -> None:
-        execution = execution or Execution()
+    def __init__(self, model_folder: Path, tokenizer: Path, execution: Execution = ON_THE_HOST) -> None:
         self.loaded = load_tokenizer(tokenizer)
         self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
