@@ -133,7 +133,7 @@ def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_
         "ctx_b": "is",
         "ctx": "It is",
     }
-    question = read_question(json.dumps(row), "hellaswag", "f")
+    question = read_question(row, "hellaswag", "f")
     expected = {
         "lm_eval": [
             by_hand(folder, [*bos, *ids("Dogs: It Is")], ids(f"Dogs: It Is {e}")[len(ids("Dogs: It Is")) :])
@@ -144,7 +144,7 @@ def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_
     for way, values in expected.items():
         scores = choice_scores(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
         assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
-    pair = read_question(json.dumps({"sentence_good": "He is.", "sentence_bad": "He are."}), "blimp", "f")
+    pair = read_question({"sentence_good": "He is.", "sentence_bad": "He are."}, "blimp", "f")
     first = 0 if bos else 1
     expected = {
         "lm_eval": [by_hand(folder, [prefix], ids(f" {s}")) for s in ("He is.", "He are.")],
@@ -215,7 +215,7 @@ def test_rows_of_a_parquet_file_are_the_questions_of_the_lines(form: str, tmp_pa
     assert sha256 == sha256_of(tmp_path / "a.parquet")
     assert found[1].where == f"{tmp_path}/a.parquet, row 2"
     assert len(read_questions(tmp_path / "a.parquet", None, form, 1)[0]) == 1
-    with pytest.raises(RelmError, match=r"a\.parquet, row 1: has no 'sentence_good', found the keys"):
+    with pytest.raises(RelmError, match=r"a\.parquet, row 1: sentence_good is missing; is blimp the format of the file\?"):
         read_questions(tmp_path / "a.parquet", None, "blimp", None)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     with pytest.raises(RelmError, match=r"a\.parquet: cannot be read as a parquet file .*; download it again"):
@@ -239,20 +239,20 @@ def test_files_in_a_zip_archive_are_read_in_the_order_of_their_names(tmp_path: P
 @pytest.mark.parametrize(
     ("form", "changed", "message"),
     [
-        ("hellaswag", {"ctx": None}, r"f\.jsonl, line 2: has no 'ctx', found the keys .*is multiple_choice.format"),
-        ("hellaswag", {"ctx": " "}, r"line 2: expected a text under 'ctx'"),
-        ("hellaswag", {"label": ""}, r"line 2: expected the number of the right choice, from 0 on, under 'label', found ''"),
+        ("hellaswag", {"ctx": None}, r"f\.jsonl, line 2: ctx is missing; is hellaswag the format of the file\?"),
+        ("hellaswag", {"ctx": " "}, r"line 2: ctx: expected text that is not blank, found ' '"),
+        ("hellaswag", {"label": ""}, r"line 2: label: expected the number of the right choice, from 0 on, found ''"),
         ("hellaswag", {"label": 4}, r"line 2: the right answer is number 4 of 4 choices, expected 0 to 3"),
         ("hellaswag", {"label": -1}, r"line 2: the right answer is number -1 of 4"),
-        ("hellaswag", {"label": True}, r"line 2: expected the number of the right choice"),
+        ("hellaswag", {"label": True}, r"line 2: label: expected the number of the right choice"),
         ("hellaswag", {"endings": ["a"], "label": 0}, r"line 2: has 1 endings, expected 4"),
-        ("hellaswag", {"endings": ["a", ""]}, r"line 2: expected a list of texts under 'endings', none of them empty"),
-        ("blimp", {"sentence_bad": None}, r"line 2: has no 'sentence_bad'"),
-        ("blimp", {"sentence_good": ""}, r"line 2: expected a text under 'sentence_good'"),
+        ("hellaswag", {"endings": ["a", ""]}, r"line 2: endings\[1\]: expected text that is not blank"),
+        ("blimp", {"sentence_bad": None}, r"line 2: sentence_bad is missing"),
+        ("blimp", {"sentence_good": ""}, r"line 2: sentence_good: expected text"),
         ("arc", {"answerKey": "E"}, r"line 2: 'answerKey' is 'E', expected the label of a choice: A, B, C, D"),
-        ("arc", {"choices": "A"}, r"line 2: expected text and label of each choice under 'choices', found str"),
-        ("piqa", {"label": None}, r"line 2: has no 'label'"),
-        ("piqa", {"sol2": 3}, r"line 2: expected a text under 'sol2', found '3'"),
+        ("arc", {"choices": "A"}, r"line 2: choices: expected an object, found 'A'"),
+        ("piqa", {"label": None}, r"line 2: label is missing"),
+        ("piqa", {"sol2": 3}, r"line 2: sol2: expected text that is not blank, found 3"),
     ],
 )
 def test_a_line_of_another_form_is_named(form: str, changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_line_of_another_form_is_named(form: str, changed: dict[str, Any], mes
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("no JSON", "line 1: not JSON"), ("[1]", "line 1: expected an object .* found list")]
+    ("line", "message"), [("no JSON", "line 1: not JSON"), ("[1]", r"line 1: expected an object, found \[1\]")]
 )
 def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text(line + "\n")

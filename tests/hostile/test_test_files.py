@@ -183,12 +183,12 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "BLiMP: a UID of two lines": (
         "blimp",
         lines({**BLIMP, "UID": "a\nb"}),
-        "x, line 1: expected one line of text as the paradigm",
+        "x, line 1: UID: expected one line of text",
     ),
     "BLiMP: a UID that steers a terminal": (
         "blimp",
         lines({**BLIMP, "UID": "a\x1b[2J"}),
-        "x, line 1: expected one line of text as the paradigm",
+        "x, line 1: UID: expected one line of text",
     ),
     "BLiMP: a file named in two lines": (
         "blimp",
@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         f"{form}: a label of 5,000 digits as text": (
             form,
             lines({**FORMS[form], "label": "7" * 5000}),
-            "x, line 1: expected the number of the right choice",
+            "x, line 1: label: expected the number of the right choice",
         )
         for form in ("hellaswag", "piqa")
     },
