@@ -5,6 +5,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -15,6 +17,7 @@ from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tok
 
 log = logging.getLogger(__name__)
 
+Row = npt.NDArray[np.int32]
 BYTE_ORDER_MARK = "\ufeff"
 """The character with which some editors begin a file; it belongs to no JSON."""
 
@@ -96,6 +99,12 @@ def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTex
         raise
     except Exception as error:  # the library raises bare exceptions
         raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}; {advice}") from None
+
+
+def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
+    """Return the ids of each text as an array."""
+    encoded = encode_texts(tokenizer, texts)
+    return np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1])
 
 
 def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> list[str]:

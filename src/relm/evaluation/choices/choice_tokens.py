@@ -12,15 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
-from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.evaluated_text import Row, encode_rows
 from relm.evaluation.scoring import Integers
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-
-Row = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,7 @@ class ChoiceEncoder:
 
     def rows(self, *groups: Sequence[str]) -> list[list[Row]]:
         """Return the tokens of each text of each group, without special ones; an encoder is built once for all of them."""
-        encoded = encode_texts(self.tokenizer, [text for texts in groups for text in texts])
-        rows = iter(np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1]))
+        rows = iter(encode_rows(self.tokenizer, [text for texts in groups for text in texts]))
         return [[next(rows) for _ in texts] for texts in groups]
 
     def begun(self, row: Row) -> Row:

@@ -11,7 +11,7 @@ import numpy as np
 from relm.errors import RelmError
 from relm.evaluation.beginning import tokens_around
 from relm.evaluation.choices.choice_formats import Question
-from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.evaluated_text import encode_rows
 from relm.evaluation.masked_models import MaskedModel
 from relm.evaluation.masked_scoring import chunks_of, mask_token, score_masked
 from relm.evaluation.scoring import Flags, Floats, Integers
@@ -36,8 +36,7 @@ def sentence_scores(
     mask = mask_token(tokenizer.special.mask, tokenizer.path)
     sentences = [(question.where, text) for question in questions for text in question.prompts["babylm"].choices]
     before, after = _tokens_around(tokenizer)
-    encoded = encode_texts(tokenizer, [text for _, text in sentences])
-    tokens = np.split(encoded.tokens.astype(np.int64), np.cumsum(encoded.sizes, dtype=np.int64)[:-1])
+    tokens = [row.astype(np.int64) for row in encode_rows(tokenizer, [text for _, text in sentences])]
     for (where, _), row in zip(sentences, tokens, strict=True):
         _require_scorable(model, tokenizer, where, len(row), len(row) + len(before) + len(after))
     numbers: dict[bytes, int] = {}
