@@ -129,9 +129,6 @@ def test_a_penalty_never_counts_the_padding_of_a_batch(writer: Writer, own: Caus
     assert [text.text for text in found] == [stop.cut(*pair).text for pair in zip(TEXTS, expected, strict=True)]
 
 
-# --- where texts end -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spoken", "text", "prompt", "cut"),
     [
@@ -170,9 +167,6 @@ def test_texts_stop_as_those_that_are_cut_afterwards_and_then_cost_no_more_passe
     assert times[0].passes == text.tokens < length
 
 
-# --- prompts ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_prompt_is_given_unchanged_and_an_empty_one_is_an_end_of_text(writer: Writer) -> None:
     assert 0 not in writer.prompt("<|endoftext|> a").ids
     assert writer.prompt("").ids == [0]
@@ -200,9 +194,6 @@ def test_prompts_are_the_lines_that_are_not_blank() -> None:
 def test_a_file_without_prompts_or_in_another_encoding_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(RelmError, match=message):
         read_prompts(content, "f")
-
-
-# --- the command -----------------------------------------------------------------------------------------------------------
 
 
 def arguments(evaluated, *words: object) -> list[str]:

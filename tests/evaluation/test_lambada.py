@@ -176,14 +176,6 @@ def test_tokens_that_protocols_share_go_through_the_model_once(tmp_path: Path, e
     assert len(passed) == len(TEXTS) + 4
 
 
-def test_batches_change_no_finding(tmp_path: Path, evaluated, folder) -> None:
-    passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
-    model = load_causal(folder, 257, ONE_THREAD)
-    one, many = lambada_scores(model, passages, 1), lambada_scores(model, passages, 10_000)
-    assert one.harness_nats == pytest.approx(many.harness_nats, rel=1e-5)
-    assert one.strict.tolist() == many.strict.tolist()
-
-
 def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_path: Path, evaluated, folder) -> None:
     file = tmp_path / "f.jsonl"
     file.write_text('{"passage": "one two"}\n{"passage": "three four"}\nno JSON\n')
@@ -211,15 +203,6 @@ def test_a_line_without_a_passage_is_named(tmp_path: Path, line: str, message: s
     file = tmp_path / "f.jsonl"
     file.write_text(f'{{"text": "one two"}}\n{line}\n')
     with pytest.raises(RelmError, match=message):
-        read_passages(file, None, "text", None)
-
-
-def test_an_altered_or_empty_file_is_an_error_by_name(tmp_path: Path) -> None:
-    file = written(tmp_path / "lambada_test.jsonl", TEXTS)
-    with pytest.raises(RelmError, match=r"lambada_test\.jsonl: has sha256 [0-9a-f]{64}, the test's file has 0{64}"):
-        read_passages(file, "0" * 64, "text", None)
-    file.write_text("\n")
-    with pytest.raises(RelmError, match=r"lambada_test\.jsonl: has no text"):
         read_passages(file, None, "text", None)
 
 
@@ -254,9 +237,6 @@ def as_two_texts(loaded: LoadedTokenizer, texts: list[str]) -> list[list[int]]:
     return [
         one + other for one, other in zip(beginnings, rows(encode_rows(loaded, [f" {word}" for _, word in parts])), strict=True)
     ]
-
-
-# --- tokenizers of other forms -----------------------------------------------------------------------------------------------
 
 
 def test_a_tokenizer_that_begins_each_text_with_a_prefix_gives_a_last_word_the_tokens_of_its_passage(tmp_path: Path) -> None:

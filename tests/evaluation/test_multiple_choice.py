@@ -56,9 +56,6 @@ def scores_of(*log_likelihoods: float, tokens: int = 1) -> ChoiceScores:
     return ChoiceScores(np.array(log_likelihoods), np.full(count, tokens), np.zeros(count, np.bool_))
 
 
-# --- arithmetic --------------------------------------------------------------------------------------------------------------
-
-
 def test_each_normalisation_divides_by_its_own_length() -> None:
     question = Question(
         "f, line 1", {"lm_eval": ChoicePrompt("c", ("ab", "éé", "abc")), "llm_c": ChoicePrompt("c", ("ab", "éé", "abc"))}, 0
@@ -101,9 +98,6 @@ def test_paradigms_count_alike_whatever_their_sizes() -> None:
 def test_marks_of_wikihow_are_removed_as_lm_eval_does() -> None:
     assert without_marks(" How to bake [title] Mix  it. [substeps]") == "How to bake.  Mix it. ".replace("  ", " ")
     assert without_marks("[header] a [x] b") == " a b"
-
-
-# --- against the model -------------------------------------------------------------------------------------------------------
 
 
 def by_hand(model: Path, before: list[int], scored: list[int]) -> float:
@@ -169,19 +163,6 @@ def test_the_result_has_every_published_figure_and_counts(model: Path, tmp_path:
     assert found["babylm_accuracy"] == pytest.approx(sum(v for k, v in found.items() if k.endswith("_babylm_correct")) / 12)
     found = evaluate(model, write_lines(tmp_path / "p.jsonl", PIQA), "piqa", limit=1)["figures"]
     assert (found["examples"], "lm_eval_accuracy_stderr" in found) == (1, False)
-
-
-def test_batches_change_no_score(model: Path, tmp_path: Path) -> None:
-    questions, _ = read_questions(write_lines(tmp_path / "h.jsonl", HELLASWAG), None, "hellaswag", None)
-    encoder = encoder_of(model)
-    encoded = {way: encoder.encode(way, questions) for way in ("lm_eval", "llm_c")}
-    loaded = load_causal(model, encoder.tokenizer.vocabulary_size, ONE_THREAD)
-    one, many = (choice_scores(loaded, questions, encoded, tokens) for tokens in (1, 10_000))
-    for way in encoded:
-        assert one[way].log_likelihoods.tolist() == pytest.approx(many[way].log_likelihoods.tolist(), rel=1e-5)
-
-
-# --- files -------------------------------------------------------------------------------------------------------------------
 
 
 def test_arc_s_original_file_has_the_questions_of_lm_eval_s_data(tmp_path: Path) -> None:

@@ -139,9 +139,6 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
 
 
-# --- models that attend ----------------------------------------------------------------------------------------------------
-
-
 def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:
     """Return sequences for a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
     generator = np.random.default_rng(1)

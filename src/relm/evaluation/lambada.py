@@ -80,9 +80,6 @@ def evaluate_lambada(
     return Scored(found, protocol, model.sha256, sentence, (found["tokens"], "tokens"))
 
 
-# --- passages --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Passages:
     """Passages as tokens, for each protocol."""
@@ -147,9 +144,6 @@ def _sizes(rows: Sequence[Row]) -> Integers:
 def _find_different(left: Sequence[Row], right: Sequence[Row]) -> Flags:
     """Return the rows that differ, (rows,) bool."""
     return np.array([not np.array_equal(one, other) for one, other in zip(left, right, strict=True)])
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

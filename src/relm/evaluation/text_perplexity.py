@@ -77,9 +77,6 @@ def evaluate_text(
     return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
 
 
-# --- the text --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PreparedText:
     """Documents as tokens, with the counts of their text."""
@@ -163,9 +160,6 @@ WORDS: dict[str, Callable[[str], int]] = {
 }
 
 
-# --- the figures -----------------------------------------------------------------------------------------------------------
-
-
 def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     """Return context and stride of the windows for this model."""
     context = options.context or model.positions
@@ -200,8 +194,6 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
         "windows": windows.published,
     }
 
-
-# --- the protocol ----------------------------------------------------------------------------------------------------------
 
 COUNTED = {
     "perplexity": "e to the mean of nats; Megatron-LM and Graphcore's GPT-2 print none above e^20, here there is no bound",

@@ -148,8 +148,6 @@ def read_question(row: dict[str, Any], form: str, where: str) -> Question:
     return question
 
 
-# --- formats -----------------------------------------------------------------------------------------------------------------
-
 WORDS = Kind("text that is not blank", lambda value: isinstance(value, str) and bool(value.strip()))
 NAME = Kind("one line of text", lambda value: WORDS.fits(value) and find_control_character(value) is None)
 LABEL = Kind(  # some copies of the data have it as text
