@@ -190,7 +190,8 @@ def _blimp(row: Mapping[str, Any], where: str) -> Question:
 
 def _as_in_the_data_set(row: dict[str, Any]) -> dict[str, Any]:
     """Return an object of ARC's original file as lm_eval's data set has it."""
-    asked, choices = row.get("question"), row.get("choices")
+    asked: Any = row.get("question")
+    choices: Any = row.get("choices")
     if isinstance(asked, dict):
         asked, choices = asked.get("stem"), asked.get("choices")
     if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):

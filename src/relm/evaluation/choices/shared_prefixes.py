@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from relm.evaluation.causal_model import CausalModel, require_context
@@ -99,7 +100,7 @@ def _forks(sequences: ScoredSequences, sizes: Iterable[int]) -> Iterator[Fork]:
         first += size
 
 
-def common_length(rows: Sequence[Integers]) -> int:
+def common_length(rows: Sequence[npt.NDArray[np.integer]]) -> int:
     """Return with how many equal values all rows begin.
 
     >>> common_length([np.array([4, 5, 6]), np.array([4, 5, 7, 8]), np.array([4, 5])])

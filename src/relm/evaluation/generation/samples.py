@@ -44,7 +44,7 @@ def _begins_with(writer: Writer) -> str:
     bos, eos = writer.special.bos, writer.special.eos
     if not writer.begins and bos in (None, eos):
         return "a line end" if eos is None else "an end of text"
-    return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins or (bos,))
+    return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins or writer.beginning())
 
 
 def _protocol(writer: Writer, writing: Writing) -> dict[str, object]:

@@ -86,8 +86,11 @@ class Writer:
         self.loaded = load_tokenizer(tokenizer)
         self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
-        on_ipus = isinstance(self.model, IpuCausalModel)
-        self.continuer = IpuContinuer(self.model) if on_ipus else TransformersContinuer(self.model, execution)
+        self.continuer: Continuer
+        if isinstance(self.model, IpuCausalModel):
+            self.continuer = IpuContinuer(self.model)
+        else:
+            self.continuer = TransformersContinuer(self.model, execution)
         is_own = isinstance(self.model, OwnCausalModel | IpuCausalModel)
         self.begins = () if is_own else added_tokens(self.loaded)
         """Ids that the tokenizer puts before every prompt; none for relm's own models."""
