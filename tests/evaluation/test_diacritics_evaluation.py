@@ -16,8 +16,8 @@ from relm.evaluation.diacritics.diacritics_baselines import Training, count_trai
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts
 from relm.evaluation.diacritics.restoration import halves
 from relm.evaluation.diacritics.restored_texts import WORKED_EXAMPLES, evaluate_diacritics
+from relm.evaluation.diacritics.table_texts import BLOCK, Texts
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning.table_texts import BLOCK, Texts
 from relm.evaluation.result import Result
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.manifest import write_manifest

@@ -16,7 +16,7 @@ from relm.errors import RelmError
 from relm.evaluation.choices import choice_formats
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
-from relm.evaluation.passages import read_passages
+from relm.evaluation.evaluated_text import read_passages
 from relm.examples.fine_tuning.glue import parse_glue
 from relm.examples.fine_tuning.squad import parse_squad
 

@@ -23,7 +23,7 @@ from relm.recipes.evaluation.protocol_options import Begin
 
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int32]
-# Special tokens that begin a text by their name alone, where no setting names one.
+# Special tokens that begin a text if no setting names one.
 BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", END_OF_TEXT)
 
 

@@ -1,4 +1,4 @@
-"""The items of published tests as texts alone, to be compared with training documents."""
+"""The items of published tests as texts, to compare with training documents."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 from relm.corpus.parquet_content import parse_parquet
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import READERS, Question, read_questions
-from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_text
-from relm.evaluation.passages import read_passages
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_passages, read_text
 from relm.examples.cut_passages import SHORTEST, list_sequences
 from relm.examples.fine_tuning.squad import parse_squad
 

@@ -14,7 +14,7 @@ from relm.recipes.run import Run
 @dataclass(frozen=True)
 class Execution:
     device: str = HOST
-    """A device that evaluations run on, or fine-tuning alone."""
+    """A device that runs evaluations, or only fine-tuning."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None

@@ -14,7 +14,7 @@ from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
 
-# Ends of the names of classes whose head is no language model's, though all other weights are.
+# Ends of the names of classes with the weights of a language model, but another head.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 # Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
 PROBE = 8
@@ -170,7 +170,7 @@ def _require_language_model(config: Any) -> None:
 
 
 def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> None:
-    """Refuse weights of other shapes than the model's, and weights that the configuration alone leaves out.
+    """Refuse weights of other shapes than the model's, and weights that only the configuration leaves out.
 
     These are weights of another layer or expert, and a bias where the model has none. Weights of other parts, such as a head
     for another task, belong to no language model and stay unread.

@@ -1,8 +1,8 @@
 """relm's own GPT-2 on IPUs, or on their simulator, for evaluations and generation.
 
 The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices; or
-the worker writes whole texts, with a head of its own. A program of an IPU has one shape: the first batch decides it; smaller
-ones are padded, those with more sequences are divided.
+the worker writes whole texts, for which it has the head too. A program of an IPU has one shape: the first batch decides it;
+smaller ones are padded, those with more sequences are divided.
 """
 
 import weakref

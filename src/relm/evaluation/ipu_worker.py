@@ -1,4 +1,4 @@
-"""The worker process that holds a model of relm's own on IPUs, or on their simulator."""
+"""The worker process that holds relm's own model on IPUs, or on their simulator."""
 
 from dataclasses import asdict
 from pathlib import Path

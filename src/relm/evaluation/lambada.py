@@ -2,7 +2,7 @@
 
 They differ in the definition of the last word, and in its tokens:
 
-- last token, the default of Graphcore's and Megatron-LM's evaluations: the passage's last token alone, given all others; the
+- last token, the default of Graphcore's and Megatron-LM's evaluations: only the passage's last token, given all others; the
   first tokens of a word of several are given;
 - strict, an option of the same evaluations: all tokens of the last word, one space after the stripped rest;
 - lambada_openai of lm_eval: all tokens of the passage beyond those of its words but the last; their loss is summed too.
@@ -25,10 +25,9 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.shared_prefixes import common_length
-from relm.evaluation.evaluated_text import Row, encode_rows, load_tokenizer_of
+from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_tokenizer_of, read_passages
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
-from relm.evaluation.passages import before_last_space, read_passages
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Flags, Integers, ScoredSequences, Scores, score

@@ -1,4 +1,4 @@
-"""A GPT-2's hidden states at some positions alone: the last layer, whose output nothing else reads, computes only these.
+"""A GPT-2's hidden states at some positions: the last layer, whose output nothing else reads, computes only these.
 
 Its keys and values are needed at every position; queries, feed-forward and normalisation are not. In a model of 12 layers that
 saves 7 % of the work before the head.

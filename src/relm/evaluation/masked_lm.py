@@ -44,7 +44,7 @@ class ExampleLosses:
     correct: Integers
     """(examples,) count of those that are the likeliest token at their position."""
     pair_nats: Floats | None
-    """(examples,) -ln P of the true label of the pair; None: there are no pairs, or no head for them."""
+    """(examples,) -ln P of the true label of the pair; None: the examples are not pairs, or the model lacks a head for them."""
     pair_correct: Integers
     """(examples,) 1 if that label is the likelier; if both are as likely, the model is taken to say that the second follows."""
     masks_sha256: str

@@ -1,7 +1,7 @@
 """Masked language models of any local folder: relm's own BERT and RoBERTa, or an architecture that `transformers` has.
 
-Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused, as is
-one that lacks weights, in place of which `transformers` would draw random ones.
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused. So is
+one that lacks weights, which `transformers` would draw at random.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class MaskedModel(Protocol):
     vocabulary_size: int
     has_next_sentence: bool
     gathers: bool
-    """True if the head computes the logits of the chosen positions alone."""
+    """True if the head computes only the logits of the chosen positions."""
     sees_padding: bool
     """True if padding changes the logits of the tokens before, so that a batch must have sequences of one length."""
 
@@ -195,7 +195,7 @@ class ForeignMaskedModel:
         return Read(logits.float(), None if pairs is None else pairs.float())
 
     def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
-        """Return whether the head gives the same logits from some positions alone; if so, it reads only these from now on."""
+        """Return whether the head gives the same logits from only some positions; if so, it reads only these from now on."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
         with contextlib.suppress(*UNUSUAL):
             if alike(self.read(probe).logits, whole):

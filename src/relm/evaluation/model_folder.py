@@ -73,7 +73,7 @@ def model_type(folder: Path) -> str:
 
 
 def own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
-    """Return the configuration of a model of relm's own architecture; None: it has options that only `transformers` has."""
+    """Return the configuration of a model that relm implements; None if it has options that only `transformers` has."""
     config = configuration(folder)
     if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():
         return None

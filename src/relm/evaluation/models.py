@@ -1,6 +1,6 @@
 """Causal language models of any local folder: relm's own GPT-2, or an architecture that `transformers` has.
 
-Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused.
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused.
 """
 
 from pathlib import Path

@@ -86,7 +86,7 @@ def _require_different(names: Sequence[str], remedy: str) -> None:
 
 
 def _list_entries(found: Sequence[tuple[Lines, Compared]], origins: Origins, duplicates: bool) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the list; a sequence that `COMMON` documents or more have is no passage."""
+    """Yield the entries of the list; a sequence in `COMMON` documents or more does not count as a passage."""
     starts = np.cumsum([0, *(compared.documents for _, compared in found)])
     firsts = find_duplicates(np.concatenate([compared.digests for _, compared in found])) if duplicates and found else None
     copies = np.zeros(starts[-1], np.bool_) if firsts is None else firsts != np.arange(starts[-1])

@@ -1,7 +1,7 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
 A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
-they are sorted by length, batched, and given to the model; the head reads the scored positions alone. Sequences that begin
+they are sorted by length, batched, and given to the model; the head reads only the scored positions. Sequences that begin
 alike, such as a question's choices, go through `relm.evaluation.choices.shared_prefixes`, which computes their beginning once.
 """
 

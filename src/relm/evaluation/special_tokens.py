@@ -23,7 +23,7 @@ MODEL_SETTINGS = ("generation_config.json", "config.json")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the tokens that begin and end a text; None if there is no such token."""
+    """Ids of the tokens that begin and end a text; None if the tokenizer has no such token."""
 
     bos: int | None
     """The token that begins a text."""
@@ -77,7 +77,7 @@ def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Pa
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file; none if there is no file."""
+    """Return the settings in a file; empty without the file."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise RelmError(f"{path}: is a {type(content).__name__}, expected a JSON object; copy the folder again")

@@ -116,8 +116,8 @@ def split_pages(text: str) -> list[str]:
     """Return WikiText's pages, as in EleutherAI/wikitext_document_level, the data set that lm_eval reads.
 
     A page begins with any line that has the equals signs of a heading of the first level: in the test file two lines of
-    formulas do, so that its 60 articles are 62 pages. White space before the first heading is no page. The line end between
-    two pages is lost.
+    formulas do, so that its 60 articles are 62 pages. White space before the first heading does not count as a page. The line
+    end between two pages is lost.
     """
     found: list[list[str]] = [[]]
     for line in text.split("\n"):

@@ -1,4 +1,4 @@
-"""Division of a document that is longer than a model's context into windows: integers alone, no text, no model.
+"""Division of a document that is longer than a model's context into windows, as integers: no text, no model.
 
 A window sees at most `context` tokens; it scores its last ones, each given those before it in the window. The first token of
 the array is never scored: it is the document's own, or the end of text that was put before it.
@@ -52,7 +52,7 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
 
     The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
-    also makes windows that begin so late that all they would score lies beyond the end: they count in `published` alone.
+    also makes windows that begin so late that all they would score lies beyond the end: they count only in `published`.
     """
     if tokens < 2:
         return _none()
@@ -83,7 +83,7 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
 
     Each scores the tokens that the one before did not reach. A window's first token has nothing before it: if windows do not
     overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
-    of new tokens alone loses one; and it stops with the first window that reaches the end.
+    with only new tokens loses one; and it stops with the first window that reaches the end.
     """
     if tokens < 2:
         return _none()

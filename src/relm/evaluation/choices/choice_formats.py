@@ -1,4 +1,4 @@
-"""Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts alone.
+"""Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts.
 
 A line becomes one prompt for each published way of scoring it, under that way's name:
 

@@ -1,6 +1,6 @@
 """The tokens of multiple-choice prompts: each choice after its context, as each published way of scoring encodes them.
 
-- lm_eval encodes context and choice together, and scores the tokens beyond the count of those of the context alone. After an
+- lm_eval encodes context and choice together, and scores the tokens after as many as the context has by itself. After an
   empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
 - llm_c encodes context and choice apart, the choice with a space before it. Its script has GPT-2's tokenizer, which adds
   nothing; here what the tokenizer puts before a text begins the context.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from relm.corpus.workers import ordered_map
 from relm.evaluation.diacritics.diacritics_scoring import WORD, letters_of, plain
-from relm.evaluation.fine_tuning.table_texts import Texts
+from relm.evaluation.diacritics.table_texts import Texts
 from relm.examples.diacritics import without_diacritics
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import loaded_as

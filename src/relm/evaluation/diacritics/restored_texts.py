@@ -13,9 +13,9 @@ from relm.errors import RelmError
 from relm.evaluation.diacritics.diacritics_baselines import Forms, Training, count_training_forms
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
 from relm.evaluation.diacritics.restoration import Restorer
+from relm.evaluation.diacritics.table_texts import UNKNOWN, Texts
 from relm.evaluation.diacritics.text_to_text import load_text_to_text, require_lengths
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.fine_tuning.table_texts import UNKNOWN, Texts
 from relm.evaluation.result import Sample
 from relm.evaluation.runner import Scored, evaluation
 from relm.examples.builders import open_examples

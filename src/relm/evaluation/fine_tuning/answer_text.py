@@ -43,5 +43,5 @@ def aligned_text(tokenizer: Tokenizer, pieces: Sequence[str], words: Sequence[st
 
 
 def _letters(text: str) -> int:
-    """Return the count of characters that are no spaces."""
+    """Return the count of characters other than spaces."""
     return len(text) - text.count(" ")

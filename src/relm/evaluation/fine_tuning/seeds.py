@@ -1,7 +1,7 @@
 """Fine-tuning of an encoder on a task by the ordinary training loop, once for each seed, and the figures of each model.
 
-Each seed is a run of its own, whose checkpoints make it resumable to the same bytes; a seed that has been scored leaves its
-answers, its figures and its log.
+Each seed is a separate run, whose checkpoints make it resumable to the same bytes. A scored seed leaves its answers, its
+figures and its log.
 """
 
 import hashlib

@@ -73,5 +73,5 @@ def rule_of(sampling: Sampling, vocabulary_size: int) -> TokenRule:
         return TokenRule(1)
     if sampling.uniform_top_k is not None:
         return TokenRule(min(sampling.uniform_top_k, vocabulary_size), uniform=True)
-    assert sampling.top_k is not None, "a loop draws among the likeliest alone"
+    assert sampling.top_k is not None, "a loop draws only among the likeliest"
     return TokenRule(min(sampling.top_k, vocabulary_size), sampling.temperature, sampling.top_p)

@@ -71,7 +71,7 @@ class Sampling:
 
 
 def random_stream(seed: int, number: int) -> torch.Generator:
-    """Return the random generator of one text, which the seed and the number of its prompt alone decide."""
+    """Return the random generator of one text, which depends only on the seed and the number of its prompt."""
     digest = hashlib.sha256(f"sample {number} of seed {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 

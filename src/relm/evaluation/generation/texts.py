@@ -9,7 +9,7 @@ from typing import NamedTuple
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.generation.continuation import TransformersContinuer
+from relm.evaluation.generation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Ending, Stop
