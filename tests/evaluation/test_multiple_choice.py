@@ -21,10 +21,10 @@ from relm.evaluation.choices.multiple_choice import (
     ChoiceScores,
     accuracy,
     choice_scores,
-    choose,
     evaluate_multiple_choice,
     figures,
 )
+from relm.evaluation.choices.ties import choose
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
@@ -76,16 +76,16 @@ def test_each_normalisation_divides_by_its_own_length() -> None:
 
 
 def test_of_equal_choices_the_first_is_taken_and_counted_as_a_tie() -> None:
-    chosen, equal = choose(np.array([-2.0, -1.0, -1.0, -3.0, -3.0]), np.ones(5), [3, 2])
-    assert (chosen.tolist(), equal.tolist()) == ([1, 0], [True, True])
+    found = choose(np.array([-2.0, -1.0, -1.0, -3.0, -3.0]), np.ones(5), np.ones(5, int), [3, 2], np.zeros(2, int), 0.0)
+    assert (found.indices.tolist(), found.equal.tolist()) == ([1, 0], [True, True])
     question = Question("f", {"lm_eval": ChoicePrompt("", ("a", "b")), "babylm": ChoicePrompt("", ("a", "b"))}, 0, "p")
     found = figures([question], {"lm_eval": scores_of(-1.0, -1.0), "babylm": scores_of(-1.0, -2.0)})
     assert (found["ties"], found["lm_eval_accuracy"], found["babylm_accuracy"]) == (1, 1, 1)
 
 
 def test_a_choice_that_is_empty_without_its_marks_is_never_taken_by_length() -> None:
-    chosen, _ = choose(np.array([-1.0, -9.0]), np.array([0.0, 3.0]), [2])
-    assert chosen.tolist() == [1]
+    found = choose(np.array([-1.0, -9.0]), np.array([0.0, 3.0]), np.ones(2, int), [2], np.zeros(1, int), 0.0)
+    assert found.indices.tolist() == [1]
 
 
 def test_paradigms_count_alike_whatever_their_sizes() -> None:

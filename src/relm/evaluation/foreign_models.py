@@ -59,8 +59,12 @@ class ForeignCausalModel(CausalModel):
         if not self._head_stands_alone:
             return hidden.float()
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
-        with _answering(self._body, self._kind_of_answer(last_hidden_state=hidden.float()[None])):
+        answer = self._kind_of_answer(last_hidden_state=hidden.float()[None])
+        self._body.forward = lambda *_inputs, **_options: answer  # hides the class's own
+        try:
             return self._whole(ids)[0].float()
+        finally:
+            del self._body.forward
 
     def _whole(self, ids: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
@@ -79,20 +83,6 @@ class ForeignCausalModel(CausalModel):
         with contextlib.suppress(*UNUSUAL):
             return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
         return False
-
-
-@contextlib.contextmanager
-def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
-    """Let a model's body return an answer for any input."""
-
-    def forward(*_inputs: Any, **_options: Any) -> Any:
-        return answer
-
-    body.forward = forward  # hides the class's own
-    try:
-        yield
-    finally:
-        del body.forward
 
 
 def longest_sequence(model: Any) -> int | None:

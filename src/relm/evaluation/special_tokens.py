@@ -53,7 +53,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
     folder = settings_folder(tokenizer, model_folder)
     found: dict[str, int | None] = {}
     for path in (folder / name for name in TOKENIZER_SETTINGS) if folder is not None else ():
-        settings = _settings(path)
+        settings = read_settings(path)
         roles = [role for role in ("bos_token", "eos_token", "pad_token") if role in settings and role not in found]
         found |= {role: _id_of(settings[role], role, path, tokenizer) for role in roles}
     return found
@@ -62,7 +62,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
 def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> bool:
     """Return whether the tokenizer's class has only the special tokens that its settings name."""
     folder = settings_folder(tokenizer, model_folder)
-    return folder is not None and _settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
+    return folder is not None and read_settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
 
 
 def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Path | None:
@@ -76,7 +76,7 @@ def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Pa
     return None
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a file; empty without the file."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
@@ -105,7 +105,7 @@ def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[in
     special = {number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special}
     found: list[int] = []
     for path in (model_folder / name for name in MODEL_SETTINGS):
-        value = _settings(path).get(key)
+        value = read_settings(path).get(key)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number in special:
                 found.append(number)

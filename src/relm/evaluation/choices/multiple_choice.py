@@ -29,7 +29,7 @@ from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
 from relm.evaluation.choices.masked_choices import WAY, sentence_scores
 from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
-from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
+from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
 from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import is_masked, load_masked
@@ -196,18 +196,6 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
     return found
 
 
-def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> tuple[Integers, Flags]:
-    """Return the index of each question's best choice, and whether another one is as good, (questions,) each.
-
-    Log-likelihoods are divided by lengths, (choices,) each of all questions; a choice of length 0 is never chosen.
-
-    >>> choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.array([6.0, 2.0, 1.0, 1.0]), [2, 2])
-    (array([0, 0]), array([False,  True]))
-    """
-    parts = np.split(divide(log_likelihoods, lengths), np.cumsum(counts)[:-1])
-    return np.array([part.argmax() for part in parts]), np.array([np.sum(part == part.max()) > 1 for part in parts])
-
-
 def figures(
     questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
@@ -223,16 +211,16 @@ def figures(
     by_paradigm: dict[str, float | int] = {f"{name}_examples": int(each.sum()) for name, each in groups.items() if name}
     for way, each in scores.items():
         for ending, lengths in divisors(way, questions, each).items():
-            chosen, equal = choose(each.log_likelihoods, lengths, counts)
-            shares, several = split_ties(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
-            tied, near = tied | equal, near | several
-            name = f"{way}_accuracy{ending}"
-            found |= accuracy(name, [(chosen == answers)[group] for group in groups.values()])
-            found[f"{name}_tie_split"] = float(np.mean([shares[group].mean() for group in groups.values()]))
-            found[f"{name}_tied"] = float(np.mean([several[group].mean() for group in groups.values()]))
+            chosen = choose(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
+            tied, near = tied | chosen.equal, near | chosen.tied
+            name, right = f"{way}_accuracy{ending}", chosen.indices == answers
+            found |= accuracy(name, [right[group] for group in groups.values()])
+            found[f"{name}_tie_split"] = float(np.mean([chosen.shares[group].mean() for group in groups.values()]))
+            found[f"{name}_tied"] = float(np.mean([chosen.tied[group].mean() for group in groups.values()]))
             for paradigm, group in groups.items() if by_paradigm else ():
-                by_paradigm[f"{paradigm}_{way}_correct"] = int((chosen == answers)[group].sum())
-                by_paradigm |= {f"{paradigm}_{way}_tied": float(several[group].mean())} if several[group].any() else {}
+                by_paradigm[f"{paradigm}_{way}_correct"] = int(right[group].sum())
+                tie = float(chosen.tied[group].mean())
+                by_paradigm |= {f"{paradigm}_{way}_tied": tie} if tie else {}
     return {
         **found,
         "examples": len(questions),
@@ -249,8 +237,8 @@ def figures(
 def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
     """Return the mean of the groups' accuracies, and its standard error where each group has two questions or more.
 
-    >>> accuracy("a", [np.array([True, True, False, False]), np.array([True, True])])
-    {'a': 0.75, 'a_stderr': 0.14433756729740646}
+    >>> accuracy("a", [np.array([True, False]), np.array([True, True])])
+    {'a': 0.75, 'a_stderr': 0.25}
     """
     found = {name: float(np.mean([group.mean() for group in right]))}
     if min(map(len, right)) > 1:

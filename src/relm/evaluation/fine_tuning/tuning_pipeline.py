@@ -43,19 +43,32 @@ def require_pipeline(execution: Execution, options: FineTuning) -> None:
 
 def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
     """Raise unless the keys of a pipeline go with fine-tuning, and its micro-batches with the batch."""
-    faults = {
-        f"instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many replicas as the "
-        "host has IPUs for": pipeline.instances > 1,
-        f"device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning rate; set it "
-        "to 1": pipeline.device_iterations > 1,
-        "replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the whole optimizer "
-        "state; leave it out": pipeline.replicated_tensor_sharding,
-        f"first_moment_precision is {pipeline.first_moment_precision}, but the gradient is clipped, which needs float32; leave "
-        "it out": "float32" not in (pipeline.accumulation_precision, pipeline.first_moment_precision),
-    }
-    for fault, found in faults.items():
-        if found:
-            raise RelmError(f"{OPTION}: {fault}")
+    clips_in_float32 = "float32" in (pipeline.accumulation_precision, pipeline.first_moment_precision)
+    faults = [
+        (
+            pipeline.instances > 1,
+            f"instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many replicas as "
+            "the host has IPUs for",
+        ),
+        (
+            pipeline.device_iterations > 1,
+            f"device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning rate; set "
+            "it to 1",
+        ),
+        (
+            pipeline.replicated_tensor_sharding,
+            "replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the whole optimizer "
+            "state; leave it out",
+        ),
+        (
+            not clips_in_float32,
+            f"first_moment_precision is {pipeline.first_moment_precision}, but the gradient is clipped, which needs float32; "
+            "leave it out",
+        ),
+    ]
+    for is_fault, sentence in faults:
+        if is_fault:
+            raise RelmError(f"{OPTION}: {sentence}")
     if pipeline.global_batch_size != batch_size:
         raise RelmError(
             f"--batch-size is {batch_size}, but {OPTION} has micro_batch_size {pipeline.micro_batch_size} x "

@@ -14,16 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sha256_of, write_json
+from relm.artifact import sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.harness.harness_run import require_harness, run_harness
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
 from relm.evaluation.model_checks import require_vocabulary
-from relm.evaluation.model_folder import readable, weights_sha256
+from relm.evaluation.model_folder import configuration, readable, weights_sha256
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
+from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens, read_settings
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
@@ -64,7 +64,7 @@ def evaluate_harness(
     execution.open()
     with readable(model_folder, "language model"):
         model_sha256 = weights_sha256(model_folder)
-        config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))
+        config = configuration(model_folder)
     require_generator(model_folder, config)
     with tempfile.TemporaryDirectory(prefix="relm-") as made:
         folder = tokenizer_folder(model_folder, tokenizer, config, Path(made) / "given")
@@ -109,9 +109,7 @@ def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, 
 def require_own_tokenizer(folder: Path) -> None:
     """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere."""
     path = folder / TOKENIZER_SETTINGS[0]
-    settings = read_json(path) if path.exists() else {}
-    if not isinstance(settings, dict):
-        raise RelmError(f"{path}: is not a JSON object; restore the file that belongs to the tokenizer, or delete it")
+    settings = read_settings(path)
     for key in ("fast_tokenizer_files", "vocab", "merges"):
         if settings.get(key) is not None:
             raise RelmError(f"{path}: names files by its key {key}, expected none but tokenizer.json; remove that key")
