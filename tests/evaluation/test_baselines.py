@@ -87,25 +87,3 @@ def test_pairs_of_a_large_vocabulary_are_distinct() -> None:
     model = BigramModel.estimated([i8(size - 1, size - 1, 0, size - 1)], size)
     assert model.pairs.tolist() == [size - 1, (size - 1) * size, size * size - 1]
     assert model.counts.tolist() == [1, 1, 1]
-
-
-def test_it_finds_structure_that_single_tokens_do_not_show() -> None:
-    generator = np.random.default_rng(2)
-    tokens = np.cumsum(generator.integers(1, 4, 20_000)) % 64  # each token follows from the last, but for one choice in three
-    held_out = np.cumsum(generator.integers(1, 4, 2_000)) % 64
-    model = BigramModel.estimated([tokens], 64)
-    assert model.nats([held_out]) / (len(held_out) - 1) == pytest.approx(math.log(3), abs=0.02)
-    assert unigram_entropy([held_out], 64) == pytest.approx(math.log(64), abs=0.05)
-
-
-def test_it_is_stronger_than_adding_one_to_every_count() -> None:
-    generator = np.random.default_rng(4)
-    weights = generator.dirichlet(np.full(200, 0.02), size=200)
-    tokens = [0]
-    for _ in range(12_000):
-        tokens.append(int(generator.choice(200, p=weights[tokens[-1]])))
-    training, held_out = i8(*tokens[:10_000]), i8(*tokens[10_000:])
-    table = np.ones((200, 200))
-    np.add.at(table, (training[:-1], training[1:]), 1)
-    add_one = -np.log(table / table.sum(1, keepdims=True))[held_out[:-1], held_out[1:]].sum()
-    assert BigramModel.estimated([training], 200).nats([held_out]) < 0.8 * add_one

@@ -90,9 +90,6 @@ def perplexity_of(folder: Path, text: str, made: Path, **options: Any) -> dict[s
     return dict(read_json(made / "e.json"))
 
 
-# --- equal to lm_eval ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
 def test_last_words_are_lm_eval_s_passage_by_passage(
     folders: dict[bool, Path], found: Found, adds_bos: bool, begin: Begin, tmp_path: Path
@@ -144,9 +141,6 @@ def test_the_shipped_test_of_wikitext_begins_as_lm_eval_does(
     put = 2 if adds_bos and begin == "tokenizer" else 1  # lm_eval scores the second, for it is the first token of a page
     assert [token["token"] for token in result["protocol"]["begin_tokens"]] == ["<s>"] * put
     assert figures["tokens_scored"] == figures["tokens"] + (put - 1) * figures["documents"]
-
-
-# --- equal to transformers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
@@ -212,9 +206,6 @@ def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: B
     assert 0 < scores.truncated.sum() < len(texts)
 
 
-# --- which token -----------------------------------------------------------------------------------------------------------
-
-
 def test_tokenizers_without_bos_begin_as_they_did(tmp_path: Path, evaluated) -> None:
     loaded = load_tokenizer(small_tokenizer(tmp_path))
     assert added_tokens(loaded) == ()
@@ -238,9 +229,6 @@ def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: 
     (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
     folder = tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}, tmp_path / "made")
     assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
-
-
-# --- records ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from relm.evaluation.diacritics.diacritics_baselines import Training, count_trai
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts
 from relm.evaluation.diacritics.restoration import halves
 from relm.evaluation.diacritics.restored_texts import WORKED_EXAMPLES, evaluate_diacritics
+from relm.evaluation.diacritics.table_texts import BLOCK, Texts
 from relm.evaluation.execution import Execution
-from relm.evaluation.fine_tuning.table_texts import BLOCK, Texts
 from relm.evaluation.result import Result
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.manifest import write_manifest
-from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
+from relm.examples.seq2seq import pregenerate_seq2seq
 from relm.examples.sharded_tables import ExampleTables
-from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, train_tokenizer
+from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluation.evaluations import Diacritics
 from relm.recipes.objectives import Objective, Seq2Seq
@@ -227,37 +227,6 @@ def test_another_language_has_its_own_letters_and_no_worked_example(restoring: R
     assert "worked_example_word_accuracy" not in result.figures
 
 
-def learnt(folder: Path, tables: ExampleTables) -> Path:
-    """Train a small T5 for some seconds on pairs of the rule of `sentences`; return its folder."""
-    examples = Seq2SeqExamples(tables, phase(), SpecialIds(end_of_text=END, pad=0))
-    model = T5(T5Config(1, 4, 8, 32, 64, len(WORDS), dropout=0.0, initializer_factor=0.3))
-    model.initialise(torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, 200)
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        indices = generator.integers(0, len(examples), 32)
-        batch = {name: torch.from_numpy(array) for name, array in examples.batch(indices, np.zeros(32, np.int64)).items()}
-        term = model(batch)["target_token"]
-        optimizer.zero_grad()
-        (term.nats / term.count).backward()
-        optimizer.step()
-        slower.step()
-    folder.mkdir()
-    model.save_folder(folder, {"eos_token_id": END})
-    return folder
-
-
-def test_a_model_that_has_learnt_the_rule_beats_the_most_frequent_form(restoring: Restoring) -> None:
-    torch.set_num_threads(1)
-    manifest = restoring.tables(sentences(60, seed=6), sentences(500, seed=5))
-    model = learnt(restoring.folder / "model", ExampleTables(manifest, "train"))
-    figures = Restoring(model, restoring.tokenizer, restoring.folder).evaluated(manifest).figures
-    assert figures["word_accuracy"] > 0.85 > 0.6 > figures["no_diacritics_word_accuracy"]
-    assert figures["ambiguous_word_accuracy"] > 0.85 > 0.7 > figures["most_frequent_form_ambiguous_word_accuracy"]
-    assert figures["truncated_texts"] < 3
-
-
 def test_a_tokenizer_that_the_examples_were_not_made_with_is_refused(restoring: Restoring) -> None:
     manifest = restoring.tables(["să"])
     restoring.tokenizer.write_text(restoring.tokenizer.read_text() + "\n")
@@ -271,16 +240,6 @@ def test_phases_that_do_not_fit_are_refused(restoring: Restoring) -> None:
         restoring.evaluated(manifest, Objective(objective="masked", sequence_length=8))
     with pytest.raises(RelmError, match=r"manifest\.json: was made with .* but the phase wants .*documents"):
         restoring.evaluated(manifest, phase(texts="documents"))
-
-
-def test_a_model_with_fewer_words_than_the_tokenizer_is_refused(restoring: Restoring) -> None:
-    model = T5(T5Config(1, 2, 8, 16, 24, 12))
-    model.initialise(torch.Generator().manual_seed(0))
-    (restoring.folder / "model").mkdir()
-    model.save_folder(restoring.folder / "model", {})
-    small = Restoring(restoring.folder / "model", restoring.tokenizer, restoring.folder)
-    with pytest.raises(RelmError, match="the model has 12 tokens, the tokenizer 13"):
-        small.evaluated(small.tables(["să"]))
 
 
 @pytest.mark.parametrize(

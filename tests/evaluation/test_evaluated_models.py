@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
+from relm.evaluation.causal_model import require_context
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.model_checks import require_finite_weights
 from relm.evaluation.model_folder import weights_sha256
-from relm.evaluation.models import OwnCausalModel, load_causal, require_context
+from relm.evaluation.models import OwnCausalModel, load_causal
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from trained_llama import BEGIN, pieces, stories
 
@@ -97,12 +98,6 @@ def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, 
     assert ours.sha256 == sha256_of(tmp_path / "model.safetensors")
     sequences = windows()
     assert scored(ours, sequences).nats == pytest.approx(nats_alone(theirs, sequences), rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_head_gives_the_model_s_own_logits_at_some_positions_alone(tmp_path: Path, name: str) -> None:
-    theirs = saved(tmp_path, *FAMILIES[name][:2])
-    ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
     ids = torch.randint(2, TOKENS, (3, 11), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         whole, hidden = theirs(ids).logits, ours.hidden(ids)
@@ -178,9 +173,6 @@ def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
     assert scored(ours, windows()).nats == pytest.approx(nats_alone(theirs, windows()), rel=1e-5)
 
 
-# --- a trained model -------------------------------------------------------------------------------------------------------
-
-
 def test_a_trained_llama_continues_a_story(tmp_path: Path, shared_data: Path) -> None:
     model, texts = load_causal(stories(shared_data, tmp_path), 512, ONE_THREAD), pieces(shared_data)
     ids = [BEGIN]
@@ -215,9 +207,6 @@ def test_bfloat16_moves_the_loss_of_relm_s_gpt2_a_little(evaluated) -> None:
         for precision in ("float32", "bfloat16")
     ]
     assert 0 < abs(nats[1].mean() / nats[0].mean() - 1) < 0.01
-
-
-# --- folders that are refused ----------------------------------------------------------------------------------------------
 
 
 def refusal(folder: Path, tokens: int = TOKENS) -> str:

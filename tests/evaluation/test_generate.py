@@ -20,13 +20,14 @@ from uncached_texts import ALL, GREEDY, PENALISED, uncached
 
 from relm.cli import main
 from relm.errors import RelmError
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.continuation import TransformersContinuer, continue_windows
 from relm.evaluation.generation.generate import read_prompts
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import EndedText, Stop
 from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
-from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
 ONE_THREAD = Execution(threads=1)
@@ -128,9 +129,6 @@ def test_a_penalty_never_counts_the_padding_of_a_batch(writer: Writer, own: Caus
     assert [text.text for text in found] == [stop.cut(*pair).text for pair in zip(TEXTS, expected, strict=True)]
 
 
-# --- where texts end -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spoken", "text", "prompt", "cut"),
     [
@@ -169,9 +167,6 @@ def test_texts_stop_as_those_that_are_cut_afterwards_and_then_cost_no_more_passe
     assert times[0].passes == text.tokens < length
 
 
-# --- prompts ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_prompt_is_given_unchanged_and_an_empty_one_is_an_end_of_text(writer: Writer) -> None:
     assert 0 not in writer.prompt("<|endoftext|> a").ids
     assert writer.prompt("").ids == [0]
@@ -199,9 +194,6 @@ def test_prompts_are_the_lines_that_are_not_blank() -> None:
 def test_a_file_without_prompts_or_in_another_encoding_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(RelmError, match=message):
         read_prompts(content, "f")
-
-
-# --- the command -----------------------------------------------------------------------------------------------------------
 
 
 def arguments(evaluated, *words: object) -> list[str]:

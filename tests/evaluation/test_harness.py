@@ -143,9 +143,6 @@ def test_the_batch_size_is_recorded_and_moves_figures_by_rounding_alone(model: P
     assert found[21] == pytest.approx(found[1], rel=1e-4)
 
 
-# --- what is refused before the harness starts ------------------------------------------------------------------------------
-
-
 def change(path: Path, **keys: Any) -> None:
     """Change keys of a JSON file; None deletes one."""
     content = json.loads(path.read_text()) | keys
@@ -204,9 +201,6 @@ def test_a_task_file_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -
     (tmp_path / "mine.yaml").write_text("task: mine\n  output_type: loglikelihood\n")
     with pytest.raises(RelmError, match=r"mine.yaml: cannot be read as a task of the harness: mapping values are not allowed"):
         evaluate_harness(model, "mine", Path(sys.executable), tmp_path, output=tmp_path / "a.json", execution=ONE_THREAD)
-
-
-# --- the process ------------------------------------------------------------------------------------------------------------
 
 
 def said(folder: Path, words: str, results: dict[str, Any] | None = None) -> dict[str, Any]:

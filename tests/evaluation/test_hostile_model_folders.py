@@ -49,9 +49,6 @@ def test_a_batch_of_several_lengths_has_the_losses_of_each_sequence_by_itself(na
         score(ours, ScoredSequences(sequences.tokens, np.array([0]), np.array([22]), np.array([1])), 100)
 
 
-# --- a configuration, or a head, of another model ----------------------------------------------------------------------------
-
-
 def change(folder: Path, **keys: Any) -> None:
     """Change keys of config.json."""
     path = folder / "config.json"

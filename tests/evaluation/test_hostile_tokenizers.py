@@ -84,9 +84,6 @@ def test_dropout_of_merges_is_for_training_alone(tmp_path: Path) -> None:
     assert encode_texts(loaded, [text]).tokens.tolist() == expected
 
 
-# --- no token that begins or ends a text -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def without_ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model whose tokenizer has no special token."""
@@ -118,9 +115,6 @@ def test_what_needs_one_is_refused_with_the_way_out(without_ends: Path, tmp_path
         evaluate_multiple_choice(
             without_ends, without_ends / "tokenizer.json", file, MultipleChoice(format="blimp"), output=tmp_path / "e.json"
         )
-
-
-# --- a tokenizer of another model ------------------------------------------------------------------------------------------
 
 
 def test_a_tokenizer_with_other_ids_than_the_model_s_own_is_refused(tmp_path: Path) -> None:

@@ -114,36 +114,31 @@ def test_texts_end_as_on_the_cpu(evaluated: Any) -> None:
     assert len({text.tokens for text in found}) > 1
 
 
-def run(evaluated: Any, output: Path, device: str, *words: str) -> Any:
-    """Return the result of an evaluation on the small model, by its command."""
-    job = {"evaluation": "held_out", "context": 16}
-    given = ["--job", json.dumps(job), "--manifest", str(evaluated.manifest), "--model", str(evaluated.model)]
-    assert main(["evaluate", *given, "--output", str(output), "--threads", "1", "--device", device, *words]) == 0
-    return json.loads(output.read_text())
+JOBS: dict[str, dict[str, Any]] = {
+    "held_out": {"evaluation": "held_out", "context": 16},
+    "wikitext": {"evaluation": "perplexity", "options": {"detokeniser": "gpt2_wikitext", "stride": 4}},
+    "lambada": {"evaluation": "lambada", "options": {}},
+}
+TEXT = {
+    "wikitext": " = A page = \n\nthe cat , which sat on the mat , saw a dog .\n" * 3,
+    "lambada": "".join(json.dumps({"text": f"the {n} cats sat on it"}) + "\n" for n in range(5)),
+}
 
 
-def test_the_evaluate_command_has_the_same_figures_on_simulated_ipus(evaluated: Any, tmp_path: Path) -> None:
-    found = run(evaluated, tmp_path / "found.json", "ipu_simulator", "--layers-per-ipu", "1", "1")
-    expected = run(evaluated, tmp_path / "expected.json", "cpu")
-    assert found["figures"] == pytest.approx(expected["figures"], rel=1e-6)
-    assert found["protocol"] == expected["protocol"]
-
-
-@pytest.mark.parametrize("task", ["wikitext", "lambada"])
-def test_graphcores_evaluations_have_the_same_figures_on_simulated_ipus(task: str, evaluated: Any, tmp_path: Path) -> None:
-    text = " = A page = \n\nthe cat , which sat on the mat , saw a dog .\n" * 3
-    content = text if task == "wikitext" else "".join(json.dumps({"text": f"the {n} cats sat on it"}) + "\n" for n in range(5))
-    (tmp_path / "text").write_text(content)
-    options = {"detokeniser": "gpt2_wikitext", "stride": 4} if task == "wikitext" else {}
-    job = {"evaluation": "lambada" if task == "lambada" else "perplexity", "options": options}
-    figures = []
+@pytest.mark.parametrize("task", JOBS)
+def test_the_evaluate_command_has_the_same_figures_on_simulated_ipus(task: str, evaluated: Any, tmp_path: Path) -> None:
+    inputs = ["--manifest", str(evaluated.manifest)]
+    if task in TEXT:
+        (tmp_path / "text").write_text(TEXT[task])
+        inputs = ["--file", str(tmp_path / "text"), "--tokenizer", str(evaluated.tokenizer)]
+    results = []
     for device, more in (("cpu", []), ("ipu_simulator", ["--layers-per-ipu", "1", "1"])):
         output = tmp_path / f"{device}.json"
-        given = ["--job", json.dumps(job), "--model", str(evaluated.model), "--tokenizer", str(evaluated.tokenizer)]
-        given += ["--file", str(tmp_path / "text"), "--output", str(output), "--threads", "1", "--device", device, *more]
-        assert main(["evaluate", *given]) == 0
-        figures.append(json.loads(output.read_text())["figures"])
-    assert figures[1] == pytest.approx(figures[0], rel=1e-6)
+        given = ["--job", json.dumps(JOBS[task]), "--model", str(evaluated.model), *inputs, "--output", str(output)]
+        assert main(["evaluate", *given, "--threads", "1", "--device", device, *more]) == 0
+        results.append(json.loads(output.read_text()))
+    assert results[1]["figures"] == pytest.approx(results[0]["figures"], rel=1e-6)
+    assert results[1]["protocol"] == results[0]["protocol"]
 
 
 def generate(evaluated: Any, *words: str) -> int:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from masked_cases import ALONE, LENGTH, TINY, bert, phase
+from masked_cases import ALONE, LENGTH, bert, phase
 
-from relm.errors import RelmError
 from relm.evaluation.execution import Execution
 from relm.evaluation.masked_lm import evaluate_masked_lm
 from relm.evaluation.masked_models import IpuMaskedModel, ReadingProgram, load_masked
@@ -61,8 +60,3 @@ def test_the_evaluation_has_the_figures_of_the_cpu(case: Any, tmp_path: Path) ->
         )
         figures.append(json.loads((tmp_path / "out.json").read_text())["figures"])
     assert figures[1] == pytest.approx(figures[0], rel=1e-5)
-
-
-def test_layers_that_are_not_the_models_are_refused(case: Any) -> None:
-    with pytest.raises(RelmError, match=rf"--layers-per-ipu: 1 2 sum to 3, but .* has {TINY.layers} layers; give as many"):
-        load_masked(case.model, 30, simulated(layers_per_ipu=(1, 2)))

@@ -15,8 +15,8 @@ from question_files import made_file
 from relm.artifact import read_json
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
+from relm.evaluation.evaluated_text import read_passages
 from relm.evaluation.execution import Execution
-from relm.evaluation.passages import read_passages
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.examples.fine_tuning.squad import parse_squad
 from relm.recipes.evaluation.protocol_options import TextPerplexity

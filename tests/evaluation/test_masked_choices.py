@@ -17,7 +17,7 @@ from harness_tasks import small_model, small_tokenizer
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import read_questions
-from relm.evaluation.choices.masked_choices import only_pseudo_log_likelihood, sentence_scores
+from relm.evaluation.choices.masked_choices import sentence_scores
 from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
 from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import OwnMaskedModel, is_masked, load_masked
@@ -92,7 +92,7 @@ def expected_sums(folder: Path, sentences: list[str]) -> list[float]:
 
 def scores(folder: Path, file: Path, batch_tokens: int) -> tuple[Any, Any]:
     loaded = load_tokenizer(folder / "tokenizer.json")
-    questions = only_pseudo_log_likelihood(read_questions(file, None, "blimp", None)[0])
+    questions = read_questions(file, None, "blimp", None)[0]
     model = load_masked(folder, loaded.vocabulary_size, Execution(threads=1))
     return sentence_scores(model, loaded, questions, batch_tokens)
 
@@ -162,7 +162,7 @@ def test_the_vocabulary_projection_is_made_at_the_masked_positions_alone(folder:
         return head(hidden)
 
     model.model.head = counted  # type: ignore[method-assign,assignment]
-    questions = only_pseudo_log_likelihood(read_questions(file, None, "blimp", None)[0])
+    questions = read_questions(file, None, "blimp", None)[0]
     sentence_scores(model, loaded, questions, 10_000)
     assert {shape[1] for shape in shapes} == {1}
     assert sum(shape[0] for shape in shapes) == 33, "43 tokens, of which 10 are of sentences that occur before"

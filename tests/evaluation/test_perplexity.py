@@ -10,6 +10,7 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.perplexity import evaluate_held_out, stream_nats
 from relm.examples.manifest import read_manifest
@@ -42,23 +43,7 @@ def test_the_loss_is_that_of_transformers_on_the_same_windows(tmp_path, evaluate
     assert figures["nats_per_token"] == pytest.approx(nats / (len(evaluated.held_out) - 1), rel=1e-6)
 
 
-def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_path, evaluated) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(5)
-    config = transformers.GPT2Config(vocab_size=300, n_positions=8, n_embd=32, n_layer=1, n_head=4, initializer_range=0.4)
-    model = transformers.GPT2LMHeadModel(config).eval()
-    model.save_pretrained(tmp_path / "model")
-    windows = torch.tensor(evaluated.held_out[: 7 * 16 + 1])
-    with torch.no_grad():
-        batch = torch.stack([windows[start : start + 9] for start in range(0, 112, 8)])
-        mean = torch.nn.functional.cross_entropy(model(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
-        last = torch.tensor(evaluated.held_out[112:])[None]
-        rest = model(last, labels=last).loss * (last.shape[1] - 1)
-    figures = evaluate(evaluated, tmp_path, model_folder=tmp_path / "model", context=8)["figures"]
-    assert figures["nats_per_token"] * figures["tokens_scored"] == pytest.approx(float(mean * 112 + rest), rel=1e-6)
-
-
-class Uniform:
+class Uniform(CausalModel):
     """A model to which all tokens are equally likely, and which records its inputs."""
 
     folder, sha256, positions, vocabulary_size = Path("uniform"), "", 16, 257
@@ -113,15 +98,6 @@ def test_a_stream_is_read_a_block_of_windows_at_a_time(evaluated, monkeypatch, b
         evaluated.held_out[112:117].tolist()
     ]
     assert max(read) <= max(block, 16) + 1
-
-
-def test_tokens_at_once_change_rounding_only(tmp_path, evaluated) -> None:
-    first, *others = (
-        evaluate(evaluated, tmp_path, execution=Execution(threads=1, batch_tokens=tokens))["figures"]
-        for tokens in (1, 32, 80, 10_000)
-    )
-    for other in others:
-        assert other == pytest.approx(first, rel=1e-6)
 
 
 def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:

@@ -81,14 +81,6 @@ def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> 
     assert any(sample["text"] != sample["prompt"] for sample in result["samples"])
 
 
-def test_the_seed_and_the_number_of_a_prompt_decide_its_text(tmp_path, evaluated) -> None:
-    seeds = {seed: written(evaluated, tmp_path / "a.json", 12, seed=seed)["samples"] for seed in (1, 2)}
-    assert seeds[1] == written(evaluated, tmp_path / "b.json", 12, seed=1)["samples"] != seeds[2]
-    assert seeds[1][0]["text"] != seeds[1][1]["text"]  # two empty prompts, each with its own random stream
-    both = [written(evaluated, tmp_path / "a.json", prompt=[prompt, "The "])["samples"] for prompt in ("x", "another")]
-    assert both[0][1] == both[1][1]
-
-
 def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluated) -> None:
     tokenizer = json.loads(evaluated.tokenizer.read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": []}))

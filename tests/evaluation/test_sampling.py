@@ -121,14 +121,6 @@ def test_draws_from_a_slightly_other_distribution_are_noticed(model: GPT2LMHeadM
     assert p_value(drawn_pairs(model, Sampling(1.2, None, 1)), their_pairs(model, ALL)) < 1e-6
 
 
-def test_draws_for_a_text_do_not_depend_on_the_others() -> None:
-    logits, ids = torch.randn(5, 50, generator=torch.Generator().manual_seed(1)), torch.zeros(5, 1, dtype=torch.int64)
-    together = drawn(ALL, ids, logits, [random_stream(3, number) for number in range(5)])
-    alone = [drawn(ALL, ids[:1], logits[number, None], [random_stream(3, number)]) for number in range(5)]
-    assert torch.equal(torch.cat(alone), together)
-    assert not torch.equal(together, drawn(ALL, ids, logits, [random_stream(4, number) for number in range(5)]))
-
-
 @pytest.mark.parametrize(
     ("settings", "description"),
     [

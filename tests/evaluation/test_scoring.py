@@ -10,6 +10,7 @@ import torch
 
 from relm.errors import RelmError
 from relm.evaluation import scoring
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, batches, score
@@ -19,7 +20,7 @@ ONE_THREAD = Execution(threads=1)
 FOLLOWING = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25], [0.05, 0.05, 0.6, 0.3]]
 
 
-class Table:
+class Table(CausalModel):
     """A model that sees the last token alone, and records its inputs."""
 
     folder, sha256, vocabulary_size = Path("table"), "", 4
@@ -136,9 +137,6 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
 
     with pytest.raises(RelmError, match=r"^table: its loss is not finite: training diverged; lower the learning rate"):
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
-
-
-# --- models that attend ----------------------------------------------------------------------------------------------------
 
 
 def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:

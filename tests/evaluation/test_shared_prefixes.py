@@ -1,18 +1,15 @@
 """Losses of sequences that begin alike, whose beginning is computed once, are those of each sequence by itself."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers as hf
 from llama_form import llama_folder
 
 from harness_tasks import small_model, small_tokenizer
 from relm.evaluation.choices.shared_prefixes import _forks, score_groups
 from relm.evaluation.execution import Execution
-from relm.evaluation.models import BranchingModel, CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 
 ONE_THREAD = Execution(threads=1)
@@ -31,34 +28,16 @@ def sequences_of(rows: list[list[int]], scored: list[int]) -> ScoredSequences:
     return ScoredSequences(np.concatenate(rows), ends - [len(row) for row in rows], ends, np.array(scored))
 
 
-def folder_of(kind: str, path: Path) -> Path:
-    """Write a small random model of a kind."""
-    if kind == "gpt2":
-        return small_model(path / "model", small_tokenizer(path), positions=60)
-    if kind == "llama":
-        return llama_folder(path / "llama", True)
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": 100, "hidden_size": 32, "initializer_range": 0.5}
-    mistral = {"intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
-    configs = {
-        "sliding window": hf.MistralConfig(**sizes, **mistral, sliding_window=3),
-        "bloom": hf.BloomConfig(**sizes, n_layer=2, n_head=2),
-    }
-    hf.AutoModelForCausalLM.from_config(configs[kind]).save_pretrained(path / "model")
-    return path / "model"
-
-
-@pytest.mark.parametrize(("kind", "shares"), [("gpt2", True), ("llama", True), ("sliding window", False), ("bloom", False)])
-def test_losses_are_those_of_each_sequence_by_itself(kind: str, shares: bool, tmp_path: Path) -> None:
-    model = load_causal(folder_of(kind, tmp_path), 100, ONE_THREAD)
+@pytest.mark.parametrize("own", [True, False], ids=["relm's", "of transformers"])
+def test_losses_are_those_of_each_sequence_by_itself(own: bool, tmp_path: Path) -> None:
+    folder = small_model(tmp_path / "model", small_tokenizer(tmp_path), positions=60) if own else llama_folder(tmp_path, True)
+    model = load_causal(folder, 100, ONE_THREAD)
     sequences = sequences_of(ROWS, SCORED)
     alone = score(model, sequences, 1)
     for batch_tokens in (1, 20, 1000):
         found = score_groups(model, sequences, SIZES, batch_tokens)
         assert found.nats == pytest.approx(alone.nats, abs=1e-5)
         assert found.likeliest.tolist() == alone.likeliest.tolist()
-    assert isinstance(model, BranchingModel)
-    assert model.branches_up_to(7) == shares
 
 
 def test_a_beginning_that_all_share_is_one_part_of_one_row() -> None:
@@ -69,18 +48,3 @@ def test_a_beginning_that_all_share_is_one_part_of_one_row() -> None:
     assert fork.branches.tolist() == [0, 0, 0, 0, 1, 1, 2, 3, 3, 3]
     assert fork.columns.tolist() == [2, 3, 4, 5, 2, 3, 6, 7, 8, 9, 2, 3]
     assert fork.targets.tolist() == [8, 9, 10, 11, 8, 9, 12, 13, 14, 15, 8, 9]
-
-
-def test_a_model_without_branches_is_given_each_sequence() -> None:
-    class Table:
-        folder, sha256, vocabulary_size, positions = Path("table"), "", 40, None
-
-        def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.one_hot(input_ids, 40).float()
-
-        def head(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden * 3
-
-    model: CausalModel = Table()
-    sequences = sequences_of(ROWS, SCORED)
-    assert score_groups(model, sequences, SIZES, 50).nats.tolist() == score(model, sequences, 50).nats.tolist()

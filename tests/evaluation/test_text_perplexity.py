@@ -72,9 +72,6 @@ def nats_of(reference, ids: list[int], first_scored: int) -> float:
     ).item()
 
 
-# --- equal to what others compute ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stride", [1, 5, 16])
 def test_overlapping_windows_have_the_losses_of_megatrons_padded_batches(reference, scored, stride: int) -> None:
     text = wikitext(WIKI)
@@ -152,15 +149,6 @@ def test_rolling_windows_over_pages_have_the_figures_of_lm_evals_wikitext(refere
     assert found["tokens"] == found["tokens_scored"] == sum(len(as_ids(wikitext(page))) for page in split_pages(WIKI))
 
 
-def test_batches_change_figures_by_rounding_only(scored) -> None:
-    found = [scored(WIKI, stride=3, execution=Execution(threads=1, batch_tokens=n))["figures"] for n in (1, 40, 100_000)]
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-6)
-
-
-# --- the text --------------------------------------------------------------------------------------------------------------
-
-
 def test_pages_begin_at_headings_of_the_first_level() -> None:
     assert split_pages(WIKI) == [
         " = First = \n \n The cat , a <unk> , sat @-@ on ( the ) mat . \n = = Rest = = \n \n It is 1 @,@ 000 . \n ",
@@ -204,9 +192,6 @@ def test_each_document_begins_with_an_end_of_text_where_its_first_token_is_score
     assert (text.sizes.tolist(), text.tokens, text.targets) == ([10, 8], 16, 16)
     windows = windows_of_documents("rolling", text.sizes, 16, 16)
     assert windows.starts.tolist() == [0, 10]
-
-
-# --- the result ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_result_names_its_protocol(tmp_path, evaluated, scored) -> None:
@@ -259,9 +244,6 @@ def test_a_limit_leaves_the_first_windows_or_documents(reference, scored) -> Non
 def test_a_stride_beyond_the_models_positions_becomes_the_context(scored) -> None:
     protocol = scored(WIKI, stride=32)["protocol"]
     assert (protocol["context"], protocol["stride"]) == (16, 16)
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from test_masked_choices import save_tokenizer
 from harness_tasks import PROSE, passages, small_model, small_tokenizer
 from relm.artifact import read_json
 from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice
-from relm.evaluation.choices.ties import ROUNDING, split_ties
+from relm.evaluation.choices.ties import ROUNDING, choose
 from relm.evaluation.execution import Execution
 from relm.evaluation.result import describe_ties, tied_share
 from relm.recipes.evaluation.expectations import Expectation
@@ -123,8 +123,8 @@ def test_a_tie_counts_as_a_guess_among_the_likeliest(
     values: list[float], lengths: list[int], tokens: list[int], answer: int, unit: float, expected: tuple[float, bool]
 ) -> None:
     arrays = (np.array(values), np.array(lengths, np.float64), np.array(tokens))
-    shares, several = split_ties(*arrays, [len(values)], np.array([answer]), unit)
-    assert (shares[0], several[0]) == (pytest.approx(expected[0]), expected[1])
+    found = choose(*arrays, [len(values)], np.array([answer]), unit)
+    assert (found.shares[0], found.tied[0]) == (pytest.approx(expected[0]), expected[1])
 
 
 OLDER = {"lm_eval_accuracy": 0.5, "p_lm_eval_correct": 50, "examples": 100, "ties": 2}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.generation.sampling import Sampling, logits_processors, random_stream
-from relm.evaluation.models import CausalModel
 
 GREEDY = Sampling(temperature=0)
 ALL = Sampling(temperature=1, top_k=None, top_p=1)

@@ -16,7 +16,7 @@ from relm.errors import RelmError
 from relm.evaluation.choices import choice_formats
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.evaluated_items import read_items
-from relm.evaluation.passages import read_passages
+from relm.evaluation.evaluated_text import read_passages
 from relm.examples.fine_tuning.glue import parse_glue
 from relm.examples.fine_tuning.squad import parse_squad
 
@@ -183,12 +183,12 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "BLiMP: a UID of two lines": (
         "blimp",
         lines({**BLIMP, "UID": "a\nb"}),
-        "x, line 1: expected one line of text as the paradigm",
+        "x, line 1: UID: expected one line of text",
     ),
     "BLiMP: a UID that steers a terminal": (
         "blimp",
         lines({**BLIMP, "UID": "a\x1b[2J"}),
-        "x, line 1: expected one line of text as the paradigm",
+        "x, line 1: UID: expected one line of text",
     ),
     "BLiMP: a file named in two lines": (
         "blimp",
@@ -211,13 +211,6 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         "squad",
         json.dumps(squad()).replace(": 4}", f": {'9' * 5000}}}").encode(),
         "x: not JSON (a number of 5,000 digits)",
-    ),
-    "items of SQuAD: a surrogate": ("items:squad", json.dumps(squad(question="a\ud800")).encode(), SURROGATE),
-    "items of SQuAD: 100,000 brackets": ("items:squad", b"[" * 100_000, "x: not JSON (nested too deeply)"),
-    "items of SQuAD: a key twice": (
-        "items:squad",
-        json.dumps(squad()).replace('"id": "1"', '"id": "1", "id": "2"').encode(),
-        "x: has the key 'id' twice",
     ),
     **{
         f"{form}: a surrogate": (form, lines(row, {**row, next(iter(row)): "a\ud800"}), f"x, line 2: has {SURROGATE}")
@@ -247,7 +240,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         f"{form}: a label of 5,000 digits as text": (
             form,
             lines({**FORMS[form], "label": "7" * 5000}),
-            "x, line 1: expected the number of the right choice",
+            "x, line 1: label: expected the number of the right choice",
         )
         for form in ("hellaswag", "piqa")
     },
@@ -313,7 +306,6 @@ def read(form: str, content: bytes) -> int:
     readers: dict[str, Callable[[], Any]] = {
         "lambada": lambda: read_passages(file, None, "text", None)[0],
         "squad": lambda: parse_squad(content, "x"),
-        "items:squad": lambda: read_items(file, None, "squad", "text")[0],
         "items:glue": lambda: read_items(file, None, "glue", "text")[0],
         **dict.fromkeys(choice_formats.READERS, lambda: read_questions(file, None, form, None)[0]),
     }

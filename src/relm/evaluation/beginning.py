@@ -6,7 +6,8 @@ lm_eval 0.4.13 encodes texts as the tokenizer does by itself; a text whose first
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from relm.recipes.evaluation.protocol_options import Begin
 
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int32]
-# Special tokens that begin a text by their name alone, where no setting names one.
+# Special tokens that begin a text if no setting names one.
 BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", END_OF_TEXT)
 
 
@@ -45,11 +46,9 @@ class Beginning:
 def beginning_of(
     begin: Begin, tokenizer: LoadedTokenizer, model_folder: Path | None = None, scores_first_token: bool = False
 ) -> Beginning:
-    """Return the tokens that a choice puts before texts encoded with a tokenizer.
+    """Return the tokens that a choice puts before texts: where the first token is scored, one more that it follows.
 
-    Args:
-        model_folder: its tokenizer_config.json is read if its tokenizer is the same.
-        scores_first_token: whether the first token of a text is scored, so that it must follow another one.
+    The model folder's tokenizer_config.json is read if its tokenizer is the same.
     """
     prefix = (prefix_token(tokenizer, model_folder),) if scores_first_token else ()
     ids = (*prefix, *(added_tokens(tokenizer) if begin == "tokenizer" else ()))
@@ -65,10 +64,10 @@ def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[in
     """Return the ids that a tokenizer puts before a text, and those after it, when it encodes one with special tokens."""
     if not tokenizer.tokenizer.num_special_tokens_to_add(False):
         return (), ()
-    for text in _texts_with_tokens(tokenizer):
-        with contextlib.suppress(
-            Exception
-        ):  # the library raises bare ones where neither the text nor unknown ones have a token
+    # Texts of which at least one has a token: the letter a, and then the text of each token.
+    decoded = (tokenizer.tokenizer.decode([number]) for number in sorted(tokenizer.tokenizer.get_vocab().values()))
+    for text in itertools.chain("a", decoded):
+        with contextlib.suppress(Exception):  # the library raises bare ones where a text has no token
             encoded = tokenizer.tokenizer.encode(text, add_special_tokens=True)
             mask = encoded.special_tokens_mask
             if 0 in mask:
@@ -76,18 +75,8 @@ def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[in
     return (), ()
 
 
-def _texts_with_tokens(tokenizer: LoadedTokenizer) -> Iterator[str]:
-    """Yield texts of which at least one has a token: the letter a, and then the text of each token."""
-    yield "a"
-    yield from (tokenizer.tokenizer.decode([number]) for number in sorted(tokenizer.tokenizer.get_vocab().values()))
-
-
 def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:
-    """Return the id that lm_eval puts before a text whose first token is scored: the tokenizer's bos, or else its end of text.
-
-    Raises:
-        RelmError: it has neither.
-    """
+    """Return the id that lm_eval puts before a text whose first token is scored: bos, or else the end of text."""
     found = bos_token(tokenizer, model_folder)
     found = named_tokens(tokenizer, model_folder).get("eos_token") if found is None else found
     found = tokenizer.special.end_of_text if found is None else found

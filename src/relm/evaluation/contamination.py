@@ -38,17 +38,7 @@ def count_contamination(
 ) -> str:
     """Count the items of a test that share words with training documents, and write the counts with some of the items.
 
-    Args:
-        file: the test's file.
-        form: its format, one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`.
-        documents: files of documents, JSON lines.
-        output: the JSON file; the test is named after it.
-        text_key: for lambada, the key of a passage.
-        file_sha256: the expected sha256 of the file; None: any.
-        workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: a file has another sha256 or another form, nothing in it is long enough, or there are no documents.
+    `form` and `text_key` are those of `read_items`; the test is named after the output. The count of workers changes no byte.
     """
     started = perf_counter()
     items, sha256 = read_sought(file, file_sha256, form, text_key)

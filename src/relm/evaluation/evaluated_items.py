@@ -1,15 +1,14 @@
-"""The items of published tests as texts alone, to be compared with training documents."""
+"""The items of published tests as texts, to compare with training documents."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from relm.corpus.parquet_content import parse_parquet
-from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import READERS, Question, read_questions
-from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_text
-from relm.evaluation.passages import read_passages
+from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content, read_passages, read_text
 from relm.examples.cut_passages import SHORTEST, list_sequences
+from relm.examples.fine_tuning.squad import parse_squad
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,7 @@ class Item:
 def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
     """Return the items of a test's file, and its sha256.
 
-    Args:
-        sha256: the expected sha256; None: any.
-        form: one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`.
-        text_key: for lambada, the key of a passage.
+    `form` is one of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`; `text_key` names a passage of LAMBADA.
     """
     if form in READERS:
         questions, found = read_questions(file, sha256, form, limit=None)
@@ -39,18 +35,17 @@ def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tupl
     if form == "glue":
         rows, found = read_content(file, sha256)
         return _read_glue(rows, file), found
-    content, found = read_text(file, sha256)
-    return (_read_lines if form == "text" else _read_squad)(content.removeprefix(BYTE_ORDER_MARK), file), found
+    if form == "squad":
+        content, found = read_content(file, sha256)
+        asked = ((paragraph.context, each) for paragraph in parse_squad(content, str(file)) for each in paragraph.questions)
+        return [Item(f"question {question.id}", (context, question.text)) for context, question in asked], found
+    text, found = read_text(file, sha256)
+    lines = enumerate(text.removeprefix(BYTE_ORDER_MARK).split("\n"), 1)  # a line of WikiText is a paragraph
+    return [Item(f"line {number}", (line,)) for number, line in lines if line.strip()], found
 
 
 def read_sought(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[tuple[Item, list[str]]], str]:
-    """Return each item of a test's file with the sequences of words that are sought of it, and the sha256 of the file.
-
-    Arguments are those of `read_items`.
-
-    Raises:
-        RelmError: no text of an item is long enough.
-    """
+    """Return each item of a test's file with the sequences of words to look for, and the sha256 of the file."""
     items, found = read_items(file, sha256, form, text_key)
     sought = [(item, [sequence for text in item.texts for sequence in list_sequences(text)]) for item in items]
     if not any(sequences for _, sequences in sought):
@@ -68,11 +63,6 @@ def _question_item(question: Question, file: Path) -> Item:
     return Item(where, tuple(dict.fromkeys(texts)))
 
 
-def _read_lines(content: str, file: Path) -> list[Item]:
-    """Return each line of a text that is not blank, a paragraph of WikiText."""
-    return [Item(f"line {number}", (line,)) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-
-
 def _read_glue(content: bytes, file: Path) -> list[Item]:
     """Return each row of a file of GLUE in the hub's format, whatever its task: all columns of text are texts of the item."""
     columns = parse_parquet(content, str(file)).values()
@@ -80,28 +70,3 @@ def _read_glue(content: bytes, file: Path) -> list[Item]:
     if not texts:
         raise RelmError(f"{file}: has no text; give a file of GLUE of the hub's copy, as Parquet")
     return [Item(f"row {number}", tuple(filter(None, row))) for number, row in enumerate(zip(*texts, strict=True), 1)]
-
-
-def _read_squad(content: str, file: Path) -> list[Item]:
-    """Return each question of a file of SQuAD, 1.1 or 2.0, with the paragraph that it is about."""
-    value = parse_json(content, str(file), "expected SQuAD's file")
-    try:
-        articles = value["data"]
-        found = [
-            Item(f"question {question['id']}", (paragraph["context"], question["question"]))
-            for article in articles
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-    except KeyError as error:
-        raise RelmError(f"{file}: an object has no {error}; expected SQuAD's file, as in {_SQUAD}") from None
-    except TypeError:
-        raise RelmError(f"{file}: has a value of another type; expected SQuAD's file, as in {_SQUAD}") from None
-    if wrong := next((item for item in found if not all(isinstance(text, str) for text in item.texts)), None):
-        raise RelmError(f"{file}, {wrong.where}: expected texts under 'context' and 'question'; correct the file")
-    if not found:
-        raise RelmError(f"{file}: has no question; give SQuAD's file, as in {_SQUAD}")
-    return found
-
-
-_SQUAD = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "..."}]}]}]}'

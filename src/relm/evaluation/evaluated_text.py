@@ -5,26 +5,27 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from relm.artifact import sha256_of
+from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.examples.tokenization.encoder import Disagreement, EncodedTexts, TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.formatting import escape_controls
 
 log = logging.getLogger(__name__)
 
+Row = npt.NDArray[np.int32]
 BYTE_ORDER_MARK = "\ufeff"
 """The character with which some editors begin a file; it belongs to no JSON."""
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
-    """Return the unchanged text of a UTF-8 file, line ends and a byte order mark included, and the file's sha256.
-
-    Args:
-        sha256: the expected sha256; None: any.
-    """
+    """Return the unchanged text of a UTF-8 file, with line ends and byte order mark, and the file's sha256."""
     content, found = read_content(path, sha256)
     if not content.strip():
         raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
@@ -54,11 +55,7 @@ def describe_editor_marks(counts: Mapping[str, int]) -> str:
 
 
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Return the content of a file, and its sha256.
-
-    Args:
-        sha256: the expected sha256; None: any.
-    """
+    """Return the content of a file, and its sha256, which must be the given one unless that is None."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -70,6 +67,31 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
             "the right file, or correct the hash"
         )
     return content, found
+
+
+def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
+    """Return the passages of a file, one from each line, and the file's sha256."""
+    content, found = read_text(file, sha256)
+    lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
+    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
+
+
+def _passage(line: str, key: str, where: str) -> str:
+    content = parse_json(line, where, f'expected an object such as {{"{key}": "A passage."}}')
+    text = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        keys = f"the keys {escape_controls(', '.join(content))[:200]}" if isinstance(content, dict) else type(content).__name__
+        raise RelmError(
+            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
+        )
+    if not before_last_space(text).strip() or len(text.split()) < 2:
+        raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
+    return text
+
+
+def before_last_space(text: str) -> str:
+    """Return what stands before the last space of a text; empty if it has none."""
+    return text.rpartition(" ")[0]
 
 
 def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
@@ -104,6 +126,12 @@ def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTex
         raise
     except Exception as error:  # the library raises bare exceptions
         raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}; {advice}") from None
+
+
+def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
+    """Return the ids of each text as an array."""
+    encoded = encode_texts(tokenizer, texts)
+    return np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1])
 
 
 def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> list[str]:

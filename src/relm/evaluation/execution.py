@@ -13,10 +13,8 @@ from relm.recipes.run import Run
 
 @dataclass(frozen=True)
 class Execution:
-    """Device, precision and batches of an evaluation, which change figures by rounding at most."""
-
     device: str = HOST
-    """A device that evaluations run on, or fine-tuning alone."""
+    """A device that runs evaluations, or only fine-tuning."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None
@@ -38,11 +36,7 @@ class Execution:
         return self.precision if self.pipeline is None or self.device != "ipu" else self.pipeline.precision
 
     def open(self) -> Device:
-        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.
-
-        Raises:
-            RelmError: the device is absent, or it evaluates relm's own models alone.
-        """
+        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them."""
         if DEVICES[self.device].infers_own:
             raise RelmError(
                 f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "

@@ -10,33 +10,28 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
-from relm.evaluation.choices.branched_rows import BranchedRows
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
 
-# Ends of the names of classes whose head is no language model's, though all other weights are.
+# Ends of the names of classes with the weights of a language model, but another head.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 # Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
 PROBE = 8
-# What models raise that cannot be called in parts, or with the mask and positions of branches.
+# What models raise that cannot be called in parts.
 UNUSUAL = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-class ForeignCausalModel:
-    """A model of `transformers`; fulfils `CausalModel` and `BranchingModel`.
+class ForeignCausalModel(CausalModel):
+    """A model of `transformers`, whose logits must be finite and causal.
 
     Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
     cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
-
-    Raises:
-        RelmError: its logits are not finite, or it is not causal.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions, self.short_rows = longest_sequence(model), longest_short_row(model)
-        """Tokens of the longest row, and of the longest one that has the same output with more padding: in a batch with longer
-        rows than that no row may be shorter. None: any length."""
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
         self.model: Any = self._device.place(model.eval())
@@ -51,7 +46,6 @@ class ForeignCausalModel:
         self._precision = execution.precision
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input, (batch, sequence) -> (batch, sequence, width), or logits (batch, sequence, vocabulary)."""
         ids = self._device.feed({"input_ids": input_ids})["input_ids"]
         with self._device.autocast(self._precision):
             if not self._head_stands_alone:
@@ -62,48 +56,15 @@ class ForeignCausalModel:
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits, (positions, width) -> (positions, vocabulary)."""
         if not self._head_stands_alone:
             return hidden.float()
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
-        with _answering(self._body, self._kind_of_answer(last_hidden_state=hidden.float()[None])):
-            return self._whole(ids)[0].float()
-
-    def branches_up_to(self, length: int) -> bool:
-        """Return whether this model reads branches of this length right; see `BranchingModel`.
-
-        A sliding window, positions that are no input, or a state that passes from token to token show in a comparison only.
-        """
-        if self.short_rows is not None and length > self.short_rows:
-            return False
-        shared = max(1, length // 2)
-        ids = (torch.arange(length) * 7 + 1) % self.vocabulary_size
-        other = torch.cat([ids[:shared], (ids[shared:] + 1) % self.vocabulary_size])
-        kept, self._precision = self._precision, "float32"
-        last, rest = torch.tensor([length - 1, 2 * length - shared - 1]), torch.arange(shared, length)
-        rows = BranchedRows(
-            torch.cat([ids, other[shared:]])[None],
-            torch.cat([torch.arange(length), rest])[None],
-            torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([shared, length - shared, length - shared]))[None],
-        )
+        answer = self._kind_of_answer(last_hidden_state=hidden.float()[None])
+        self._body.forward = lambda *_inputs, **_options: answer  # hides the class's own
         try:
-            with torch.inference_mode(), contextlib.suppress(*UNUSUAL):
-                together = self.head(self.hidden_of_branches(rows, torch.zeros(2, dtype=torch.int64), last))
-                return alike(together, self.head(self.hidden(torch.stack([ids, other]))[:, -1]))
+            return self._whole(ids)[0].float()
         finally:
-            self._precision = kept
-        return False
-
-    def hidden_of_branches(self, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
-        """See `BranchingModel`."""
-        placed = BranchedRows(**self._device.feed(rows._asdict()))
-        options = {"attention_mask": placed.mask(), "position_ids": placed.positions.long(), "use_cache": False}
-        with self._device.autocast(self._precision):
-            if self._head_stands_alone:
-                found: Tensor = self._body(input_ids=placed.input_ids.long(), **options)[0]
-            else:
-                found = self.model(input_ids=placed.input_ids.long(), **options).logits
-        return found[row.to(found.device), column.to(found.device)]
+            del self._body.forward
 
     def _whole(self, ids: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
@@ -122,20 +83,6 @@ class ForeignCausalModel:
         with contextlib.suppress(*UNUSUAL):
             return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
         return False
-
-
-@contextlib.contextmanager
-def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
-    """Let a model's body return an answer for any input."""
-
-    def forward(*_inputs: Any, **_options: Any) -> Any:
-        return answer
-
-    body.forward = forward  # hides the class's own
-    try:
-        yield
-    finally:
-        del body.forward
 
 
 def longest_sequence(model: Any) -> int | None:
@@ -213,7 +160,7 @@ def _require_language_model(config: Any) -> None:
 
 
 def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> None:
-    """Refuse weights of other shapes than the model's, and weights that the configuration alone leaves out.
+    """Refuse weights of other shapes than the model's, and weights that only the configuration leaves out.
 
     These are weights of another layer or expert, and a bias where the model has none. Weights of other parts, such as a head
     for another task, belong to no language model and stay unread.

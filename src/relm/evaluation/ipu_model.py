@@ -1,8 +1,8 @@
 """relm's own GPT-2 on IPUs, or on their simulator, for evaluations and generation.
 
 The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices; or
-the worker writes whole texts, with a head of its own. A program of an IPU has one shape: the first batch decides it; smaller
-ones are padded, those with more sequences are divided.
+the worker writes whole texts, for which it has the head too. A program of an IPU has one shape: the first batch decides it;
+smaller ones are padded, those with more sequences are divided.
 """
 
 import weakref
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relm.devices.ipu.decoding import TokenRule
 from relm.errors import RelmError
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.ipu_worker import open_worker, read_layers
 from relm.evaluation.model_checks import NOT_FINITE
@@ -41,13 +42,12 @@ class WritingProgram(NamedTuple):
         return self.rule == other.rule and self.prompt >= other.prompt and self.tokens >= other.tokens
 
 
-class IpuCausalModel:
-    """A GPT-2 whose body is on IPUs; fulfils `relm.evaluation.models.CausalModel`."""
+class IpuCausalModel(CausalModel):
+    """A GPT-2 whose body is on IPUs."""
 
     def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
+        self.positions, self.vocabulary_size = model.config.positions, model.config.vocabulary_size
         self._model = model.eval()
         self.sequences, self.length = 0, 0
         """Shape of the program for the head's input; zeros: there is none yet."""
@@ -57,7 +57,6 @@ class IpuCausalModel:
         weakref.finalize(self, self._worker.close)
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input, (batch, sequence) -> (batch, sequence, width) float32, on the host."""
         sequences, length = input_ids.shape
         if length > self.length:
             self.sequences, self.length = sequences, length
@@ -86,11 +85,7 @@ class IpuCausalModel:
     def write(self, texts: Sequence[Sequence[int]], tokens: int, rule: TokenRule, noise: Tensor | None) -> Tensor:
         """Return ids that one call of the device writes after each text, (texts, tokens).
 
-        Args:
-            noise: (texts, tokens, top_k) float32, Gumbel draws; None if the rule does not draw.
-
-        Raises:
-            RelmError: the model is on several IPUs, has too few positions, or its logits are not finite.
+        `noise` has Gumbel draws, (texts, tokens, top_k) float32, unless the rule draws nothing.
         """
         self.prepare_writing(WritingProgram(len(texts), max(map(len, texts)), tokens, rule))
         assert self.writing is not None, "it has been prepared"
@@ -115,6 +110,5 @@ class IpuCausalModel:
         return torch.from_numpy(answer.arrays["tokens"])[: len(texts)]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits, (positions, width) -> (positions, vocabulary)."""
         with torch.inference_mode():
             return self._model.head(hidden)

@@ -1,4 +1,4 @@
-"""The worker process that holds a model of relm's own on IPUs, or on their simulator."""
+"""The worker process that holds relm's own model on IPUs, or on their simulator."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,7 @@ from relm.models.gpt2 import Gpt2
 
 
 def open_worker(folder: Path, architecture: str, model: Gpt2 | EncoderModel, execution: Execution) -> WorkerProcess:
-    """Start a worker, and send it a model.
-
-    Args:
-        architecture: gpt2 or bert.
-    """
+    """Start a worker, and send it a gpt2 or a bert."""
     layers = read_layers(folder, model, execution)
     worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
     if execution.device == "ipu":

@@ -2,7 +2,7 @@
 
 They differ in the definition of the last word, and in its tokens:
 
-- last token, the default of Graphcore's and Megatron-LM's evaluations: the passage's last token alone, given all others; the
+- last token, the default of Graphcore's and Megatron-LM's evaluations: only the passage's last token, given all others; the
   first tokens of a word of several are given;
 - strict, an option of the same evaluations: all tokens of the last word, one space after the stripped rest;
 - lambada_openai of lm_eval: all tokens of the passage beyond those of its words but the last; their loss is summed too.
@@ -23,14 +23,14 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
-from relm.evaluation.evaluated_text import encode_texts, load_tokenizer_of
+from relm.evaluation.causal_model import CausalModel
+from relm.evaluation.choices.shared_prefixes import common_length
+from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_tokenizer_of, read_passages
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal
-from relm.evaluation.passages import before_last_space, read_passages
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Flags, Integers, ScoredSequences, Scores, score
-from relm.examples.tokenization.encoder import EncodedTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import Lambada
 
@@ -59,8 +59,9 @@ def evaluate_lambada(
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
+    begins = [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."] if beginning.ids else []
     protocol = {
-        "in_words": " ".join([DESCRIPTION, *_describe_beginning(beginning)]),
+        "in_words": " ".join([DESCRIPTION, *begins]),
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
@@ -78,25 +79,15 @@ def evaluate_lambada(
     return Scored(found, protocol, model.sha256, sentence, (found["tokens"], "tokens"))
 
 
-def _describe_beginning(beginning: Beginning) -> list[str]:
-    """Return a sentence on the tokens before each passage; none if there are no such tokens."""
-    if not beginning.ids:
-        return []
-    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."]
-
-
-# --- passages --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Passages:
     """Passages as tokens, for each protocol."""
 
-    whole: EncodedTexts
+    whole: list[Row]
     """Each passage in one piece, for the last token and for lambada_openai."""
-    strict: EncodedTexts
+    strict: list[Row]
     """Each passage as its stripped beginning, a space, and its last word."""
-    harness: EncodedTexts
+    harness: list[Row]
     """Each passage as lm_eval has it: the tokens of the context by itself, then those of `whole` from that length on."""
     harness_targets: Integers
     """(passages,) count of the last tokens of `harness` that lambada_openai scores."""
@@ -114,26 +105,30 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
     """Return passages, each with at least two words, as tokens."""
     last = [text.split()[-1] for text in texts]
     beginnings = [text[: text.rfind(word)].strip() for text, word in zip(texts, last, strict=True)]
-    whole = encode_texts(tokenizer, texts)
-    contexts = encode_texts(tokenizer, beginnings)
-    strict = encode_texts(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
+    whole, contexts = encode_rows(tokenizer, texts), encode_rows(tokenizer, beginnings)
+    strict = encode_rows(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
     # lm_eval moves white space at the end of the context to the word that is scored.
-    harness_contexts = encode_texts(tokenizer, [before_last_space(text).rstrip() for text in texts])
-    kept = _shared_beginnings(contexts, strict)
+    given = encode_rows(tokenizer, [before_last_space(text).rstrip() for text in texts])
+    kept = np.array([common_length(pair) for pair in zip(contexts, strict, strict=True)])
     passages = Passages(
         whole,
         strict,
-        harness=_complete(harness_contexts, whole),
-        harness_targets=whole.sizes.astype(np.int64) - harness_contexts.sizes,
-        strict_targets=strict.sizes - kept,
-        retokenised=_find_different(whole, strict) | (kept < contexts.sizes),
+        harness=[np.concatenate([context, row[len(context) :]]) for context, row in zip(given, whole, strict=True)],
+        harness_targets=_sizes(whole) - _sizes(given),
+        strict_targets=_sizes(strict) - kept,
+        retokenised=_find_different(whole, strict) | (kept < _sizes(contexts)),
         file=file,
     )
-    _require_separable(passages, tokenizer.path)
-    lacking = np.flatnonzero(
-        (passages.harness_targets < 1) | (passages.strict_targets < 1) | (harness_contexts.sizes < 1) | (kept < 1)
-    )
-    if len(lacking):
+    if 2 * (count := int(passages.retokenised.sum())) > len(passages):
+        first = int(np.flatnonzero(passages.retokenised)[0])
+        raise RelmError(
+            f"{file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
+            f"{tokenizer.path} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a "
+            "few at most: a token must not reach over the space before the last word, which must follow one space and end the "
+            "passage. Use another tokenizer, or correct the white space of the passages."
+        )
+    least = np.min([passages.harness_targets, passages.strict_targets, _sizes(given), kept], axis=0)
+    if len(lacking := np.flatnonzero(least < 1)):
         raise RelmError(
             f"{file}, line {lacking[0] + 1}: {tokenizer.path} gives the last word, or all before it, no token of its own: "
             f"{texts[lacking[0]][-80:]!r}"
@@ -141,46 +136,13 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
     return passages
 
 
-def _require_separable(passages: Passages, tokenizer: Path) -> None:
-    """Refuse passages if most get other tokens once their last word is encoded apart."""
-    count = int(passages.retokenised.sum())
-    if 2 * count > len(passages):
-        first = int(np.flatnonzero(passages.retokenised)[0])
-        raise RelmError(
-            f"{passages.file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
-            f"{tokenizer} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a few "
-            "at most: a token must not reach over the space before the last word, which must follow one space and end the "
-            "passage. Use another tokenizer, or correct the white space of the passages."
-        )
+def _sizes(rows: Sequence[Row]) -> Integers:
+    return np.fromiter(map(len, rows), dtype=np.int64)
 
 
-def _rows(ragged: EncodedTexts) -> list[npt.NDArray[np.int32]]:
-    """Return the tokens of each row."""
-    return np.split(ragged.tokens, np.cumsum(ragged.sizes, dtype=np.int64)[:-1])
-
-
-def _shared_beginnings(left: EncodedTexts, right: EncodedTexts) -> Integers:
-    """Count the tokens that each row of `left` and the same row of `right` begin with in common."""
-    sizes = np.minimum(left.sizes, right.sizes).astype(np.int64)
-    for row, (one, other) in enumerate(zip(_rows(left), _rows(right), strict=True)):
-        different = np.flatnonzero(one[: sizes[row]] != other[: sizes[row]])
-        sizes[row] = different[0] if len(different) else sizes[row]
-    return sizes
-
-
-def _find_different(left: EncodedTexts, right: EncodedTexts) -> Flags:
+def _find_different(left: Sequence[Row], right: Sequence[Row]) -> Flags:
     """Return the rows that differ, (rows,) bool."""
-    different: Flags = _shared_beginnings(left, right) < np.maximum(left.sizes, right.sizes)
-    return different
-
-
-def _complete(beginnings: EncodedTexts, whole: EncodedTexts) -> EncodedTexts:
-    """Return each row of `beginnings`, completed by the row of `whole` from its length on."""
-    rows = [np.concatenate([given, row[len(given) :]]) for given, row in zip(_rows(beginnings), _rows(whole), strict=True)]
-    return EncodedTexts(np.concatenate(rows), np.maximum(beginnings.sizes, whole.sizes))
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------------
+    return np.array([not np.array_equal(one, other) for one, other in zip(left, right, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -202,11 +164,7 @@ class LambadaScores:
 def lambada_scores(
     model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
 ) -> LambadaScores:
-    """Return the scores of each passage by all three protocols.
-
-    Args:
-        beginning: the tokens put before each passage; None: none.
-    """
+    """Return the scores of each passage by all three protocols, after the tokens of the beginning."""
     sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model, beginning or Beginning("none"))
     scores = score(model, sequences, batch_tokens)
     ends = sequences.offsets[1:]
@@ -225,21 +183,19 @@ def lambada_scores(
 def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[ScoredSequences, list[Integers], Flags]:
     """Lay out the sequences for the model: each passage, then those with other tokens when strict, then those lm_eval alters.
 
-    Returns:
-        The sequences; the index of each passage's strict form, and of its form in lm_eval; True for each passage whose
-        beginning is cut off.
+    With them come the index of each passage's strict form, and of its form in lm_eval, and whether its beginning is cut off.
     """
-    rows, lines, indices = _rows(passages.whole), np.arange(len(passages)), []
+    rows, lines, indices = [*passages.whole], np.arange(len(passages)), []
     for form in (passages.strict, passages.harness):
-        again, index, others = np.flatnonzero(_find_different(passages.whole, form)), np.arange(len(passages)), _rows(form)
+        again, index = np.flatnonzero(_find_different(passages.whole, form)), np.arange(len(passages))
         index[again] = len(rows) + np.arange(len(again))
-        rows += [others[row] for row in again]
+        rows += [form[row] for row in again]
         lines = np.concatenate([lines, again])
         indices.append(index)
     scored = np.ones(len(rows), dtype=np.int64)
     for index, targets in zip(indices, (passages.strict_targets, passages.harness_targets), strict=True):
         np.maximum.at(scored, index, targets)
-    tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), np.fromiter(map(len, rows), dtype=np.int64))
+    tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), _sizes(rows))
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
         raise RelmError(
@@ -248,7 +204,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
         )
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
-    truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
+    truncated = np.maximum(_sizes(passages.whole), _sizes(passages.strict)) + len(beginning.ids) > longest
     return sequences, indices, truncated
 
 
@@ -269,9 +225,9 @@ def figures(passages: Passages, scores: LambadaScores) -> dict[str, float | int]
         **perplexity("lambada_openai_perplexity", mean_nats),
         "examples": len(passages),
         "multi_token_words": int((passages.strict_targets > 1).sum()),
-        "tokens": len(passages.whole.tokens),
-        "strict_tokens": len(passages.strict.tokens),
-        "longest": int(passages.whole.sizes.max()),
+        "tokens": sum(map(len, passages.whole)),
+        "strict_tokens": sum(map(len, passages.strict)),
+        "longest": max(map(len, passages.whole)),
         "retokenised": int(passages.retokenised.sum()),
         "truncated": int(scores.truncated.sum()),
     }

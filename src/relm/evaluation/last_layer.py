@@ -1,4 +1,4 @@
-"""A GPT-2's hidden states at some positions alone: the last layer, whose output nothing else reads, computes only these.
+"""A GPT-2's hidden states at some positions: the last layer, whose output nothing else reads, computes only these.
 
 Its keys and values are needed at every position; queries, feed-forward and normalisation are not. In a model of 12 layers that
 saves 7 % of the work before the head.
@@ -15,13 +15,7 @@ from relm.models.gpt2 import Gpt2
 
 
 def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return `model.hidden(input_ids)` at some positions, (positions, hidden), but for rounding.
-
-    Args:
-        model: in evaluation mode.
-        input_ids: (batch, sequence) int64.
-        rows, columns: (positions,) int64, in the order of rows.
-    """
+    """Return `model.hidden(input_ids)` at some positions, (positions, hidden), but for rounding; `rows` must be sorted."""
     length = input_ids.shape[1]
     slots, most = _number_within_rows(rows)
     if 2 * most > length:  # nothing to gain

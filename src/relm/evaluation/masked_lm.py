@@ -44,7 +44,7 @@ class ExampleLosses:
     correct: Integers
     """(examples,) count of those that are the likeliest token at their position."""
     pair_nats: Floats | None
-    """(examples,) -ln P of the true label of the pair; None: there are no pairs, or no head for them."""
+    """(examples,) -ln P of the true label of the pair; None: the examples are not pairs, or the model lacks a head for them."""
     pair_correct: Integers
     """(examples,) 1 if that label is the likelier; if both are as likely, the model is taken to say that the second follows."""
     masks_sha256: str
@@ -60,11 +60,7 @@ def evaluate_masked_lm(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score masked tokens of the held-out examples.
-
-    Args:
-        phase: the settings that decide which tokens are masked, if examples are stored without masks; it fits the examples.
-    """
+    """Score masked tokens of the held-out examples; if these have no masks, `phase` decides which tokens are masked."""
     options = options or MaskedLm()
     facts = masked_manifest(manifest)
     examples = _open_examples(manifest, facts, phase, options.seed)
@@ -124,11 +120,7 @@ def score_examples(
 
 
 def list_masks(numbers: Integers, batch: Batch) -> Integers:
-    """Return (masked tokens, 4): number of the example, position, the id in its place, and the masked id.
-
-    Args:
-        numbers: (rows,) numbers of the examples in the batch.
-    """
+    """Return (masked tokens, 4): number of the example, position, the id in its place, and the masked id."""
     row, slot = np.nonzero(batch["masked_labels"] != IGNORED)
     position = batch["masked_positions"][row, slot]
     replacements, labels = batch["input_ids"][row, position], batch["masked_labels"][row, slot]
@@ -176,10 +168,7 @@ def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: 
     `batch_size` times, process after process, and the mean is that of the list's first entries, as many as there are
     sequences. So with one process the smaller last batch counts by its sequences; with several, the list ends within the last
     piece, and the rest is left out. A batch without a masked token is left out here; in the Trainer the result would be NaN.
-
-    Args:
-        nats: (sequences,) sums over the masked tokens of each.
-        counts: (sequences,) counts of these tokens.
+    `nats` and `counts` are sums over the masked tokens of each sequence, and their counts, both (sequences,).
 
     >>> mean_of_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
     1.6666666666666667
@@ -189,12 +178,9 @@ def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: 
     starts = np.arange(0, piece, batch_size)
     sums, masked = (np.add.reduceat(values[members], starts, axis=1) for values in (nats, counts))
     means = np.divide(sums, masked, out=np.full(sums.shape, np.nan), where=masked > 0)
-    return _mean_of_numbers(np.repeat(means.ravel(), batch_size)[: len(nats)])
-
-
-def _mean_of_numbers(values: Floats) -> float:
-    numbers = values[~np.isnan(values)]
-    return float(numbers.mean()) if len(numbers) else math.nan
+    counted = np.repeat(means.ravel(), batch_size)[: len(nats)]
+    counted = counted[~np.isnan(counted)]
+    return float(counted.mean()) if len(counted) else math.nan
 
 
 def _describe_protocol(examples: MaskedExamples, model: MaskedModel, options: MaskedLm) -> str:

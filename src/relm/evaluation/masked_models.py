@@ -1,7 +1,7 @@
 """Masked language models of any local folder: relm's own BERT and RoBERTa, or an architecture that `transformers` has.
 
-Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused, as is
-one that lacks weights, in place of which `transformers` would draw random ones.
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused. So is
+one that lacks weights, which `transformers` would draw at random.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import PROBE, UNUSUAL, load_foreign, longest_sequence
 from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
@@ -61,34 +61,38 @@ class MaskedModel(Protocol):
     vocabulary_size: int
     has_next_sentence: bool
     gathers: bool
-    """True if the head computes the logits of the chosen positions alone."""
+    """True if the head computes only the logits of the chosen positions."""
     sees_padding: bool
     """True if padding changes the logits of the tokens before, so that a batch must have sequences of one length."""
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
         """Return logits at some positions of each sequence.
 
-        Args:
-            batch: on the host, `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
-                int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
+        The batch is on the host: `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
+        int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
         """
 
 
-class OwnMaskedModel:
-    """A BERT or RoBERTa of relm's own; fulfils `MaskedModel`."""
+class _OwnModel:
+    """relm's own BERT or RoBERTa, on whatever device."""
 
     gathers, sees_padding = True, False
 
-    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
+    def __init__(self, folder: Path, sha256: str, model: Bert) -> None:
+        self.folder, self.sha256, self.model = folder, sha256, model.eval()
         self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
-        self.has_next_sentence = model.config.next_sentence
+        self.vocabulary_size, self.has_next_sentence = model.config.vocabulary_size, model.config.next_sentence
+
+
+class OwnMaskedModel(_OwnModel):
+    """relm's own BERT or RoBERTa on a device that runs torch; fulfils `MaskedModel`."""
+
+    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
+        super().__init__(folder, sha256, model)
         self._device, self._precision = execution.open(), execution.precision
-        self.model = self._device.place(model.eval())
+        self.model = self._device.place(self.model)
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         fed, model = self._device.feed(batch), self.model
         positions = F.pad(fed["masked_positions"], (1, 0))  # the first token, which the head for pairs reads
         with self._device.autocast(self._precision):
@@ -108,26 +112,19 @@ class ReadingProgram(NamedTuple):
     """Positions that are read in each row."""
 
 
-class IpuMaskedModel:
-    """A BERT or RoBERTa of relm's own on IPUs, or on their simulator; fulfils `MaskedModel`.
+class IpuMaskedModel(_OwnModel):
+    """relm's own BERT or RoBERTa on IPUs, or on their simulator; fulfils `MaskedModel`.
 
     The worker computes the encoder's output at the positions that are read, and this process the heads, in float32.
     """
 
-    gathers, sees_padding = True, False
-
     def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
-        self.has_next_sentence = model.config.next_sentence
+        super().__init__(folder, sha256, model)
         self.program = ReadingProgram()
-        self._model = model.eval()
         self._worker = open_worker(folder, "bert", model, execution)
         weakref.finalize(self, self._worker.close)
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         rows, length = batch["input_ids"].shape
         slots, program = batch["masked_positions"].shape[1], self.program
         if length > program.length or slots > program.slots:
@@ -154,7 +151,7 @@ class IpuMaskedModel:
 
     def _apply_heads(self, hidden: Tensor, slots: int) -> Read:
         """Return the logits, with those for sentence pairs, which are read before the others, if the model has that head."""
-        model = self._model
+        model = self.model
         if model.bert.pooler is None or model.cls.seq_relationship is None:
             return Read(model.head(hidden[:, :slots]), None)
         return Read(model.head(hidden[:, 1 : 1 + slots]), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])))
@@ -189,7 +186,6 @@ class ForeignMaskedModel:
         self._precision = execution.precision
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """See `MaskedModel`."""
         fed = self._device.feed(batch)
         inputs = {name: fed[name].long() for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._takes}
         with _output_at(self._gathered_at, fed["masked_positions"]), self._device.autocast(self._precision):
@@ -199,7 +195,7 @@ class ForeignMaskedModel:
         return Read(logits.float(), None if pairs is None else pairs.float())
 
     def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
-        """Return whether the head gives the same logits from some positions alone; if so, it reads only these from now on."""
+        """Return whether the head gives the same logits from only some positions; if so, it reads only these from now on."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
         with contextlib.suppress(*UNUSUAL):
             if alike(self.read(probe).logits, whole):
@@ -249,13 +245,11 @@ def is_masked(folder: Path) -> bool:
     return is_bert or any(name.endswith(PREDICT_MASKED) for name in names)
 
 
-def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:
-    """Return the masked language model in a folder, as `save_pretrained` writes it, with its head for sentence pairs if any.
+def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> MaskedModel:
+    """Return the masked language model in a folder that `save_pretrained` wrote, with its head for sentence pairs if any.
 
-    Args:
-        vocabulary_size: that of the tokenizer whose ids it will be given.
+    `vocabulary_size` is the tokenizer's.
     """
-    execution = execution or Execution()
     with readable(folder, "masked language model"):
         sha256 = weights_sha256(folder)
         pairs = PAIRS_HEAD in _tensor_names(folder)

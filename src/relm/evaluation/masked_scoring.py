@@ -18,7 +18,7 @@ from relm.examples.contract import IGNORED
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS
 
-# Tokens of sequences that are prepared together, padding included; this bounds the memory beside the model's own.
+# Tokens of sequences that are prepared together, padding included; this bounds the memory in addition to the model's.
 CHUNK = 2**20
 
 
@@ -36,14 +36,11 @@ class MaskedScores(NamedTuple):
 def score_masked(
     model: MaskedModel, batch: Mapping[str, npt.NDArray[Any]], batch_tokens: int, done: Callable[[int], Any] | None = None
 ) -> MaskedScores:
-    """Return the loss of every masked token; the batching of sequences changes it by rounding at most.
+    """Return the loss of every masked token of examples as `relm.examples.contract.Examples` defines them.
 
-    Memory is bounded by the arrays given, a batch's activations, and `LARGEST_LOGITS` logits, or those of one sequence.
-
-    Args:
-        batch: masked examples as `relm.examples.contract.Examples` defines them.
-        batch_tokens: the most tokens in a batch, padding included.
-        done: it is called after each batch with its count of sequences.
+    A batch has at most `batch_tokens` tokens, padding included, which changes the loss by rounding at most. Its activations,
+    the arrays given, and `LARGEST_LOGITS` logits, or those of one sequence, bound the memory. `done` is called after each batch
+    with its count of sequences.
     """
     labels = batch["masked_labels"]
     lengths, counts = batch["attention_mask"].sum(axis=1), (labels != IGNORED).sum(axis=1)

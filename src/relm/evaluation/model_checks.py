@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +24,20 @@ def require_finite_weights(folder: Path, model: nn.Module) -> None:
     A buffer that is saved with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and if a NaN
     only chooses a model's experts, the logits stay finite.
     """
-    for name, weight in model.named_parameters():
-        if odd := [bound for bound in _bounds(weight) if not math.isfinite(bound)]:
-            _refuse_weight(folder, name, odd[0])
     saved = model.state_dict().keys()
-    for name, buffer in model.named_buffers():
-        if name in saved and buffer.is_floating_point() and any(map(math.isnan, _bounds(buffer))):
-            _refuse_weight(folder, name, math.nan)
+    buffers = [(name, each) for name, each in model.named_buffers() if name in saved and each.is_floating_point()]
+    odd = [(name, bound) for name, each in model.named_parameters() for bound in _bounds(each) if not math.isfinite(bound)]
+    odd += [(name, bound) for name, each in buffers for bound in _bounds(each) if math.isnan(bound)]
+    if odd:
+        raise RelmError(
+            f"{folder}: the weight {odd[0][0]} has {odd[0][1]}, expected finite numbers: training diverged, or the file is "
+            "damaged; give an earlier checkpoint, or train again with a lower learning rate"
+        )
 
 
 def _bounds(weight: Tensor) -> list[float]:
     """Return the least and the largest number of an array, NaN if it has one; nothing for an empty array."""
     return [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
-
-
-def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
-    """Refuse a model for one of its weights."""
-    raise RelmError(
-        f"{folder}: the weight {name} has {value}, expected finite numbers: training diverged, or the file is "
-        "damaged; give an earlier checkpoint, or train again with a lower learning rate"
-    )
 
 
 def require_finite_logits(folder: Path, logits: Tensor) -> None:

@@ -59,12 +59,7 @@ def _require_readable_files(folder: Path) -> None:
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """Return the content of `config.json`.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no JSON object.
-    """
+    """Return the content of `config.json`, within `readable`, which turns its OSError and ValueError into a message."""
     path = folder / "config.json"
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -73,12 +68,12 @@ def configuration(folder: Path) -> dict[str, Any]:
 
 
 def model_type(folder: Path) -> str:
-    """Return the architecture that `config.json` names; errors as of `configuration`."""
+    """Return the architecture that `config.json` names."""
     return str(configuration(folder).get("model_type", ""))
 
 
 def own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
-    """Return the configuration of a model of relm's own architecture; None: it has options that only `transformers` has."""
+    """Return the configuration of a model that relm implements; None if it has options that only `transformers` has."""
     config = configuration(folder)
     if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():
         return None

@@ -1,16 +1,16 @@
 """Causal language models of any local folder: relm's own GPT-2, or an architecture that `transformers` has.
 
-Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused.
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused.
 """
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from relm.errors import RelmError
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.branched_rows import BranchedRows, hidden_of_branches
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.last_layer import hidden_at
@@ -22,102 +22,38 @@ from relm.recipes.architectures import Gpt2Architecture, names_with
 from relm.recipes.devices import DEVICES
 
 
-class CausalModel(Protocol):
-    """A causal language model, dropout off, on its device."""
-
-    folder: Path
-    sha256: str
-    """sha256 of the weights."""
-    positions: int | None
-    """Tokens of the longest sequence; None: any length."""
-    vocabulary_size: int
-
-    def hidden(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input, (batch, sequence, width) on the device, for (batch, sequence) int64 ids on the host.
-
-        A sequence may be padded at its end, with any id: the tokens before do not see it.
-        """
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits of the next token, (positions, width) -> (positions, vocabulary), on the device."""
-
-
-@runtime_checkable
-class SelectiveModel(Protocol):
-    """A `CausalModel` that saves work if the head reads some positions alone."""
-
-    def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return `hidden` at some positions, (positions, width), but for rounding.
-
-        Args:
-            input_ids: as in `hidden`.
-            rows, columns: (positions,) int64 on the host, in the order of rows.
-        """
-
-
-@runtime_checkable
-class BranchingModel(Protocol):
-    """A `CausalModel` that reads several sequences which begin alike as one row: what they share, and then a branch of each.
-
-    A token attends to what the sequences share and to its own branch, up to itself; its position is that in its sequence.
-    """
-
-    def branches_up_to(self, length: int) -> bool:
-        """Return whether sequences of this length have the same hidden states in a row as by themselves, but for rounding."""
-
-    def hidden_of_branches(self, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
-        """Return the head's input at some positions, (positions, width).
-
-        Args:
-            row, column: (positions,) int64 on the host, in the order of rows.
-        """
-
-
-class OwnCausalModel:
-    """A GPT-2 of relm's own; fulfils `CausalModel`, `SelectiveModel` and `BranchingModel`."""
+class OwnCausalModel(CausalModel):
+    """relm's own GPT-2."""
 
     def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = model.config.positions
-        self.vocabulary_size = model.config.vocabulary_size
+        self.positions, self.vocabulary_size = model.config.positions, model.config.vocabulary_size
         self._device, self._precision = execution.open(), execution.precision
         self.model = self._device.place(model.eval())
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input, (batch, sequence) -> (batch, sequence, width)."""
         with self._device.autocast(self._precision):
             return self.model.hidden(self._placed(input_ids))
 
     def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return `hidden` at some positions, (positions, width)."""
         with self._device.autocast(self._precision):
             return hidden_at(self.model, self._placed(input_ids), self._placed(rows), self._placed(columns))
 
-    def branches_up_to(self, length: int) -> bool:
-        """See `BranchingModel`."""
-        return True
-
     def hidden_of_branches(self, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
-        """See `BranchingModel`."""
+        """Return the head's input at some positions of branched rows, (positions, width), in the order of rows."""
         placed = BranchedRows(*map(self._placed, rows))
         with self._device.autocast(self._precision):
             return hidden_of_branches(self.model, placed, self._placed(row), self._placed(column))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits, (positions, width) -> (positions, vocabulary)."""
         return self.model.head(hidden.float())
 
     def _placed(self, indices: Tensor) -> Tensor:
         return self._device.feed({"indices": indices})["indices"]
 
 
-def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> CausalModel:
-    """Return the causal language model in a folder, as `save_pretrained` writes it.
-
-    Args:
-        vocabulary_size: that of the tokenizer whose ids it will be given.
-    """
-    execution = execution or Execution()
+def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> CausalModel:
+    """Return the causal language model in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids."""
     with readable(folder, "causal language model"):
         _require_causal_kind(folder)
         sha256 = weights_sha256(folder)
@@ -142,9 +78,3 @@ def _require_causal_kind(folder: Path) -> None:
 
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise RelmError(f"{folder}: config.json names {kind}, which is not a causal language model; give a folder of one")
-
-
-def require_context(model: CausalModel, context: int) -> None:
-    """Refuse a context that is longer than the model's positions."""
-    if context < 1 or (model.positions is not None and context > model.positions):
-        raise RelmError(f"{model.folder}: has {model.positions} positions; a context of {context} does not fit")

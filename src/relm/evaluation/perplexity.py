@@ -1,15 +1,15 @@
-"""Perplexity on the held-out documents, by token, word and byte, beside unigram and bigram levels on the same tokens."""
+"""Perplexity on the held-out documents, by token, word and byte, with unigram and bigram levels on the same tokens."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
+from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, blocks, unigram_entropy
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, score
@@ -26,14 +26,9 @@ DESCRIPTION = (
 
 @evaluation
 def evaluate_held_out(model_folder: Path, manifest: Path, context: int, execution: Execution = ON_THE_HOST) -> Scored:
-    """Score the held-out documents.
+    """Score the held-out documents as one stream of tokens, ends of text included if the tokenizer has one.
 
-    All held-out documents are one stream of tokens, ends of text included if the tokenizer has one. It is cut into windows
-    of `context` labels that do not overlap, the last one shorter; so every token but the stream's first is scored once, given
-    the tokens before it in its window. Logarithms are natural; sums are taken in float64.
-
-    Args:
-        context: tokens of a window.
+    It is cut into windows of `context` labels that do not overlap, the last one shorter.
     """
     facts = read_manifest(manifest)
     model = load_causal(model_folder, facts.tokenizer.vocabulary_size, execution)
@@ -44,35 +39,30 @@ def evaluate_held_out(model_folder: Path, manifest: Path, context: int, executio
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, too few to score; use more documents")
     nats = stream_nats(model, stream, context, execution.batch_tokens)
     training = TokenStream(manifest, facts.split("train", manifest))
-    levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
-    found = figures(nats, len(stream) - 1, held_out, *levels)
+    unigram = unigram_entropy(blocks(stream, len(stream)), facts.tokenizer.vocabulary_size)
+    model_of_pairs = BigramModel.estimated(blocks(training, LARGEST_TRAINING), facts.tokenizer.vocabulary_size)
+    bigram = model_of_pairs.nats(blocks(stream, len(stream))) / (len(stream) - 1)
+    found = figures(nats, len(stream) - 1, held_out, unigram, bigram)
     described = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
-    return Scored(found, described, model.sha256, _describe_figures(found), (found["tokens_scored"], "tokens"))
+    sentence = (
+        f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
+        f"{found['unigram_nats_per_token']:.4f}, bigram {found['bigram_nats_per_token']:.4f}), "
+        f"{found['bits_per_byte']:.4f} bits per byte"
+    )
+    return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
 
 
 def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
     """Return the sum of -ln P over every token of the stream but the first; the stream is read a block of windows at a time."""
     sums: list[float] = []
+    size = max(1, BLOCK // context) * context
     with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
-        for tokens in _whole_windows(stream, context):
+        for start in range(0, len(stream) - 1, size):
+            tokens = stream.tokens(start, start + size + 1)  # the last token of the block before is seen, and not scored
             windows = overlapping(len(tokens), context, stride=context)
             sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
-
-
-def _whole_windows(stream: TokenStream, context: int) -> Iterator[Tokens]:
-    """Yield the stream in blocks of windows; each repeats the last token of the one before."""
-    size = max(1, BLOCK // context) * context
-    for start in range(0, len(stream) - 1, size):
-        yield stream.tokens(start, start + size + 1)
-
-
-def baseline_nats(training: TokenStream, scored: TokenStream, vocabulary_size: int) -> tuple[float, float]:
-    """Return nats per token of the unigram and the bigram level, on every token of `scored` but the first."""
-    unigram = unigram_entropy(blocks(scored, len(scored)), vocabulary_size)
-    bigram = BigramModel.estimated(blocks(training, LARGEST_TRAINING), vocabulary_size)
-    return unigram, bigram.nats(blocks(scored, len(scored))) / (len(scored) - 1)
 
 
 def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: float) -> dict[str, float | int]:
@@ -113,11 +103,3 @@ def protocol(facts: Manifest, context: int, training: TokenStream, execution: Ex
         "bigram": "interpolated Kneser-Ney, estimated on training tokens",
         "bigram_training_tokens": min(len(training), LARGEST_TRAINING),
     }
-
-
-def _describe_figures(found: dict[str, float | int]) -> str:
-    return (
-        f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
-        f"{found['unigram_nats_per_token']:.4f}, bigram {found['bigram_nats_per_token']:.4f}), "
-        f"{found['bits_per_byte']:.4f} bits per byte"
-    )

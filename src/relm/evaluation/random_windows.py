@@ -7,8 +7,9 @@ import numpy as np
 
 from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Floats, ScoredSequences, score
 from relm.examples.causal import CausalExamples
@@ -40,15 +41,9 @@ def evaluate_random_windows(
     options: RandomWindows | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Estimate the loss on both splits.
+    """Estimate the loss on both splits: the mean of the mean losses of batches of `batch_size` windows of `context` labels.
 
-    A window of `context` labels begins at any token that leaves enough tokens for it, all as likely, independently of the
-    others: some tokens are scored several times, others never. The estimate is the mean of the batches' mean losses, with
-    the standard error of a mean of independent values.
-
-    Args:
-        context: labels of a window.
-        batch_size: windows in a batch.
+    A window begins at any token that leaves enough tokens for it, all equally likely, independently of the others.
     """
     options = options or RandomWindows()
     batches, seed = options.batches, options.seed
@@ -58,7 +53,6 @@ def evaluate_random_windows(
     windows = Causal(
         stride=1, sampling="with_replacement", end_of_text="never" if facts.tokenizer.end_of_text_id is None else "after"
     )
-    drawn = {"context": context, "batch_size": batch_size, "batches": batches, "seed": seed}
     figures: dict[str, float | int] = {}
     for name, split in SPLITS.items():
         examples = CausalExamples(manifest, split, context, windows)
@@ -69,7 +63,10 @@ def evaluate_random_windows(
         "in_words": DESCRIPTION.format(windows=f"{batches * batch_size:,}", context=f"{context:,}"),
         "tokenizer_sha256": facts.tokenizer.sha256,
         "manifest_sha256": sha256_of(manifest),
-        **drawn,
+        "context": context,
+        "batch_size": batch_size,
+        "batches": batches,
+        "seed": seed,
         **PROTOCOL,
         "precision": f"{execution.precision}, means in float64, natural logarithms",
     }
@@ -81,11 +78,7 @@ def evaluate_random_windows(
 
 
 def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
-    """Return the mean losses in nats of the first windows that the seed draws, (windows,).
-
-    Args:
-        batch_tokens: the most tokens in a batch; it changes losses by rounding at most.
-    """
+    """Return the mean losses in nats of the first windows that the seed draws, (windows,)."""
     losses = np.empty(windows)
     length = examples.sequence_length
     at_once = max(1, BLOCK // length)

@@ -46,17 +46,8 @@ def list_removed(
     first characters. The reason is `duplicate`, and then `of` is the document that stays; or it is a test's name, and then `of`
     is the first item whose passage the document has, and `kept` the first and last characters of the pieces that stay; a
     document without a piece is removed. Its sidecar has the sha256 of each file of documents, their count, and those of the
-    removed and of the cut ones by reason.
-
-    Args:
-        documents: files of documents, JSON lines, of different names; of duplicates the first stays.
-        output: the list.
-        duplicates: remove all documents but the first of those that are equal but for case and white space.
-        tests: cut their passages out, by the rules of `relm.examples.cut_passages`.
-        workers: processes; None: one for each core. The count changes no byte.
-
-    Raises:
-        RelmError: there is nothing to seek, two files have one name, a file is damaged, or no document would be left.
+    removed and of the cut ones by reason. Duplicates are equal but for case and white space, and the first one stays. Passages
+    of tests are cut out by the rules of `relm.examples.cut_passages`. The count of workers changes no byte.
     """
     _require_different([path.name for path in documents], "rename one of the files of documents")
     _require_different([DUPLICATE, *(test.name for test in tests)], "rename one of the tests")
@@ -95,7 +86,7 @@ def _require_different(names: Sequence[str], remedy: str) -> None:
 
 
 def _list_entries(found: Sequence[tuple[Lines, Compared]], origins: Origins, duplicates: bool) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the list; a sequence that `COMMON` documents or more have is no passage."""
+    """Yield the entries of the list; a sequence in `COMMON` documents or more does not count as a passage."""
     starts = np.cumsum([0, *(compared.documents for _, compared in found)])
     firsts = find_duplicates(np.concatenate([compared.digests for _, compared in found])) if duplicates and found else None
     copies = np.zeros(starts[-1], np.bool_) if firsts is None else firsts != np.arange(starts[-1])

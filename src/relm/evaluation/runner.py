@@ -6,7 +6,7 @@ A protocol is a function that returns what it found of a model. Its arguments ha
 - `manifest`: that of the examples, whose tokenizer is the model's, or `tokenizer`: the model's `tokenizer.json`;
 - `file`: the test's file, with `file_sha256`, the sha256 that it must have (None: any);
 - `options`: the keys of a recipe or of a test's file;
-- `limit`: score only the first so many examples, windows, passages, questions or texts (None: all);
+- `limit`: score only the first `limit` examples, windows, passages, questions or texts (None: all);
 - `execution`: device, precision and batches, which change figures by rounding at most.
 """
 

@@ -1,7 +1,7 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
 A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
-they are sorted by length, batched, and given to the model; the head reads the scored positions alone. Sequences that begin
+they are sorted by length, batched, and given to the model; the head reads only the scored positions. Sequences that begin
 alike, such as a question's choices, go through `relm.evaluation.choices.shared_prefixes`, which computes their beginning once.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.models import CausalModel, SelectiveModel, require_context
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.progress import ProgressBar
 
 Integers = npt.NDArray[np.int64]
@@ -28,11 +28,7 @@ LARGEST_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class ScoredSequences:
-    """Sequences of tokens of which the last ones are scored, each given those before it in the sequence.
-
-    Raises:
-        ValueError: a sequence is not within the tokens, scores nothing, or scores its first token.
-    """
+    """Sequences of tokens of which the last ones are scored, each given those before it in the sequence."""
 
     tokens: npt.NDArray[np.integer]
     """(tokens,) ids, which sequences may share: windows overlap, and cost nothing."""
@@ -83,23 +79,16 @@ def score(
 ) -> Scores:
     """Return the loss of every scored token; batches change it by rounding at most.
 
-    Memory is bounded by a batch: its activations, and `LARGEST_LOGITS` logits.
-
-    Args:
-        batch_tokens: the most tokens in a batch, padding included.
-        done: it is called after each batch with its count of scored tokens; None: a progress bar is updated.
-
-    Raises:
-        RelmError: a sequence is longer than the model's positions, or a loss is not finite.
+    A batch has at most `batch_tokens` tokens, padding included; its activations and `LARGEST_LOGITS` logits bound the memory.
+    `done` is called after each batch with its count of scored tokens; None: a progress bar is updated.
     """
     offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # the last token is seen by none
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
-    short = getattr(model, "short_rows", None)
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
     with torch.inference_mode(), progress(total, done) as report:
-        for rows in batches(lengths, batch_tokens, short):
+        for rows in batches(lengths, batch_tokens, model.short_rows):
             indices = concatenated_ranges(offsets[rows], sequences.scored[rows])
             nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
             require_finite(model, nats[indices])
@@ -126,8 +115,7 @@ def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable
 def batches(lengths: Integers, batch_tokens: int, short: int | None = None) -> Iterator[Integers]:
     """Yield the indices of the sequences of each batch, longest first, so that there is little padding.
 
-    Args:
-        short: sequences up to this length are in other batches than longer ones; None: they may be in one.
+    No batch mixes sequences of at most `short` tokens with longer ones.
     """
     order = np.argsort(-lengths, kind="stable")
     longer = 0 if short is None else int((lengths > short).sum())
@@ -159,15 +147,7 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
     row = np.repeat(np.arange(len(rows)), scored)
     column = concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))
-    return token_scores(model, _hidden_at(model, inputs, row, column), targets)
-
-
-def _hidden_at(model: CausalModel, inputs: Tensor, row: Integers, column: Integers) -> Tensor:
-    """Return the head's input at some positions, (positions, width)."""
-    if isinstance(model, SelectiveModel):
-        return model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column))
-    hidden = model.hidden(inputs)
-    return hidden.flatten(0, 1)[torch.from_numpy(row * inputs.shape[1] + column).to(hidden.device)]
+    return token_scores(model, model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column)), targets)
 
 
 def token_scores(
@@ -175,10 +155,8 @@ def token_scores(
 ) -> tuple[Floats, Flags]:
     """Return the nats of each target, and whether it is the likeliest id, (targets,) each.
 
-    Args:
-        hidden: (positions, width), the head's input.
-        targets: (targets,) ids.
-        positions: (targets,) index in `hidden` of the position that predicts each; None: the position of the same number.
+    `hidden` is the head's input, (positions, width); `positions` has the index in it that predicts each target, by default its
+    own number.
     """
     positions = np.arange(len(hidden)) if positions is None else positions
     order = np.argsort(positions, kind="stable")

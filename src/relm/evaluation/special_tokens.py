@@ -1,4 +1,4 @@
-"""The tokens that begin and end a text, as the files beside a tokenizer name them.
+"""The tokens that begin and end a text, as the files next to a tokenizer name them.
 
 A `tokenizer.json` lists the special tokens, without their roles. `tokenizer_config.json` names these, or in older folders
 `special_tokens_map.json`; the model's configuration may list more ids that end a text, as chat models' do.
@@ -23,7 +23,7 @@ MODEL_SETTINGS = ("generation_config.json", "config.json")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the tokens that begin and end a text; None if there is no such token."""
+    """Ids of the tokens that begin and end a text; None if the tokenizer has no such token."""
 
     bos: int | None
     """The token that begins a text."""
@@ -38,9 +38,6 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
 
     The tokenizer's settings come first, then the model's configuration, and last, for the end of a text, a special token of one
     of the usual names.
-
-    Raises:
-        RelmError: a file is not JSON, or names a token that the tokenizer does not have.
     """
     named = named_tokens(tokenizer, model_folder)
     listed = {role: _listed(tokenizer, model_folder, f"{role}_id") for role in ("bos_token", "eos_token")}
@@ -56,7 +53,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
     folder = settings_folder(tokenizer, model_folder)
     found: dict[str, int | None] = {}
     for path in (folder / name for name in TOKENIZER_SETTINGS) if folder is not None else ():
-        settings = _settings(path)
+        settings = read_settings(path)
         roles = [role for role in ("bos_token", "eos_token", "pad_token") if role in settings and role not in found]
         found |= {role: _id_of(settings[role], role, path, tokenizer) for role in roles}
     return found
@@ -65,7 +62,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
 def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> bool:
     """Return whether the tokenizer's class has only the special tokens that its settings name."""
     folder = settings_folder(tokenizer, model_folder)
-    return folder is not None and _settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
+    return folder is not None and read_settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
 
 
 def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Path | None:
@@ -79,8 +76,8 @@ def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Pa
     return None
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file; none if there is no file."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a file; empty without the file."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise RelmError(f"{path}: is a {type(content).__name__}, expected a JSON object; copy the folder again")
@@ -108,7 +105,7 @@ def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[in
     special = {number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special}
     found: list[int] = []
     for path in (model_folder / name for name in MODEL_SETTINGS):
-        value = _settings(path).get(key)
+        value = read_settings(path).get(key)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number in special:
                 found.append(number)

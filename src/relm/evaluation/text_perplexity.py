@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import (
     describe_editor_marks,
@@ -24,7 +25,7 @@ from relm.evaluation.evaluated_text import (
     read_text,
 )
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.models import CausalModel, load_causal, require_context
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, Scores, score
@@ -43,13 +44,10 @@ def evaluate_text(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score a text in UTF-8.
+    """Score a text in UTF-8; `limit` counts windows, or documents if the file is divided into several.
 
     Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
     text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
-
-    Args:
-        limit: score only the first `limit` windows, or documents if the file is divided into several; None: all.
     """
     text, sha256 = read_text(file, file_sha256)
     marks = find_editor_marks(file, text)
@@ -79,9 +77,6 @@ def evaluate_text(
     return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
 
 
-# --- the text --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PreparedText:
     """Documents as tokens, with the counts of their text."""
@@ -104,11 +99,9 @@ class PreparedText:
 def prepare_text(
     text: str, tokenizer: LoadedTokenizer, options: TextPerplexity, limit: int | None, beginning: Beginning | None = None
 ) -> PreparedText:
-    """Return the documents of a text, detokenised and encoded; words and bytes are counted before the detokeniser.
+    """Return the first `limit` documents of a text, detokenised and encoded; words and bytes are counted before that.
 
-    Args:
-        limit: prepare only the first `limit` documents, if there are several.
-        beginning: the tokens put before each document; None: those that the options choose for the tokenizer by itself.
+    Without a `beginning` the options choose the tokens before each document, for the tokenizer by itself.
     """
     beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
@@ -123,8 +116,8 @@ def split_pages(text: str) -> list[str]:
     """Return WikiText's pages, as in EleutherAI/wikitext_document_level, the data set that lm_eval reads.
 
     A page begins with any line that has the equals signs of a heading of the first level: in the test file two lines of
-    formulas do, so that its 60 articles are 62 pages. White space before the first heading is no page. The line end between
-    two pages is lost.
+    formulas do, so that its 60 articles are 62 pages. White space before the first heading does not count as a page. The line
+    end between two pages is lost.
     """
     found: list[list[str]] = [[]]
     for line in text.split("\n"):
@@ -167,9 +160,6 @@ WORDS: dict[str, Callable[[str], int]] = {
 }
 
 
-# --- the figures -----------------------------------------------------------------------------------------------------------
-
-
 def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     """Return context and stride of the windows for this model."""
     context = options.context or model.positions
@@ -205,8 +195,6 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
     }
 
 
-# --- the protocol ----------------------------------------------------------------------------------------------------------
-
 COUNTED = {
     "perplexity": "e to the mean of nats; Megatron-LM and Graphcore's GPT-2 print none above e^20, here there is no bound",
     "by_word": "e to nats_per_token times token_ratio, which is tokens that have another before them over words",
@@ -235,8 +223,10 @@ def _protocol(
     options: TextPerplexity, context: int, stride: int, names: dict[str, str], beginning: Beginning
 ) -> dict[str, Any]:
     """Return the protocol of the result: a description, and the values of all options."""
+    text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
+    windows = _WINDOWS[options.windows].format(context=context, stride=stride)
+    words = f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."
     reach = {"context": context, "stride": None if options.windows == "rolling" else stride}
-    words = describe_protocol(options, context, stride, beginning)
     return {"in_words": words, **names, **options.model_dump(), **beginning.record(), **reach, **COUNTED}
 
 
@@ -249,10 +239,3 @@ def _first(options: TextPerplexity, beginning: Beginning) -> str:
     prefix, *added = beginning.names
     after = "an end of text" if prefix in ENDS_OF_TEXT else prefix
     return f"The first token is scored, after {after}" + (f"; it is {added[0]}, which the tokenizer adds" if added else "")
-
-
-def describe_protocol(options: TextPerplexity, context: int, stride: int, beginning: Beginning) -> str:
-    """Return the protocol in two sentences."""
-    text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
-    windows = _WINDOWS[options.windows].format(context=context, stride=stride)
-    return f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."

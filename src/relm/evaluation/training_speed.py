@@ -19,8 +19,6 @@ DESCRIPTION = (
     "checkpoints and looks at held-out examples included; and the median speed between two lines of the log, the first of each "
     "phase left out."
 )
-
-
 LAST_LINES = 10
 """Lines at the end of a phase's log over which its losses are averaged."""
 
@@ -29,21 +27,16 @@ LAST_LINES = 10
 def evaluate_training(
     model_folder: Path, phases: Mapping[str, PhaseLength], logs: Sequence[Path], trained_on: Mapping[str, str]
 ) -> Scored:
-    """Read the logs of all phases.
-
-    Args:
-        model_folder: that of the last phase's model.
-        phases: phase -> its length, in order.
-        logs: the `train.jsonl` of each phase, in this order.
-        trained_on: device and topology, for the protocol.
-    """
+    """Read the `train.jsonl` of each phase, in the order of the phases; the model is the last phase's."""
     if len(logs) != len(phases):
         raise RelmError(f"--logs names {len(logs)} files; give the train.jsonl of each phase: {', '.join(phases)}")
     seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()
     for (name, length), log in zip(phases.items(), logs, strict=True):
         rows = _rows(log, length.steps)
-        seconds += rows[-1]["seconds"]
-        found = {**(_speed_of_phase(length, rows[-1]["seconds"]) if len(phases) > 1 else {}), **_last_losses(rows)}
+        taken, count = rows[-1]["seconds"], length.steps * length.global_batch_size
+        found = {"minutes": taken / 60, "sequences_per_second": count / taken} if len(phases) > 1 else {}
+        found |= _last_losses(rows)
+        seconds += taken
         own |= {f"{name}_{figure}": value for figure, value in found.items()}
         if stretches := machines_of(rows):
             machines[name] = stretches
@@ -66,11 +59,6 @@ def evaluate_training(
     protocol |= {"last_lines": LAST_LINES} if any(figure.endswith("_loss") for figure in own) else {}
     sentence = f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
     return Scored(figures, protocol, checked_model(model_folder / "model.safetensors")["sha256"], sentence)
-
-
-def _speed_of_phase(length: PhaseLength, seconds: float) -> dict[str, float]:
-    """Return the minutes and the speed of one phase of several."""
-    return {"minutes": seconds / 60, "sequences_per_second": length.steps * length.global_batch_size / seconds}
 
 
 def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Division of a document that is longer than a model's context into windows: integers alone, no text, no model.
+"""Division of a document that is longer than a model's context into windows, as integers: no text, no model.
 
 A window sees at most `context` tokens; it scores its last ones, each given those before it in the window. The first token of
 the array is never scored: it is the document's own, or the end of text that was put before it.
@@ -42,12 +42,7 @@ class Windows:
 
 
 def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
-    """Return the windows over an array of `tokens` tokens.
-
-    Args:
-        context: the most tokens that a prediction sees.
-        stride: tokens from one window to the next, at most `context`; rolling windows have none.
-    """
+    """Return the windows over `tokens` tokens, in which a prediction sees at most `context`; rolling ones have no stride."""
     if kind == "rolling":
         return rolling(tokens, context)
     return overlapping(tokens, context, stride) if kind == "overlapping" else strided(tokens, context, stride)
@@ -57,7 +52,7 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
 
     The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
-    also makes windows that begin so late that all they would score lies beyond the end: they count in `published` alone.
+    also makes windows that begin so late that all they would score lies beyond the end: they count only in `published`.
     """
     if tokens < 2:
         return _none()
@@ -88,7 +83,7 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
 
     Each scores the tokens that the one before did not reach. A window's first token has nothing before it: if windows do not
     overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
-    of new tokens alone loses one; and it stops with the first window that reaches the end.
+    with only new tokens loses one; and it stops with the first window that reaches the end.
     """
     if tokens < 2:
         return _none()
@@ -102,11 +97,7 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
 
 
 def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
-    """Return the windows of documents that are concatenated in one array; no window crosses from one into the next.
-
-    Args:
-        sizes: (documents,) count of tokens of each.
-    """
+    """Return the windows of concatenated documents of (documents,) `sizes`; none crosses from one document into the next."""
     found = [windows_of(kind, int(size), context, stride) for size in sizes]
     columns = [(each.starts, each.ends, each.scored, each.weights) for each in (_none(), *found)]
     starts, ends, scored, weights = map(np.concatenate, zip(*columns, strict=True))

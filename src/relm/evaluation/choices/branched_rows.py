@@ -29,12 +29,7 @@ class BranchedRows(NamedTuple):
 
 
 def hidden_of_branches(model: Gpt2, rows: BranchedRows, row: Tensor, column: Tensor) -> Tensor:
-    """Return the head's input at some positions, (positions, hidden).
-
-    Args:
-        model: in evaluation mode.
-        row, column: (positions,) int64.
-    """
+    """Return the head's input at some positions, (positions, hidden), by a model in evaluation mode."""
     body, mask = model.transformer, rows.mask()
     assert body.wpe is not None, "a GPT-2 has learnt positions"
     x = body.wte(rows.input_ids) + body.wpe.weight[rows.positions]

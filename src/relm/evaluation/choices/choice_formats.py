@@ -1,4 +1,4 @@
-"""Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts alone.
+"""Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts.
 
 A line becomes one prompt for each published way of scoring it, under that way's name:
 
@@ -13,7 +13,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from relm.corpus.published_rows import find_repeated, parse_json, require_new, r
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
 from relm.formatting import escape_controls, find_control_character
+from relm.json_shapes import TEXT, Kind, find_misfit
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
@@ -57,14 +58,11 @@ class Question:
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
-    """Return the questions of a file, and its sha256.
+    """Return the questions of a file, the first `limit` ones if that is given, and its sha256.
 
-    Args:
-        file: a JSON object on each line, or a zip archive of such files, which are read in the order of their names, or a
-            parquet file with a row for each question.
-        sha256: the expected sha256; None: any.
-        form: a key of `READERS`. Lines of blimp without a UID belong to the paradigm that their file is named after.
-        limit: read only the first `limit` questions; None: all.
+    The file has a JSON object on each line, or is a zip archive of such files, which are read in the order of their names, or a
+    parquet file with a row for each question. Lines of blimp without a UID belong to the paradigm that their file is named
+    after.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
@@ -72,11 +70,11 @@ def read_questions(file: Path, sha256: str | None, form: str, limit: int | None)
     for name, where, line in _lines(file, content):
         if limit is not None and len(questions) >= limit:
             return questions, found
-        row = _row(line, form, where)
+        expected = f"expected an object with the keys of the format {form}"
+        row = parse_json(line, where, expected) if isinstance(line, str) else line
+        named = {"UID": Path(name).stem, **row} if form == "blimp" and isinstance(row, dict) else row
+        questions.append(read_question(named, form, where))
         require_new(row, where, seen)
-        question = read_question(row, form, where)
-        named = form != "blimp" or question.paradigm
-        questions.append(question if named else replace(question, paradigm=_one_line(Path(name).stem, where)))
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found
@@ -133,18 +131,12 @@ def _decode(name: str, content: bytes) -> str:
         raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def _row(line: str | dict[str, Any], form: str, where: str) -> dict[str, Any]:
-    """Return the object on a line, or that of a row."""
-    expected = f"expected an object with the keys of the format {form}"
-    row = parse_json(line, where, expected) if isinstance(line, str) else line
-    if not isinstance(row, dict):
-        raise RelmError(f"{where}: {expected}, found {type(row).__name__}")
-    return row
-
-
-def read_question(line: str | dict[str, Any], form: str, where: str) -> Question:
-    """Return the question on a line, or in the object that a line or a row has."""
-    question = READERS[form](_row(line, form, where), where)
+def read_question(row: dict[str, Any], form: str, where: str) -> Question:
+    """Return the question in the object of a line or a row."""
+    row = _as_in_the_data_set(row) if form == "arc" and isinstance(row, dict) else row
+    if fault := find_misfit(row, SHAPES[form]):
+        raise RelmError(f"{where}: {fault}; is {form} the format of the file? If so, correct the line or delete it")
+    question = READERS[form](row, where)
     counts = {len(prompt.choices) for prompt in question.prompts.values()}
     if min(counts) < 2:
         raise RelmError(f"{where}: has {min(counts)} choices, expected two or more; correct the line or delete it")
@@ -156,20 +148,30 @@ def read_question(line: str | dict[str, Any], form: str, where: str) -> Question
     return question
 
 
-# --- formats -----------------------------------------------------------------------------------------------------------------
+WORDS = Kind("text that is not blank", lambda value: isinstance(value, str) and bool(value.strip()))
+NAME = Kind("one line of text", lambda value: WORDS.fits(value) and find_control_character(value) is None)
+LABEL = Kind(  # some copies of the data have it as text
+    "the number of the right choice, from 0 on",
+    lambda value: not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)) is not None,
+)
+SHAPES: dict[str, dict[str, Any]] = {
+    "hellaswag": {"activity_label": WORDS, "ctx_a": WORDS, "ctx_b": TEXT, "ctx": WORDS, "endings": [WORDS], "label": LABEL},
+    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID?": NAME},
+    "arc": {"question": WORDS, "choices": {"text": [WORDS], "label": [WORDS]}, "answerKey": WORDS},
+    "piqa": {"goal": WORDS, "sol1": WORDS, "sol2": WORDS, "label": LABEL},
+}
+"""Format -> the shape of a line's object."""
 
 
 def _hellaswag(row: Mapping[str, Any], where: str) -> Question:
-    begun = f"{_text(row, 'activity_label', where)}: {_text(row, 'ctx_a', where)} "
-    context = begun + _text(row, "ctx_b", where, may_be_blank=True).capitalize()
-    endings = _texts(row, "endings", where)
+    context, endings = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}", tuple(row["endings"])
     if len(endings) != ENDINGS:
         raise RelmError(f"{where}: has {len(endings)} endings, expected {ENDINGS}; correct the line or delete it")
     prompts = {
         "lm_eval": ChoicePrompt(without_marks(context), tuple(map(without_marks, endings))),
-        "llm_c": ChoicePrompt(_text(row, "ctx", where), endings),
+        "llm_c": ChoicePrompt(row["ctx"], endings),
     }
-    return Question(where, prompts, _label(row, "label", where))
+    return Question(where, prompts, int(row["label"]))
 
 
 def without_marks(text: str) -> str:
@@ -182,21 +184,23 @@ def without_marks(text: str) -> str:
 
 
 def _blimp(row: Mapping[str, Any], where: str) -> Question:
-    sentences = (_text(row, "sentence_good", where), _text(row, "sentence_bad", where))
-    paradigm = _one_line(_text(row, "UID", where), where) if "UID" in row else ""
-    return Question(where, {"lm_eval": ChoicePrompt("", sentences), "babylm": ChoicePrompt("", sentences)}, 0, paradigm)
+    prompt = ChoicePrompt("", (row["sentence_good"], row["sentence_bad"]))
+    return Question(where, {"lm_eval": prompt, "babylm": prompt}, 0, row.get("UID", ""))
+
+
+def _as_in_the_data_set(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of ARC's original file as lm_eval's data set has it."""
+    asked: Any = row.get("question")
+    choices: Any = row.get("choices")
+    if isinstance(asked, dict):
+        asked, choices = asked.get("stem"), asked.get("choices")
+    if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
+        choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
+    return {**row, "question": asked, "choices": choices}
 
 
 def _arc(row: Mapping[str, Any], where: str) -> Question:
-    asked = row.get("question")
-    stem, choices = (
-        (_text(asked, "stem", where), asked.get("choices")) if isinstance(asked, dict) else (None, row.get("choices"))
-    )
-    if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):  # the original's file
-        choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
-    if not isinstance(choices, dict):
-        raise RelmError(f"{where}: expected text and label of each choice under 'choices', found {type(choices).__name__}")
-    texts, labels, key = _texts(choices, "text", where), _texts(choices, "label", where), _text(row, "answerKey", where)
+    texts, labels, key = tuple(row["choices"]["text"]), row["choices"]["label"], row["answerKey"]
     if len(texts) != len(labels):
         raise RelmError(f"{where}: has {len(texts)} choices and {len(labels)} labels, expected as many; correct the line")
     if len(texts) not in CHOICES_OF_ARC:
@@ -206,12 +210,11 @@ def _arc(row: Mapping[str, Any], where: str) -> Question:
     if key not in labels:
         expected = escape_controls(", ".join(labels))[:200]
         raise RelmError(f"{where}: 'answerKey' is {key[:80]!r}, expected the label of a choice: {expected}")
-    return _asked(where, stem or _text(row, "question", where), texts, labels.index(key))
+    return _asked(where, row["question"], texts, labels.index(key))
 
 
 def _piqa(row: Mapping[str, Any], where: str) -> Question:
-    solutions = (_text(row, "sol1", where), _text(row, "sol2", where))
-    return _asked(where, _text(row, "goal", where), solutions, _label(row, "label", where))
+    return _asked(where, row["goal"], (row["sol1"], row["sol2"]), int(row["label"]))
 
 
 def _asked(where: str, question: str, choices: tuple[str, ...], answer: int) -> Question:
@@ -224,45 +227,4 @@ READERS: dict[str, Callable[[Mapping[str, Any], str], Question]] = {
     "arc": _arc,
     "piqa": _piqa,
 }
-"""Format -> reader of a line's object; it raises a RelmError with the line and the key."""
-
-
-# --- keys of a line ----------------------------------------------------------------------------------------------------------
-
-
-def _text(row: Mapping[str, Any], key: str, where: str, may_be_blank: bool = False) -> str:
-    value = _value(row, key, where)
-    if not isinstance(value, str) or not (may_be_blank or value.strip()):
-        raise RelmError(f"{where}: expected a text under {key!r}, found {str(value)[:80]!r}; correct the line")
-    return value
-
-
-def _one_line(name: str, where: str) -> str:
-    """Return the name of a paradigm, which begins names of figures."""
-    if find_control_character(name):
-        raise RelmError(f"{where}: expected one line of text as the paradigm, found {name[:80]!r}; correct it")
-    return name
-
-
-def _texts(row: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = _value(row, key, where)
-    if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
-        raise RelmError(f"{where}: expected a list of texts under {key!r}, none of them empty, found {clip(str(value), 80)}")
-    return tuple(value)
-
-
-def _label(row: Mapping[str, Any], key: str, where: str) -> int:
-    """Return a number, which some copies of the data have as text."""
-    value = _value(row, key, where)
-    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(value)):
-        raise RelmError(
-            f"{where}: expected the number of the right choice, from 0 on, under {key!r}, found {clip(str(value), 80)!r}"
-        )
-    return int(value)
-
-
-def _value(row: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in row:
-        found = escape_controls(", ".join(map(str, row)))[:200]
-        raise RelmError(f"{where}: has no {key!r}, found the keys {found}; is multiple_choice.format that of the file?")
-    return row[key]
+"""Format -> function of an object that has its shape, and of its place for messages."""

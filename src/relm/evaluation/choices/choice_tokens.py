@@ -1,6 +1,6 @@
 """The tokens of multiple-choice prompts: each choice after its context, as each published way of scoring encodes them.
 
-- lm_eval encodes context and choice together, and scores the tokens beyond the count of those of the context alone. After an
+- lm_eval encodes context and choice together, and scores the tokens after as many as the context has by itself. After an
   empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
 - llm_c encodes context and choice apart, the choice with a space before it. Its script has GPT-2's tokenizer, which adds
   nothing; here what the tokenizer puts before a text begins the context.
@@ -12,15 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
-from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.evaluated_text import Row, encode_rows
 from relm.evaluation.scoring import Integers
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-
-Row = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,7 @@ class ChoiceEncoder:
     """The id before a choice without a context, in lm_eval; None: every choice has a context."""
 
     def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
-        """Return the choices of questions for one way of scoring.
-
-        Raises:
-            RelmError: the tokenizer leaves no token of a choice to score, or none before it.
-        """
+        """Return the choices of questions for one way of scoring."""
         prompts = [question.prompts[way] for question in questions]
         rows, scored = WAYS[way](self, prompts)
         lines = np.repeat(np.arange(len(prompts)), [len(prompt.choices) for prompt in prompts])
@@ -62,8 +55,7 @@ class ChoiceEncoder:
 
     def rows(self, *groups: Sequence[str]) -> list[list[Row]]:
         """Return the tokens of each text of each group, without special ones; an encoder is built once for all of them."""
-        encoded = encode_texts(self.tokenizer, [text for texts in groups for text in texts])
-        rows = iter(np.split(encoded.tokens, np.cumsum(encoded.sizes, dtype=np.int64)[:-1]))
+        rows = iter(encode_rows(self.tokenizer, [text for texts in groups for text in texts]))
         return [[next(rows) for _ in texts] for texts in groups]
 
     def begun(self, row: Row) -> Row:

@@ -11,7 +11,7 @@ import numpy as np
 from relm.errors import RelmError
 from relm.evaluation.beginning import tokens_around
 from relm.evaluation.choices.choice_formats import Question
-from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.evaluated_text import encode_rows
 from relm.evaluation.masked_models import MaskedModel
 from relm.evaluation.masked_scoring import chunks_of, mask_token, score_masked
 from relm.evaluation.scoring import Flags, Floats, Integers
@@ -25,14 +25,6 @@ WAY = "pseudo_log_likelihood"
 TOGETHER = 1024
 
 
-def only_pseudo_log_likelihood(questions: Sequence[Question]) -> list[Question]:
-    """Return questions whose choices are whole sentences, with this way of scoring alone."""
-    return [
-        Question(question.where, {WAY: question.prompts["babylm"]}, question.answer, question.paradigm)
-        for question in questions
-    ]
-
-
 def sentence_scores(
     model: MaskedModel, tokenizer: LoadedTokenizer, questions: Sequence[Question], batch_tokens: int
 ) -> tuple[Floats, Integers]:
@@ -42,26 +34,23 @@ def sentence_scores(
     sums by rounding at most.
     """
     mask = mask_token(tokenizer.special.mask, tokenizer.path)
-    sentences = [(question.where, text) for question in questions for text in question.prompts[WAY].choices]
+    sentences = [(question.where, text) for question in questions for text in question.prompts["babylm"].choices]
     before, after = _tokens_around(tokenizer)
-    tokens = _encode(tokenizer, [text for _, text in sentences])
-    _require_scorable(
-        model,
-        tokenizer,
-        sentences=[(where, len(row)) for (where, _), row in zip(sentences, tokens, strict=True)],
-        around=len(before) + len(after),
-    )
+    tokens = [row.astype(np.int64) for row in encode_rows(tokenizer, [text for _, text in sentences])]
+    for (where, _), row in zip(sentences, tokens, strict=True):
+        _require_scorable(model, tokenizer, where, len(row), len(row) + len(before) + len(after))
     numbers: dict[bytes, int] = {}
     indices = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in tokens])
     rows = [np.frombuffer(content, dtype=np.int64) for content in numbers]
     sizes = np.fromiter(map(len, rows), dtype=np.int64)
     sums = np.zeros(len(rows))
     with ProgressBar(total=int(sizes.sum()), unit=" tokens", unit_scale=True, disable=None) as bar:
-        for together in _groups(sizes):
-            padded, lengths = _pad(
-                [np.concatenate([before, rows[index], after]) for index in together], tokenizer.special.pad or 0
-            )
-            columns = np.arange(padded.shape[1])
+        order = np.argsort(-sizes, kind="stable")
+        for together in (order[first : first + TOGETHER] for first in range(0, len(order), TOGETHER)):
+            lengths = sizes[together] + len(before) + len(after)
+            columns = np.arange(lengths.max())
+            padded = np.full((len(together), len(columns)), tokenizer.special.pad or 0, dtype=np.int64)
+            padded[columns < lengths[:, None]] = np.concatenate([np.concatenate([before, rows[n], after]) for n in together])
             scored = (columns >= len(before)) & (columns < (lengths - len(after))[:, None])
             nats = [
                 score_masked(model, batch, batch_tokens, bar.update).nats[:, 0]
@@ -69,12 +58,6 @@ def sentence_scores(
             ]
             sums[together] = -np.add.reduceat(np.concatenate(nats), np.cumsum(sizes[together]) - sizes[together])
     return sums[indices], sizes[indices]
-
-
-def _encode(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Integers]:
-    """Return the ids of each text, without special ones."""
-    encoded = encode_texts(tokenizer, texts)
-    return np.split(encoded.tokens.astype(np.int64), np.cumsum(encoded.sizes, dtype=np.int64)[:-1])
 
 
 def _tokens_around(tokenizer: LoadedTokenizer) -> tuple[Integers, Integers]:
@@ -85,48 +68,21 @@ def _tokens_around(tokenizer: LoadedTokenizer) -> tuple[Integers, Integers]:
     return np.array(before, dtype=np.int64), np.array(after, dtype=np.int64)
 
 
-def _require_scorable(
-    model: MaskedModel, tokenizer: LoadedTokenizer, sentences: Sequence[tuple[str, int]], around: int
-) -> None:
-    """Refuse a sentence without a token, or with more tokens than the model has positions.
-
-    Args:
-        sentences: line and count of tokens of each sentence.
-        around: the count of tokens that are put around each.
-    """
-    for where, size in sentences:
-        if size == 0:
-            raise RelmError(
-                f"{where}: {tokenizer.path} has no token for a sentence; correct the line, or use another tokenizer"
-            )
-        if model.positions is not None and size + around > model.positions:
-            raise RelmError(
-                f"{where}: a sentence has {size + around:,} tokens with its special ones, {model.folder} has "
-                f"{model.positions} positions; evaluate a model with more, or delete the line"
-            )
-
-
-def _groups(sizes: Integers) -> Iterator[Integers]:
-    """Yield the indices of sentences of similar length, the longest first."""
-    order = np.argsort(-sizes, kind="stable")
-    yield from (order[first : first + TOGETHER] for first in range(0, len(order), TOGETHER))
-
-
-def _pad(rows: Sequence[Integers], padding: int) -> tuple[Integers, Integers]:
-    """Return rows of one length, and the lengths without padding."""
-    lengths = np.fromiter(map(len, rows), dtype=np.int64)
-    width = int(lengths.max())
-    return np.stack([np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]), lengths
+def _require_scorable(model: MaskedModel, tokenizer: LoadedTokenizer, where: str, size: int, whole: int) -> None:
+    """Refuse a sentence without a token, or with more than the model has positions once special ones are around it."""
+    if size == 0:
+        raise RelmError(f"{where}: {tokenizer.path} has no token for a sentence; correct the line, or use another tokenizer")
+    if model.positions is not None and whole > model.positions:
+        raise RelmError(
+            f"{where}: a sentence has {whole:,} tokens with its special ones, {model.folder} has "
+            f"{model.positions} positions; evaluate a model with more, or delete the line"
+        )
 
 
 def mask_one_by_one(input_ids: Integers, lengths: Integers, scored: Flags, mask: int) -> Iterator[Batch]:
     """Yield a copy of each sequence for each of its scored tokens, with that one masked, in batches of bounded size.
 
-    Args:
-        input_ids: (rows, L) ids.
-        lengths: (rows,) tokens that are not padding.
-        scored: (rows, L) True for tokens to score.
-        mask: the id of the mask token.
+    `input_ids` and `scored` are (rows, L), `lengths` are (rows,) without padding.
     """
     rows, positions = np.nonzero(scored)
     columns: Integers = np.arange(input_ids.shape[1])

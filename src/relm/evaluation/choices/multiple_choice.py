@@ -23,17 +23,18 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.masked_choices import WAY, only_pseudo_log_likelihood, sentence_scores
+from relm.evaluation.choices.masked_choices import WAY, sentence_scores
 from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
-from relm.evaluation.choices.ties import ROUNDING, SPLIT, divide, split_ties
+from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
 from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import is_masked, load_masked
 from relm.evaluation.masked_scoring import mask_token
-from relm.evaluation.models import CausalModel, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences
@@ -52,6 +53,22 @@ DESCRIPTION_OF_MASKED = (
     "and predicted from all others, and the log-probabilities are added. The figure is the mean of the paradigms' accuracies."
 )
 SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
+
+
+@dataclass(frozen=True)
+class ChoiceScores:
+    """Scores of all choices of all questions, in their order, by one way of scoring."""
+
+    log_likelihoods: Floats
+    """(choices,) sum of ln P of the scored tokens."""
+    tokens: Integers
+    """(choices,) count of scored tokens."""
+    truncated: Flags
+    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+
+
+ScoredWays = tuple[dict[str, ChoiceScores], str, str, dict[str, Any]]
+"""Scores by way of scoring, the model's sha256, a description, and the keys of the protocol that describe the ways."""
 
 
 @evaluation
@@ -75,16 +92,17 @@ def evaluate_multiple_choice(
             f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
             f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
         )
-    scored = _score_questions(model_folder, loaded, questions, execution)
+    read = _score_masked if is_masked(model_folder) else _score_causal
+    scores, model_sha256, description, ways = read(model_folder, loaded, questions, execution)
     unit = ROUNDING[execution.precision]
-    found = figures(scored.questions, scored.scores, unit)
+    found = figures(questions, scores, unit)
     protocol = {
-        "in_words": scored.description,
+        "in_words": description,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **scored.protocol,
+        **ways,
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
         "tie_split": SPLIT,
@@ -93,7 +111,7 @@ def evaluate_multiple_choice(
     }
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return Scored(found, protocol, scored.model_sha256, _describe(found), (found["tokens"], "tokens"))
+    return Scored(found, protocol, model_sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
@@ -107,31 +125,19 @@ def _describe(found: Mapping[str, float | int]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class ScoredQuestions:
-    """Questions with the scores of their choices by one model."""
-
-    questions: Sequence[Question]
-    """The questions, with the prompts of the ways in `scores`."""
-    scores: "dict[str, ChoiceScores]"
-    """Way of scoring -> scores of all choices."""
-    model_sha256: str
-    description: str
-    protocol: dict[str, Any]
-    """Keys of the protocol that describe the ways of scoring."""
+def _score_masked(folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution) -> ScoredWays:
+    """Score sentences by a masked model."""
+    mask_token(tokenizer.special.mask, tokenizer.path)
+    model = load_masked(folder, tokenizer.vocabulary_size, execution)
+    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
+    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
+    return scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED}
 
 
-def _score_questions(
+def _score_causal(
     model_folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution
-) -> ScoredQuestions:
-    """Score choices by a causal model's likelihood of them, in all published ways, or sentences by a masked model."""
-    if is_masked(model_folder):
-        mask_token(tokenizer.special.mask, tokenizer.path)
-        masked = load_masked(model_folder, tokenizer.vocabulary_size, execution)
-        questions = only_pseudo_log_likelihood(questions)
-        sums, tokens = sentence_scores(masked, tokenizer, questions, execution.batch_tokens)
-        scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
-        return ScoredQuestions(questions, scores, masked.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED})
+) -> ScoredWays:
+    """Score choices by a causal model's likelihood of them, in all published ways."""
     alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
     encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
@@ -140,23 +146,7 @@ def _score_questions(
         **beginning_of("tokenizer", tokenizer, model_folder).record(),
         "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
     }
-    scores = choice_scores(model, questions, encoded, execution.batch_tokens)
-    return ScoredQuestions(questions, scores, model.sha256, DESCRIPTION, protocol)
-
-
-# --- scores ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ChoiceScores:
-    """Scores of all choices of all questions, in their order, by one way of scoring."""
-
-    log_likelihoods: Floats
-    """(choices,) sum of ln P of the scored tokens."""
-    tokens: Integers
-    """(choices,) count of scored tokens."""
-    truncated: Flags
-    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+    return choice_scores(model, questions, encoded, execution.batch_tokens), model.sha256, DESCRIPTION, protocol
 
 
 def choice_scores(
@@ -168,7 +158,7 @@ def choice_scores(
     sizes = np.fromiter(map(len, rows), dtype=np.int64)
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
-        line = _question_of_each_choice(questions)[impossible[0] % (len(rows) // len(encoded))]
+        line = np.repeat(np.arange(len(questions)), _choice_counts(questions))[impossible[0] % (len(rows) // len(encoded))]
         raise RelmError(
             f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, {model.folder} has {model.positions} "
             "positions; evaluate a model with more"
@@ -183,22 +173,11 @@ def choice_scores(
 
 
 def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
-    """Return the number of the first sequence of its group that has the same tokens, (sequences,): equal choices tie exactly.
-
-    Args:
-        rows: the tokens of each sequence.
-        scored: (sequences,) count of its scored tokens.
-        sizes: (groups,) sequences of each, which follow one another.
-    """
+    """Return the number of the first sequence of its group with the same tokens, (sequences,): equal choices tie exactly."""
     groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
     firsts: dict[tuple[int, int, bytes], int] = {}
     keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
     return [firsts.setdefault(key, number) for number, key in enumerate(keys)]
-
-
-def _question_of_each_choice(questions: Sequence[Question]) -> Integers:
-    """Return the index of the question of each choice, (choices,)."""
-    return np.repeat(np.arange(len(questions)), _choice_counts(questions))
 
 
 def _choice_counts(questions: Sequence[Question]) -> list[int]:
@@ -207,33 +186,14 @@ def _choice_counts(questions: Sequence[Question]) -> list[int]:
 
 def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> dict[str, Floats]:
     """Return what each normalisation divides log-likelihoods by, (choices,), under the end of its figure's name."""
-    prompts = [question.prompts[way] for question in questions]
     found = {"": np.ones(len(scores.tokens))}
     if way == "llm_c":
         found["_per_token"] = scores.tokens.astype(np.float64)
-    elif prompts[0].context:  # lm_eval gives BLiMP's sentences no other figure
-        choices = [choice for prompt in prompts for choice in prompt.choices]
+    elif way == "lm_eval" and questions[0].prompts[way].context:  # lm_eval gives BLiMP's sentences no other figure
+        choices = [choice for question in questions for choice in question.prompts[way].choices]
         found["_per_character"] = np.array([len(choice) for choice in choices], dtype=np.float64)
         found["_per_byte"] = np.array([len(choice.encode()) for choice in choices], dtype=np.float64)
     return found
-
-
-def choose(log_likelihoods: Floats, lengths: Floats, counts: Sequence[int]) -> tuple[Integers, Flags]:
-    """Return the index of each question's best choice, and whether another one is as good, (questions,) each.
-
-    Args:
-        log_likelihoods: (choices,) of all questions.
-        lengths: (choices,) what each is divided by; a choice of length 0 is never chosen.
-        counts: the choices of each question.
-
-    >>> choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.array([6.0, 2.0, 1.0, 1.0]), [2, 2])
-    (array([0, 0]), array([False,  True]))
-    """
-    parts = np.split(divide(log_likelihoods, lengths), np.cumsum(counts)[:-1])
-    return np.array([part.argmax() for part in parts]), np.array([np.sum(part == part.max()) > 1 for part in parts])
-
-
-# --- figures -----------------------------------------------------------------------------------------------------------------
 
 
 def figures(
@@ -241,8 +201,7 @@ def figures(
 ) -> dict[str, float | int]:
     """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
 
-    Args:
-        unit: the rounding of a token's log-likelihood, in nats.
+    `unit` is the rounding of a token's log-likelihood, in nats.
     """
     answers = np.array([question.answer for question in questions])
     counts, paradigms = _choice_counts(questions), np.array([question.paradigm for question in questions])
@@ -252,16 +211,16 @@ def figures(
     by_paradigm: dict[str, float | int] = {f"{name}_examples": int(each.sum()) for name, each in groups.items() if name}
     for way, each in scores.items():
         for ending, lengths in divisors(way, questions, each).items():
-            chosen, equal = choose(each.log_likelihoods, lengths, counts)
-            shares, several = split_ties(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
-            tied, near = tied | equal, near | several
-            name = f"{way}_accuracy{ending}"
-            found |= accuracy(name, [(chosen == answers)[group] for group in groups.values()])
-            found[f"{name}_tie_split"] = float(np.mean([shares[group].mean() for group in groups.values()]))
-            found[f"{name}_tied"] = float(np.mean([several[group].mean() for group in groups.values()]))
+            chosen = choose(each.log_likelihoods, lengths, each.tokens, counts, answers, unit)
+            tied, near = tied | chosen.equal, near | chosen.tied
+            name, right = f"{way}_accuracy{ending}", chosen.indices == answers
+            found |= accuracy(name, [right[group] for group in groups.values()])
+            found[f"{name}_tie_split"] = float(np.mean([chosen.shares[group].mean() for group in groups.values()]))
+            found[f"{name}_tied"] = float(np.mean([chosen.tied[group].mean() for group in groups.values()]))
             for paradigm, group in groups.items() if by_paradigm else ():
-                by_paradigm[f"{paradigm}_{way}_correct"] = int((chosen == answers)[group].sum())
-                by_paradigm |= {f"{paradigm}_{way}_tied": float(several[group].mean())} if several[group].any() else {}
+                by_paradigm[f"{paradigm}_{way}_correct"] = int(right[group].sum())
+                tie = float(chosen.tied[group].mean())
+                by_paradigm |= {f"{paradigm}_{way}_tied": tie} if tie else {}
     return {
         **found,
         "examples": len(questions),
@@ -278,8 +237,8 @@ def figures(
 def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
     """Return the mean of the groups' accuracies, and its standard error where each group has two questions or more.
 
-    >>> accuracy("a", [np.array([True, True, False, False]), np.array([True, True])])
-    {'a': 0.75, 'a_stderr': 0.14433756729740646}
+    >>> accuracy("a", [np.array([True, False]), np.array([True, True])])
+    {'a': 0.75, 'a_stderr': 0.25}
     """
     found = {name: float(np.mean([group.mean() for group in right]))}
     if min(map(len, right)) > 1:

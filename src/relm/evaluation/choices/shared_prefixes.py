@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.choices.branched_rows import PADDING, SHARED, BranchedRows
-from relm.evaluation.models import BranchingModel, CausalModel, require_context
+from relm.evaluation.models import OwnCausalModel
 from relm.evaluation.scoring import (
     Flags,
     Floats,
@@ -59,13 +61,13 @@ def score_groups(
 ) -> Scores:
     """Return the loss of every scored token, as `score` does but for rounding.
 
-    Args:
-        sizes: how many sequences each group has; a group's sequences follow one another.
-        batch_tokens, done: as in `score`.
+    `sizes` has the count of sequences of each group, which follow one another. A model of `transformers` reads each sequence by
+    itself.
     """
-    lengths = sequences.ends - sequences.starts - 1
-    require_context(model, int(lengths.max()))
-    forks = _usable_forks(model, sequences, sizes)
+    if not isinstance(model, OwnCausalModel):
+        return score(model, sequences, batch_tokens, done)
+    require_context(model, int((sequences.ends - sequences.starts - 1).max()))
+    forks = list(_forks(sequences, sizes))
     offsets = sequences.offsets
     nats, likeliest = np.empty(offsets[-1]), np.empty(offsets[-1], dtype=np.bool_)
     forked = np.concatenate([np.empty(0, np.int64), *[fork.members for fork in forks]])
@@ -85,15 +87,6 @@ def score_groups(
     return Scores(nats, likeliest)
 
 
-def _usable_forks(model: CausalModel, sequences: ScoredSequences, sizes: Iterable[int]) -> list[Fork]:
-    """Return the forks of groups; none if the model does not read them as it reads each sequence."""
-    if not isinstance(model, BranchingModel):
-        return []
-    forks = list(_forks(sequences, sizes))
-    longest = max((int(fork.positions.max()) + 1 for fork in forks), default=0)
-    return forks if forks and model.branches_up_to(longest) else []
-
-
 def _forks(sequences: ScoredSequences, sizes: Iterable[int]) -> Iterator[Fork]:
     """Yield the groups whose one row costs less than their sequences by themselves."""
     first = 0
@@ -107,7 +100,7 @@ def _forks(sequences: ScoredSequences, sizes: Iterable[int]) -> Iterator[Fork]:
         first += size
 
 
-def common_length(rows: Sequence[Integers]) -> int:
+def common_length(rows: Sequence[npt.NDArray[np.integer]]) -> int:
     """Return with how many equal values all rows begin.
 
     >>> common_length([np.array([4, 5, 6]), np.array([4, 5, 7, 8]), np.array([4, 5])])
@@ -143,7 +136,7 @@ def _fork(members: Integers, rows: Sequence[Integers], shared: int, scored: Inte
     )
 
 
-def _fork_scores(model: Any, forks: Sequence[Fork]) -> tuple[Floats, Flags]:
+def _fork_scores(model: OwnCausalModel, forks: Sequence[Fork]) -> tuple[Floats, Flags]:
     """Return the nats of the scored tokens of a batch of rows, and whether each is the likeliest, (scored,) each."""
     width = max(len(fork.input_ids) for fork in forks)
     arrays = np.zeros((3, len(forks), width), dtype=np.int64)

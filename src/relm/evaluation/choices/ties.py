@@ -5,6 +5,7 @@ ties count 1/k where the right choice is one of k, which is a guess among them.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,34 +21,38 @@ DESCRIPTION = (
 SPLIT = "accuracy with 1/k where the right choice is one of k that are as likely as the best, ties and near-ties alike"
 
 
-def divide(log_likelihoods: Floats, lengths: Floats) -> Floats:
-    """Return the scores of choices, (choices,): log-likelihoods over lengths, minus infinity where the length is 0."""
-    found: Floats = np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=lengths > 0)
-    return found
+class Chosen(NamedTuple):
+    """The choices that a protocol takes, (questions,) each."""
+
+    indices: Integers
+    """Index of the best choice of each question, the first of equal ones."""
+    equal: Flags
+    """True if another choice has exactly the same score."""
+    tied: Flags
+    """True if another choice is as likely, exactly or within rounding."""
+    shares: Floats
+    """Share that counts as right where ties are split."""
 
 
-def split_ties(
+def choose(
     log_likelihoods: Floats, lengths: Floats, tokens: Integers, counts: Sequence[int], answers: Integers, unit: float
-) -> tuple[Floats, Flags]:
-    """Return the share of each question that counts as right, and whether several choices are as likely, (questions,) each.
+) -> Chosen:
+    """Choose among all questions' choices, whose log-likelihoods are divided by lengths; one of length 0 is never chosen.
 
-    Args:
-        log_likelihoods: (choices,) of all questions.
-        lengths: (choices,) what each is divided by.
-        tokens: (choices,) count of scored tokens.
-        counts: the choices of each question.
-        answers: (questions,) the index of the right choice.
-        unit: the rounding of a token's log-likelihood, in nats.
+    Log-likelihoods, lengths and counts of scored tokens are (choices,); counts of choices and indices of the right one are
+    (questions,). `unit` is the rounding of a token's log-likelihood, in nats.
 
-    >>> split_ties(np.array([-6.0, -4.0, -3.0, -3.0]), np.ones(4), np.ones(4, int), [2, 2], np.array([0, 0]), 0.0)
-    (array([0. , 0.5]), array([False,  True]))
+    >>> found = choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.ones(4), np.ones(4, int), [2, 2], np.array([0, 0]), 0.0)
+    >>> found.indices, found.tied, found.shares
+    (array([1, 0]), array([False,  True]), array([0. , 0.5]))
     """
-    at = np.cumsum(counts)[:-1]
-    values = np.split(divide(log_likelihoods, lengths), at)
-    variances = np.split(np.divide(tokens, lengths**2, out=np.zeros(len(lengths)), where=lengths > 0), at)
-    shares, several = np.zeros(len(counts)), np.zeros(len(counts), dtype=np.bool_)
-    for number, (value, variance, answer) in enumerate(zip(values, variances, answers, strict=True)):
+    at, has_length = np.cumsum(counts)[:-1], lengths > 0
+    values = np.split(np.divide(log_likelihoods, lengths, out=np.full(len(lengths), -np.inf), where=has_length), at)
+    variances = np.split(np.divide(tokens, lengths**2, out=np.zeros(len(lengths)), where=has_length), at)
+    found = []
+    for value, variance, answer in zip(values, variances, answers, strict=True):
         best = value.argmax()
-        tied = (value == value[best]) | (value + unit * np.sqrt(variance + variance[best]) >= value[best])
-        shares[number], several[number] = tied[answer] / tied.sum(), tied.sum() > 1
-    return shares, several
+        equal = value == value[best]
+        tied = equal | (value + unit * np.sqrt(variance + variance[best]) >= value[best])
+        found.append((best, equal.sum() > 1, tied.sum() > 1, tied[answer] / tied.sum()))
+    return Chosen(*map(np.array, zip(*found, strict=True)))

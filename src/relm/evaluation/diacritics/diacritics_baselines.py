@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from relm.corpus.workers import ordered_map
 from relm.evaluation.diacritics.diacritics_scoring import WORD, letters_of, plain
-from relm.evaluation.fine_tuning.table_texts import Texts
+from relm.evaluation.diacritics.table_texts import Texts
 from relm.examples.diacritics import without_diacritics
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import loaded_as
@@ -42,12 +42,9 @@ class Forms:
         return {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in self.counts.items()}
 
     def restore(self, text: str) -> str:
-        """Return a text with each word in its most frequent form; words that training never had stay unchanged.
+        """Return a text without diacritics with each word in its most frequent form, or unchanged if training never had it.
 
         Upper case stays upper case.
-
-        Args:
-            text: without diacritics.
         """
         return WORD.sub(self._restore_word, text)
 
@@ -72,12 +69,7 @@ def count_forms(texts: Iterable[str]) -> Counter[str]:
 
 
 def collect_forms(counted: Iterable[Counter[str]], wanted: Set[str]) -> Forms:
-    """Return the forms of some words; nothing is kept for all others, so that these words' forms bound the memory.
-
-    Args:
-        counted: the result of `count_forms` for each part of the training text.
-        wanted: words reduced by `plain`.
-    """
+    """Return the forms of the wanted words, reduced by `plain`, from the counts of each part of the training text."""
     forms = Forms()
     for counts in counted:
         forms.words += counts.total()
@@ -99,12 +91,7 @@ class Training(NamedTuple):
 
 
 def count_training_forms(training: Training, wanted: Set[str], workers: int | None = None) -> Forms:
-    """Return the forms of some words in the training split.
-
-    Args:
-        wanted: words reduced by `plain`.
-        workers: count of processes; None: one for each core. It does not change the result.
-    """
+    """Return the forms in the training split of the wanted words, reduced by `plain`, for any count of workers."""
     ExampleTables(training.manifest, "train")  # compares all shards with the manifest, so that workers need not
     texts = _texts(training)
     team = min(usable_cores() if workers is None else workers, 1 + texts.blocks // BLOCKS_A_WORKER)

@@ -82,13 +82,7 @@ def plain(word: str) -> str:
 
 
 def compare_texts(reference: str, output: str, ambiguous: Container[str]) -> RestorationCounts:
-    """Compare an output with the reference.
-
-    Args:
-        reference: in standard letters.
-        output: likewise.
-        ambiguous: the words that count as ambiguous, reduced by `plain`.
-    """
+    """Compare an output with the reference, both in standard letters; the ambiguous words are reduced by `plain`."""
     expected, found = words_of(reference), words_of(output)
     pairs = align_words(expected, found)
     partners: list[str | None] = [None] * len(expected)

@@ -42,18 +42,10 @@ class Restorer:
     language: str
     batch_tokens: int
 
-    def source(self, text: str) -> str:
-        """Return the source of a text."""
-        return without_diacritics(text)
-
     def restore(self, texts: Sequence[str], bar: "ProgressBar | None" = None) -> list[Restored]:
-        """Return the model's output for each text.
+        """Return the model's output for each text, the expected one.
 
-        If its source or target does not fit, a text is divided into parts, so that nothing of a pair is cut.
-
-        Args:
-            texts: the expected outputs.
-            bar: a progress bar, updated after each part; its total grows if texts are divided.
+        If its source or target does not fit, a text is divided into parts, by whose count the total of the progress bar grows.
         """
         numbers, parts, sources = self._divide_to_fit(texts)
         if bar is not None and bar.total is not None:
@@ -86,7 +78,7 @@ class Restorer:
 
     def _encode(self, texts: Sequence[str]) -> tuple[Ragged, list[bool]]:
         """Return the sources, each with its end of text, and whether source and target fit."""
-        tokens, sizes = TextEncoder(self.loaded.tokenizer, fast=False).encoded([*map(self.source, texts), *texts])
+        tokens, sizes = TextEncoder(self.loaded.tokenizer, fast=False).encoded([*map(without_diacritics, texts), *texts])
         source_sizes, target_sizes = np.split(sizes, 2)
         fits = (source_sizes < self.examples.source_length) & (target_sizes < self.examples.target_length)
         tokens, sizes = with_end_of_text(tokens[: source_sizes.sum()], source_sizes, self.examples.end_of_text_id)

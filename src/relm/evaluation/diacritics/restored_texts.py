@@ -1,4 +1,4 @@
-"""Evaluation of a model that restores the diacritics of held-out texts, beside two baselines that need no model.
+"""Evaluation of a model that restores the diacritics of held-out texts, with two baselines that need no model.
 
 The texts are the targets of the held-out table, so training and evaluation have the same definition of a text, and the
 manifest's sha256 fixes all that is read. `relm.evaluation.diacritics.diacritics_scoring` compares two texts.
@@ -12,14 +12,14 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.diacritics.diacritics_baselines import Forms, Training, count_training_forms
 from relm.evaluation.diacritics.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
-from relm.evaluation.diacritics.restoration import Restored, Restorer
+from relm.evaluation.diacritics.restoration import Restorer
+from relm.evaluation.diacritics.table_texts import UNKNOWN, Texts
 from relm.evaluation.diacritics.text_to_text import load_text_to_text, require_lengths
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.fine_tuning.table_texts import UNKNOWN, Texts
 from relm.evaluation.result import Sample
 from relm.evaluation.runner import Scored, evaluation
 from relm.examples.builders import open_examples
-from relm.examples.diacritics import with_standard_letters
+from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.seq2seq import Seq2SeqExamples
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.progress import ProgressBar
@@ -65,11 +65,8 @@ def evaluate_diacritics(
 ) -> Scored:
     """Restore the diacritics of the held-out texts with any encoder-decoder.
 
-    Args:
-        manifest: that of pairs of a text without diacritics and the text; the forms of words are counted in its training split.
-        tokenizer: the `tokenizer.json` that they were encoded with.
-        phase: the settings that define a text, and the lengths of source and target.
-        language: that of the text; it decides which letters are standard.
+    The manifest is that of pairs of a text without diacritics and the text, in whose training split the forms of words are
+    counted; `phase` defines a text, and the lengths of source and target. The language decides which letters are standard.
     """
     options = options or Diacritics()
     loaded = load_tokenizer(tokenizer)
@@ -79,7 +76,10 @@ def evaluate_diacritics(
     bounds = [bound for bound in (options.examples, limit) if bound is not None]
     held_out = Texts(examples.tables, loaded, language, min(bounds, default=None))
     training = Training(manifest, sha256_of(manifest), tokenizer, loaded.sha256, language)
-    forms = count_training_forms(training, _held_out_words(manifest, held_out), execution.threads)
+    wanted = {plain(word) for texts in held_out for text in texts for word in words_of(text)}
+    if not wanted:
+        raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have no words; use more documents")
+    forms = count_training_forms(training, wanted, execution.threads)
     restorer = Restorer(model, loaded, examples, language, execution.batch_tokens)
     figures = _figures(manifest, held_out, restorer, forms)
     worked_example, samples = _worked_example(restorer)
@@ -114,14 +114,6 @@ def _open_examples(manifest: Path, phase: Objective, loaded: LoadedTokenizer) ->
     return examples
 
 
-def _held_out_words(manifest: Path, held_out: Texts) -> set[str]:
-    """Return the words of the held-out texts, reduced by `plain`."""
-    wanted = {plain(word) for texts in held_out for text in texts for word in words_of(text)}
-    if not wanted:
-        raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have no words; use more documents")
-    return wanted
-
-
 def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
     """Return all figures but that of the worked example."""
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
@@ -131,11 +123,12 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
             events["unknown_tokens"] += sum(text.count(UNKNOWN) for text in texts)
             for restored in restorer.restore(texts, bar):
                 events += Counter({"texts_in_parts": len(restored.parts) > 1, "truncated_texts": restored.truncated})
-                for name, found in _compare_outputs(restored, restorer, forms).items():
-                    counts[name] += found
-                events["unseen_words"] += sum(
-                    plain(word) not in forms.counts for part, _ in restored.parts for word in words_of(part)
-                )
+                for part, output in restored.parts:
+                    source = without_diacritics(part)
+                    likeliest = with_standard_letters(forms.restore(source), restorer.language)
+                    for name, found in {"": output, "no_diacritics": source, "most_frequent_form": likeliest}.items():
+                        counts[name] += compare_texts(part, found, forms.ambiguous)
+                    events["unseen_words"] += sum(plain(word) not in forms.counts for word in words_of(part))
     of = counts[""]
     if not of.diacritics:
         raise RelmError(
@@ -163,17 +156,6 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
     }
 
 
-def _compare_outputs(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, RestorationCounts]:
-    """Compare a text with the outputs of the model and of each baseline, all cut into the same parts."""
-    counts = {name: RestorationCounts() for name in ("", *BASELINES)}
-    for part, output in restored.parts:
-        source = restorer.source(part)
-        likeliest = with_standard_letters(forms.restore(source), restorer.language)
-        for name, found in {"": output, "no_diacritics": source, "most_frequent_form": likeliest}.items():
-            counts[name] += compare_texts(part, found, forms.ambiguous)
-    return counts
-
-
 def _worked_example(restorer: Restorer) -> tuple[dict[str, float], list[Sample] | None]:
     """Return the figure and the sample of the worked example; neither if the language has no such example."""
     example = WORKED_EXAMPLES.get(restorer.language.lower().split("-")[0])
@@ -181,7 +163,7 @@ def _worked_example(restorer: Restorer) -> tuple[dict[str, float], list[Sample] 
         return {}, None
     written = restorer.restore([example])[0].output
     accuracy = compare_texts(example, written, ()).accuracies()["word_accuracy"]
-    return {"worked_example_word_accuracy": accuracy}, [Sample(prompt=restorer.source(example), text=written)]
+    return {"worked_example_word_accuracy": accuracy}, [Sample(prompt=without_diacritics(example), text=written)]
 
 
 def _describe_protocol(texts: str) -> str:

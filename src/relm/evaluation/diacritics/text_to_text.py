@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import load_foreign
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
@@ -35,19 +35,11 @@ class TextToTextModel:
         self._beginning = _beginning(model, folder)
 
     def write(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """Return the ids that the model writes for each source, the likeliest at each step.
+        """Return the ids that the model writes for each source, the likeliest at each step, (batch, at most `most`) int64.
 
-        Only the tokens that begin a text are taken from the folder's `generation_config.json`. Texts that have ended leave the
-        batch as soon as they are half of it.
-
-        Args:
-            input_ids: (batch, source) int64 on the host, padded at the end.
-            attention_mask: (batch, source) bool, false for padding.
-            end: the id that ends a text.
-            most: the most tokens of a text, its end included.
-
-        Returns:
-            (batch, at most `most`) int64 on the host; ids after a row's first `end` mean nothing.
+        Sources are (batch, source), padded at the end, with a bool mask that is false there. Ids after a row's first `end` mean
+        nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`. Texts that have ended
+        leave the batch as soon as they are half of it.
         """
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
         written = torch.full((len(input_ids), 1 + most), end, device=source["input_ids"].device)
@@ -63,7 +55,7 @@ class TextToTextModel:
         return written[:, 1:length].cpu()
 
     def _generate(self, given: dict[str, Tensor], end: int, most: int) -> Tensor:
-        """Return the texts with up to `most` more tokens; once half of them have ended, the others wait for another call."""
+        """Return the texts with up to `most` more tokens, or fewer once half of them have ended."""
         self.model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=most, eos_token_id=end, pad_token_id=end, num_beams=1, do_sample=False, **self._beginning
         )
@@ -78,7 +70,6 @@ class _HalfEnded(StoppingCriteria):
         self._end = end
 
     def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        """Return the same for all texts, (batch,) bool."""
         ended = _have_ended(input_ids, self._end)
         return (2 * ended.sum() >= len(ended)).expand(len(ended))
 
@@ -99,13 +90,8 @@ def _beginning(model: Any, folder: Path) -> dict[str, Any]:
     return {"decoder_start_token_id": start, "forced_bos_token_id": getattr(given, "forced_bos_token_id", None)}
 
 
-def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> TextToTextModel:
-    """Return the encoder-decoder in a folder, as `save_pretrained` writes it.
-
-    Args:
-        vocabulary_size: that of the tokenizer whose ids it will be given.
-    """
-    execution = execution or Execution()
+def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> TextToTextModel:
+    """Return the encoder-decoder in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids."""
     with readable(folder, "model from text to text"):
         sha256 = weights_sha256(folder)
         own = _own_t5(folder)
@@ -145,19 +131,11 @@ def write_texts(
     batch_tokens: int,
     report: Callable[[int], object] = int,
 ) -> tuple[list[Integers], Flags]:
-    """Return the ids that the model writes for each source; batches change its logits by rounding at most.
+    """Return the ids that the model writes for each source, without the end, and (sources,) whether it came to its end.
 
-    Memory is bounded by a batch, in which sources are of nearly the same length.
-
-    Args:
-        sources: rows of ids, each with `end` at its end.
-        source_length: longer sources are cut, and keep their end.
-        most: the most tokens of a text, its end included.
-        batch_tokens: the most tokens in a batch, those of sources and those that may be written together.
-        report: it is called after each batch with its count of sources.
-
-    Returns:
-        The ids of each text, without its end, and (sources,) whether it came to its end.
+    Each source has `end` at its end, also where it is cut to `source_length`. A text has at most `most` tokens, its end
+    included; a batch has sources of nearly the same length, and at most `batch_tokens` tokens, those to be written included,
+    which changes logits by rounding at most. `report` is called after each batch with its count of sources.
     """
     texts: list[Integers] = [np.empty(0, dtype=np.int64)] * len(sources.sizes)
     ended = np.zeros(len(sources.sizes), dtype=np.bool_)

@@ -58,9 +58,7 @@ def rank_answers(
 ) -> list[list[RankedAnswer]]:
     """Return the likeliest answers to each question, the likeliest first, of which no two have the same text.
 
-    Args:
-        tokenizer: the one that the windows were made with.
-        logits: those of the first token and those of the last, (windows, sequence) each.
+    The logits are those of the first token and those of the last, (windows, sequence) each.
     """
     first = np.searchsorted(windows.questions, np.arange(len(questions) + 1)).tolist()
     return [

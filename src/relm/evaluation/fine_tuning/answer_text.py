@@ -16,12 +16,7 @@ from relm.examples.tokenization.tokenizer_models import CONTINUING
 
 
 def answer_text(tokenizer: LoadedTokenizer, paragraph: TokenizedParagraph, first: int, last: int) -> str:
-    """Return the text of an answer.
-
-    Args:
-        first: its first token in the paragraph.
-        last: its last one.
-    """
+    """Return the text of an answer, from its first and last token in the paragraph."""
     tokens = paragraph.tokens
     if tokenizer.kind != "wordpiece":
         return paragraph.text[int(tokens.starts[first]) : int(tokens.ends[last])]
@@ -37,7 +32,8 @@ def aligned_text(tokenizer: Tokenizer, pieces: Sequence[str], words: Sequence[st
     """
     predicted = " ".join(pieces).replace(f" {CONTINUING}", "").replace(CONTINUING, "").strip()
     original = " ".join(words)
-    plain = " ".join(_split_plainly(tokenizer, original))
+    normal = tokenizer.normalizer.normalize_str(original) if tokenizer.normalizer is not None else original
+    plain = " ".join(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
     kept = [position for position, character in enumerate(original) if character != " "]
     start = plain.find(predicted) if predicted else -1
     if start == -1 or len(kept) != _letters(plain):
@@ -46,12 +42,6 @@ def aligned_text(tokenizer: Tokenizer, pieces: Sequence[str], words: Sequence[st
     return original[kept[first] : kept[first + _letters(predicted) - 1] + 1]
 
 
-def _split_plainly(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return words and signs as WordPiece is given them."""
-    normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer is not None else text
-    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
-
-
 def _letters(text: str) -> int:
-    """Return the count of characters that are no spaces."""
+    """Return the count of characters other than spaces."""
     return len(text) - text.count(" ")

@@ -32,7 +32,7 @@ OBJECTIVES = {1: "score", 2: "two_classes", 3: "three_classes"}
 
 @dataclass(frozen=True)
 class GlueTuning:
-    """A task of GLUE as a task that is fine-tuned on."""
+    """A task of GLUE as a task to fine-tune on; fulfils `TunedTask`, which says what each method does."""
 
     name: ClassVar[str] = "glue"
     title: ClassVar[str] = "fine-tuning on a task of GLUE"
@@ -59,7 +59,6 @@ class GlueTuning:
 
     @property
     def protocol(self) -> str:
-        """Return the protocol in two sentences."""
         title = TASKS[self.options.task].title
         return (
             f"Fine-tuned on {title}, a task of GLUE, once for each seed; the figures are those of the development set, as "
@@ -68,19 +67,15 @@ class GlueTuning:
 
     @property
     def objective(self) -> str:
-        """Return the objective for the count of the task's classes."""
         return OBJECTIVES[TASKS[self.options.task].labels]
 
     def write_table(self, file: Path, tokenizer: Path, table: Path, phase: Phase) -> None:
-        """Write the examples of the training file."""
         write_labelled_table(file, tokenizer, table, phase, self.options.task, self.limit)
 
     def count_examples(self, sidecar: Mapping[str, Any]) -> int:
-        """Return the count of examples."""
         return int(sidecar["examples"])
 
     def start(self, folder: Path, generator: torch.Generator) -> EncoderModel:
-        """Return the encoder with a new head for the task's classes or score."""
         return BertForClassification.on_encoder(folder, generator, labels=TASKS[self.options.task].labels)
 
     def score(self, model: Path, execution: Execution) -> tuple[dict[str, list[str] | list[float]], dict[str, float]]:
@@ -99,11 +94,9 @@ class GlueTuning:
         return predictions, figures
 
     def count(self, examples: Mapping[str, Any]) -> dict[str, int]:
-        """Return the counts of the result."""
         return {f"examples{suffix}": len(found.first) for suffix, found in self.texts.items()}
 
     def describe(self, found: Mapping[str, float | int], training_file: Path) -> str:
-        """Return a sentence on the figures."""
         names = [name for name in found if f"{name}_std" in found]
         shown = [f"{name.replace('_', ' ')} {found[name]:.4f} +- {found[f'{name}_std']:.4f}" for name in names]
         labelled = sum(self.count({}).values())

@@ -43,9 +43,8 @@ def matthews_correlation(predicted: Values, wanted: Values) -> float:
 def _confusion(predicted: Values, wanted: Values) -> tuple[int, int, int, int]:
     """Return the counts of true positives, true negatives, false positives and false negatives, where label 1 is positive."""
     positive, is_wanted = predicted == 1, wanted == 1
-    pairs = ((positive, is_wanted), (~positive, ~is_wanted), (positive, ~is_wanted), (~positive, is_wanted))
-    found = [int((first & second).sum()) for first, second in pairs]
-    return found[0], found[1], found[2], found[3]
+    right, rejected = int((positive & is_wanted).sum()), int((~positive & ~is_wanted).sum())
+    return right, rejected, int((positive & ~is_wanted).sum()), int((~positive & is_wanted).sum())
 
 
 def pearson_correlation(predicted: Values, wanted: Values) -> float:
@@ -71,12 +70,6 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {
 
 
 def score_predictions(metrics: Sequence[str], predicted: Values, wanted: Values) -> dict[str, float]:
-    """Return the figures of some predictions; a correlation that is undefined is 0, so that a mean over seeds remains a number.
-
-    Args:
-        metrics: names of `METRICS`.
-        predicted: (examples,), classes or scores.
-        wanted: (examples,), those of the file.
-    """
+    """Return the figures of predicted classes or scores; an undefined correlation is 0, so that seeds have a mean."""
     found = {name: METRICS[name](predicted, wanted) for name in metrics}
     return {name: 0.0 if math.isnan(value) else value for name, value in found.items()}

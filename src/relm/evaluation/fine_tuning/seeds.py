@@ -1,7 +1,7 @@
 """Fine-tuning of an encoder on a task by the ordinary training loop, once for each seed, and the figures of each model.
 
-Each seed is a run of its own, whose checkpoints make it resumable to the same bytes; a seed that has been scored leaves its
-answers, its figures and its log.
+Each seed is a separate run, whose checkpoints make it resumable to the same bytes. A scored seed leaves its answers, its
+figures and its log.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class TunedTask(Protocol):
     title: ClassVar[str]
     """Title of the training run."""
     revision: ClassVar[int]
-    """Raised with a change of the code that changes figures, so that runs in progress begin anew."""
+    """Raised with a change of the code that changes figures, so that runs in progress start again."""
     head: ClassVar[str]
     """Purpose of the seed that the head's weights are drawn with."""
 
@@ -110,15 +110,6 @@ class TunedTask(Protocol):
         """Return a sentence on the figures of all seeds, which goes on after "fine-tuned 5 times"."""
 
 
-class TunedSeeds(NamedTuple):
-    """The results of fine-tuning with several seeds."""
-
-    figures: list[Mapping[str, float]]
-    """Those of each seed."""
-    examples: Mapping[str, Any]
-    """The sidecar of the training examples."""
-
-
 @dataclass(frozen=True)
 class TunedEncoder:
     """The model that is fine-tuned."""
@@ -145,17 +136,10 @@ def tune_and_score(
     execution: Execution,
     how: TuningRun,
     facts: Mapping[str, str | int],
-) -> TunedSeeds:
-    """Return the figures of each seed; those that are there already are not computed again.
+) -> tuple[list[Mapping[str, float]], Mapping[str, Any]]:
+    """Return the figures of each seed, which are kept next to the output, and the sidecar of the training examples.
 
-    Args:
-        task: the task.
-        encoder: the model.
-        training_file: the file that it is trained on.
-        output: the result's file, beside which a folder of its name has the runs.
-        execution: the device, for training and answers, and the precision of matrix products in both.
-        how: how training is executed.
-        facts: whatever decides a seed's figures beside the options and the model.
+    `facts` decide a seed's figures in addition to the options and the model.
     """
     options = task.options
     if options.sequence_length > (positions := encoder.config.positions):
@@ -172,22 +156,22 @@ def tune_and_score(
     if not all((own / FIGURES).exists() for own in seeds.values()):
         how = _divide_batches(options, encoder, execution, how, programs)
     tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how, fingerprint)
-    tuning.require_fitting()
+    tuning.recipe(options.seed, steps=1)  # which refuses options that do not go together, before anything is written
     with run_lock(training_folder(output) / "lock"):
         manifest = tuning.write_examples(training_file, folder / "examples")
         figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
         shutil.rmtree(programs, ignore_errors=True)
-        return TunedSeeds(figures, read_sidecar(manifest.parent / TABLE))
+        return figures, read_sidecar(manifest.parent / TABLE)
 
 
 def training_folder(output: Path) -> Path:
-    """Return the folder of a result's training runs: beside the result, or beside its folder if that is named by a key."""
-    beside = output.parent if KEY.fullmatch(output.parent.name) else output
-    return beside.with_name(output.stem)
+    """Return the folder of a result's training runs: next to the result, or next to its folder if that is named by a key."""
+    named = output.parent if KEY.fullmatch(output.parent.name) else output
+    return named.with_name(output.stem)
 
 
 def _require_output(output: Path, folder: Path) -> None:
-    """Raise RelmError if the output is a folder; warn of seeds beside it that are not used."""
+    """Raise RelmError if the output is a folder; warn of seeds next to it that are not used."""
     if output.is_dir():
         raise RelmError(f"--output {output}: is a folder, expected a file; name one, such as {output / 'squad11.json'}")
     if not folder.exists() and any(folder.parent.glob(f"*/seed-*/{FIGURES}")):
@@ -200,15 +184,7 @@ def _require_output(output: Path, folder: Path) -> None:
 def _divide_batches(
     options: FineTuning, encoder: TunedEncoder, execution: Execution, how: TuningRun, programs: Path
 ) -> TuningRun:
-    """Return how training is executed, with the sequences of a forward pass where the device decides them.
-
-    Args:
-        options: the options of the training.
-        encoder: the model.
-        execution: the device.
-        how: as requested.
-        programs: folder where a device keeps its programs.
-    """
+    """Return how training is executed, with the sequences of a forward pass where the device decides them."""
     if execution.pipeline is not None:
         require_layers(execution.pipeline, encoder.config.layers, encoder.folder)
         if how.micro_batch_size is not None:
@@ -236,14 +212,7 @@ def read_figures(folder: Path) -> Mapping[str, float]:
 
 
 def compute_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:
-    """Return a model's logits (sequences, ...), float32.
-
-    Args:
-        model: with a function `logits` of the three inputs.
-        inputs: `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length).
-        execution: the device and the precision.
-        folder: the model's folder, for errors.
-    """
+    """Return a model's logits (sequences, ...), float32, for the three inputs, (sequences, length) each."""
     if execution.pipeline is not None:
         return compute_ipu_logits(model, inputs, execution, folder)
     device = execution.open()
@@ -270,10 +239,6 @@ class _Tuning:
     how: TuningRun
     fingerprint: str
 
-    def require_fitting(self) -> None:
-        """Raise for a rule between the keys of the training run that is broken, before anything is written."""
-        self._recipe(self.task.options.seed, 1)
-
     def write_examples(self, file: Path, folder: Path) -> Path:
         """Write the examples of the training file, unless they are there undamaged, and return their manifest."""
         manifest, table = folder / "manifest.json", folder / TABLE
@@ -281,7 +246,7 @@ class _Tuning:
             checked_sidecar(table)
         except RelmError:
             folder.mkdir(parents=True, exist_ok=True)
-            self.task.write_table(file, self.encoder.tokenizer, table, self._recipe(0, 1).pretrain[self.task.name])
+            self.task.write_table(file, self.encoder.tokenizer, table, self.recipe(0, steps=1).pretrain[self.task.name])
         write_manifest({"train": [table]}, manifest)
         return manifest
 
@@ -299,10 +264,11 @@ class _Tuning:
 
     def _train(self, seed: int, manifest: Path, folder: Path) -> Path:
         """Return the folder of the model that was fine-tuned with a seed."""
-        phase = self.task.name
+        phase, options = self.task.name, self.task.options
         start, model = folder / "start", folder / phase / "model"
         self._write_start(seed, start)
-        recipe = self._recipe(seed, self._count_steps(manifest))
+        examples = self.task.count_examples(read_sidecar(manifest.parent / TABLE))
+        recipe = self.recipe(seed, max(1, int(examples / options.batch_size * options.epochs)))  # rounded as in the originals
         programs = self.execution.executable_cache  # which all seeds share
         pretrain(recipe, phase, manifest, self.encoder.tokenizer, start, model, self.fingerprint, programs=programs)
         return model
@@ -318,13 +284,7 @@ class _Tuning:
         folder.mkdir(parents=True, exist_ok=True)
         model.save_folder(folder, {})
 
-    def _count_steps(self, manifest: Path) -> int:
-        """Return the optimizer steps, rounded down as in the originals, at least one."""
-        options = self.task.options
-        examples = self.task.count_examples(read_sidecar(manifest.parent / TABLE))
-        return max(1, int(examples / options.batch_size * options.epochs))
-
-    def _recipe(self, seed: int, steps: int) -> Recipe:
+    def recipe(self, seed: int, steps: int) -> Recipe:
         """Return the run of one seed as the training loop takes it."""
         options, phase, config = self.task.options, self.task.name, self.encoder.config
         sizes = {name: value for name, value in asdict(config).items() if name in BertArchitecture.model_fields}

@@ -32,13 +32,6 @@ log = logging.getLogger(__name__)
 MOST_SKIPPED = 0.01
 
 
-def _require_windows(questions: Windowed, file: Path) -> None:
-    """Raise RelmError if the tokenizer leaves no token of a question's paragraph."""
-    windowed = set(questions.windows.questions.tolist())
-    if empty := [asked.question.id for number, asked in enumerate(questions.questions) if number not in windowed]:
-        raise RelmError(f"{file}: question {empty[0]!r:.80}: its context has no token; give a file of SQuAD 1.1")
-
-
 def window_lengths(options: Squad) -> WindowLengths:
     """Return the lengths of windows."""
     return WindowLengths(options.sequence_length, options.doc_stride, options.max_query_length)
@@ -46,7 +39,7 @@ def window_lengths(options: Squad) -> WindowLengths:
 
 @dataclass(frozen=True)
 class SquadTask:
-    """SQuAD 1.1 as a task that is fine-tuned on."""
+    """SQuAD 1.1 as a task to fine-tune on; fulfils `TunedTask`, which says what each method does."""
 
     name: ClassVar[str] = "squad"
     title: ClassVar[str] = "fine-tuning on SQuAD 1.1"
@@ -73,11 +66,12 @@ class SquadTask:
         file, content = files[""]
         paragraphs = first_questions(parse_squad(content, str(file)), limit)
         questions = window_questions(paragraphs, tokenizer, window_lengths(options), labelled=False)
-        _require_windows(questions, file)
+        windowed = set(questions.windows.questions.tolist())
+        if empty := [asked.question.id for number, asked in enumerate(questions.questions) if number not in windowed]:
+            raise RelmError(f"{file}: question {empty[0]!r:.80}: its context has no token; give a file of SQuAD 1.1")
         return cls(options, tokenizer, questions, limit)
 
     def write_table(self, file: Path, tokenizer: Path, table: Path, phase: Phase) -> None:
-        """Write the windows of the training file."""
         write_span_table(file, tokenizer, table, phase, window_lengths(self.options), self.limit)
 
     def count_examples(self, sidecar: Mapping[str, Any]) -> int:
@@ -85,7 +79,6 @@ class SquadTask:
         return int(sidecar["questions"])
 
     def start(self, folder: Path, generator: torch.Generator) -> EncoderModel:
-        """Return the encoder with a new head for answers."""
         return BertForSpans.on_encoder(folder, generator)
 
     def score(self, model: Path, execution: Execution) -> tuple[dict[str, str], Mapping[str, float]]:
@@ -100,7 +93,6 @@ class SquadTask:
         return answers, score_answers(questions, answers)
 
     def count(self, examples: Mapping[str, Any]) -> dict[str, int]:
-        """Return the counts of the result."""
         counts = {"questions": len(self.questions.questions), "windows": len(self.questions.windows.lengths)}
         return counts | {
             "training_questions": int(examples["questions"]),

@@ -41,8 +41,7 @@ def word_f1(predicted: str, answer: str) -> float:
 def score_answers(questions: Sequence[SpanQuestion], predicted: Mapping[str, str]) -> dict[str, float]:
     """Return `exact_match` and `f1`, shares of 1 over all questions, each by the answer that it agrees with most.
 
-    Args:
-        predicted: a question's id -> the text; a question without one scores 0.
+    `predicted` has texts by the questions' ids; a question without one scores 0.
     """
     exact = f1 = 0.0
     for question in questions:

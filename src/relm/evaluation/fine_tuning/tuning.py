@@ -43,20 +43,9 @@ def evaluate_tuning(
 ) -> str:
     """Fine-tune a model, once for each seed, and write `eval/TASK.json`.
 
-    An interrupted call is resumed by the same call, with the same bytes as result; checkpoints lie in `eval/TASK/`.
-
-    Args:
-        model_folder: a BERT or RoBERTa of relm's own, or one of transformers' with the same options.
-        file: the development file; of MNLI the matched one.
-        options: the task, by their class, and how to train.
-        mismatched_file: MNLI's second development file; None: there is none.
-        training_sha256, file_sha256, mismatched_sha256: the expected sha256 of each file; None: any.
-        limit: the count of questions or examples, from the first on, of each file; None: all.
-
-    Raises:
-        Preempted: TERM or INT was received; a checkpoint was saved.
-        RelmError: a file has another sha256 or a fault; the model is not a BERT or RoBERTa, or lacks weights; tokenizer and
-            model do not belong together; the loss is not finite.
+    The model is relm's own BERT or RoBERTa, or one of transformers with the same options. `options` name the task by their
+    class; `file` is the development file, of MNLI the matched one. TERM or INT saves a checkpoint in `eval/TASK/` and raises
+    Preempted; the same call resumes, with the same bytes as result.
     """
     require_pipeline(execution, options)
     files = {"": (file, file_sha256)} | ({MISMATCHED: (mismatched_file, mismatched_sha256)} if mismatched_file else {})
@@ -74,7 +63,8 @@ def evaluate_tuning(
     found = {**summarise(figures), **tuned.count(examples)}
     protocol |= options.model_dump()
     Result(task=task, protocol=protocol, figures=found, model_sha256=encoder.sha256).write(output)
-    return f"fine-tuned {format_times(options)} {tuned.describe(found, training_file)}"
+    times = "once" if options.seeds == 1 else f"{options.seeds} times"
+    return f"fine-tuned {times} {tuned.describe(found, training_file)}"
 
 
 def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
@@ -90,12 +80,3 @@ def summarise(figures: Sequence[Mapping[str, float]]) -> dict[str, float | int]:
         found[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         found |= {f"{name}_{number}": value for number, value in enumerate(values)}
     return {**found, "seeds": len(figures)}
-
-
-def format_times(options: FineTuning) -> str:
-    """Return how often a model was fine-tuned.
-
-    >>> format_times(Glue(seeds=1)), format_times(Glue(seeds=5))
-    ('once', '5 times')
-    """
-    return "once" if options.seeds == 1 else f"{options.seeds} times"

@@ -22,9 +22,7 @@ from relm.recipes.run import Run
 def count_devices(execution: Execution, programs: Path) -> int:
     """Return the count of devices that share each forward pass of training: a TPU's cores or chips; otherwise 1.
 
-    Args:
-        execution: the device.
-        programs: folder where a TPU keeps its programs; once it is open, it keeps them nowhere else.
+    A TPU keeps its programs in the folder `programs`; once it is open, it keeps them nowhere else.
     """
     if not DEVICES[execution.device].fine_tuning_tokens:
         return 1
@@ -48,12 +46,9 @@ def tokens_at_once(execution: Execution, devices: int) -> int:
 
 
 def fitting_micro_batch(options: FineTuning, tokens: int, devices: int = 1) -> int:
-    """Return the largest divisor of the batch size whose sequences have at most so many tokens, or one for each device.
+    """Return the largest divisor of the batch size, a multiple of the devices, whose sequences have at most `tokens` tokens.
 
-    Args:
-        options: the options of the training.
-        tokens: the tokens of a forward pass.
-        devices: the count of devices, of which the divisor is a multiple.
+    If none fits, it is one sequence for each device.
 
     >>> from relm.recipes.evaluation.fine_tuning import Squad
     >>> fitting_micro_batch(Squad(batch_size=32, sequence_length=384), 16_384)
@@ -68,14 +63,7 @@ def fitting_micro_batch(options: FineTuning, tokens: int, devices: int = 1) -> i
 
 
 def require_even_batches(options: FineTuning, micro_batch_size: int, devices: int, device: str) -> None:
-    """Raise unless the devices can share each forward pass evenly.
-
-    Args:
-        options: the options of the training.
-        micro_batch_size: sequences of a forward pass.
-        devices: the count of devices.
-        device: their name.
-    """
+    """Raise unless the devices can share each forward pass evenly."""
     for option, size in (("--batch-size", options.batch_size), ("--micro-batch-size", micro_batch_size)):
         if size % devices:
             raise RelmError(
@@ -96,14 +84,7 @@ class ScoredBatches:
 
     @classmethod
     def on(cls, device: Device, execution: Execution, count: int, length: int) -> Self:
-        """Return the batches for a device.
-
-        Args:
-            device: the open device.
-            execution: its name, and the tokens of a batch.
-            count: the count of sequences.
-            length: tokens of a sequence.
-        """
+        """Return the batches of `count` sequences of `length` tokens for a device."""
         devices = _count(device)
         of_each = min(tokens_at_once(execution, devices) // (length * devices), -(-count // devices))
         return cls(devices * max(1, of_each), device.traces)

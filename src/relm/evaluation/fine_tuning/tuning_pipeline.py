@@ -43,26 +43,32 @@ def require_pipeline(execution: Execution, options: FineTuning) -> None:
 
 def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
     """Raise unless the keys of a pipeline go with fine-tuning, and its micro-batches with the batch."""
-    if pipeline.instances > 1:
-        raise RelmError(
-            f"{OPTION}: instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many "
-            "replicas as the host has IPUs for"
-        )
-    if pipeline.device_iterations > 1:
-        raise RelmError(
-            f"{OPTION}: device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning "
-            "rate; set it to 1"
-        )
-    if pipeline.replicated_tensor_sharding:
-        raise RelmError(
-            f"{OPTION}: replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the "
-            "whole optimizer state; leave it out"
-        )
-    if "float32" not in (pipeline.accumulation_precision, pipeline.first_moment_precision):
-        raise RelmError(
-            f"{OPTION}: first_moment_precision is {pipeline.first_moment_precision}, but the gradient is clipped, which needs "
-            "float32; leave it out"
-        )
+    clips_in_float32 = "float32" in (pipeline.accumulation_precision, pipeline.first_moment_precision)
+    faults = [
+        (
+            pipeline.instances > 1,
+            f"instances is {pipeline.instances}, but one process on one host fine-tunes; set it to 1, with as many replicas as "
+            "the host has IPUs for",
+        ),
+        (
+            pipeline.device_iterations > 1,
+            f"device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning rate; set "
+            "it to 1",
+        ),
+        (
+            pipeline.replicated_tensor_sharding,
+            "replicated_tensor_sharding is true, but the gradient is clipped, for which each replica needs the whole optimizer "
+            "state; leave it out",
+        ),
+        (
+            not clips_in_float32,
+            f"first_moment_precision is {pipeline.first_moment_precision}, but the gradient is clipped, which needs float32; "
+            "leave it out",
+        ),
+    ]
+    for is_fault, sentence in faults:
+        if is_fault:
+            raise RelmError(f"{OPTION}: {sentence}")
     if pipeline.global_batch_size != batch_size:
         raise RelmError(
             f"--batch-size is {batch_size}, but {OPTION} has micro_batch_size {pipeline.micro_batch_size} x "
@@ -78,25 +84,15 @@ def require_layers(pipeline: Pipeline, layers: int, folder: Path) -> None:
 
 
 def compute_ipu_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:
-    """Return the logits of a model whose encoder is on the IPUs of a pipeline, and whose head this process computes.
-
-    Args:
-        model: with a function `head` of the encoder's output at the positions that it reads.
-        inputs: `input_ids`, `attention_mask` and `token_type_ids`, all (sequences, length).
-        execution: device and pipeline.
-        folder: the model's folder, for errors.
-
-    Returns:
-        (sequences, ...) float32.
-    """
+    """Return the logits, (sequences, ...), of a model whose encoder is on the IPUs of a pipeline; its head is computed here."""
     assert execution.pipeline is not None, "a device with IPUs has one"
-    pipeline = execution.pipeline
+    pipeline, shares = execution.pipeline, execution.pipeline.available_memory_proportion
     count, length = inputs["input_ids"].shape
     placed = replace(
         execution,
         precision=execution.tuning_precision,
         layers_per_ipu=tuple(pipeline.layers_per_ipu),
-        available_memory_proportion=_proportions(pipeline),
+        available_memory_proportion=None if shares is None else tuple(shares),
     )
     # A program has one shape.
     batches = ScoredBatches(min(max(1, execution.batch_tokens // length), count), fills=True)
@@ -108,9 +104,3 @@ def compute_ipu_logits(model: EncoderModel, inputs: Batch, execution: Execution,
             pieces.append(model.head(torch.from_numpy(hidden)).numpy())
     found: npt.NDArray[np.float32] = np.concatenate(pieces)[:count]
     return found
-
-
-def _proportions(pipeline: Pipeline) -> tuple[float, ...] | None:
-    """Return the share of each IPU's memory."""
-    shares = pipeline.available_memory_proportion
-    return None if shares is None else tuple(shares)

@@ -1,45 +1,45 @@
 """Batches of texts that a causal language model continues, by `generate` of `transformers`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
+from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.evaluation.generation.stop import Stop
-from relm.evaluation.models import CausalModel, OwnCausalModel
+from relm.evaluation.models import OwnCausalModel
 from relm.evaluation.transformers_form import as_transformers
 
 Texts = Sequence[Sequence[int]]
 
 
-class Continuer(Protocol):
+class Continuer:
     """A model that continues a batch of texts."""
 
-    pads: bool
+    pads = True
     """True if texts of several lengths can be one batch."""
 
     def prepare(self, texts: Texts, tokens: int, sampling: Sampling) -> None:
-        """Do once what later batches of this shape need not, so that its time is not theirs."""
+        """Do what later batches of this shape need not do again, so that its time does not count; here nothing."""
 
     def write(
         self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
     ) -> list[list[int]]:
-        """Return as many ids after each text, `tokens` or fewer if all texts have ended; those after an end mean nothing.
+        """Return ids after each text, of at least one id: `tokens` for each, or fewer if all have ended.
 
-        Args:
-            texts: at least one id each.
-            streams: the random generator of each text.
+        Each text has its own random generator. Ids after an end mean nothing.
         """
+        raise NotImplementedError
 
 
-class TransformersContinuer:
-    """A model of `transformers`, or relm's own as one; fulfils `Continuer`."""
+class TransformersContinuer(Continuer):
+    """A model of `transformers`, or relm's own as one."""
 
     def __init__(self, model: CausalModel, execution: Execution) -> None:
         self.positions = model.positions
@@ -53,13 +53,9 @@ class TransformersContinuer:
         self._model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # the folder's decides nothing
         self.pads = not self._model._is_stateful  # a recurrent state takes padding for text
 
-    def prepare(self, texts: Texts, tokens: int, sampling: Sampling) -> None:
-        """Do nothing; see `Continuer`."""
-
     def write(
         self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
     ) -> list[list[int]]:
-        """See `Continuer`."""
         options = {"logits_processor": logits_processors(sampling, streams), "eos_token_id": list(stop.endings) or None}
         return continue_windows(
             self.positions, texts, tokens, stop, lambda seen, most: self._generate(seen, most, stop, options)
@@ -87,7 +83,6 @@ class _AtText(StoppingCriteria):
         self._stop, self._texts, self._width = stop, texts, max(map(len, texts))
 
     def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        """Return whether each text has ended, (batch,) bool."""
         rows = zip(self._texts, input_ids[:, self._width :].tolist(), strict=True)
         return torch.tensor([self._stop.is_reached(text, ids) for text, ids in rows], device=input_ids.device)
 
@@ -100,7 +95,6 @@ class _Float32Head(nn.Module):
         self.weight = weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return logits, (..., hidden) -> (..., vocabulary)."""
         with torch.autocast(hidden.device.type, enabled=False):
             return F.linear(hidden.float(), self.weight)
 
@@ -111,10 +105,8 @@ def continue_windows(
     """Return ids after each text; see `Continuer.write`.
 
     A model sees as many of the newest ids as it has positions. Once a text is longer, each token takes a pass over that window.
-
-    Args:
-        extend: a function of texts, and of the most ids for each, all but the last of which fit into the positions; it returns
-            the same number of ids for all of them, at least one.
+    `extend` takes texts and the most ids for each, all but the last of which fit into the positions; it returns the same number
+    of ids for all of them, at least one.
     """
     written: list[list[int]] = [[] for _ in texts]
     while len(written[0]) < tokens and not all(map(stop.has_ended, texts, written)):

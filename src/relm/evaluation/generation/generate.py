@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.generation.texts import BatchTime, Prompt, Writer, Writing, Written, describe_times
 from relm.progress import ProgressBar
 
@@ -26,19 +26,13 @@ def run_generate(
     file: Path | None,
     writing: Writing,
     output: Path | None,
-    execution: Execution | None = None,
+    execution: Execution = ON_THE_HOST,
 ) -> str:
     """Print what a model writes, or write it to a file; return latency and throughput as text.
 
-    With neither prompts nor a file, prompts are typed at the terminal until its input ends or Ctrl-C is pressed; where there is
-    no terminal, the standard input is the file.
-
-    Args:
-        file: a prompt a line.
-        output: a file of JSON lines with the fields of `Written`; None: the texts are printed.
-
-    Raises:
-        RelmError: model or tokenizer cannot be read, or they do not belong together; or there is no prompt.
+    The file has one prompt a line. With neither prompts nor a file, prompts are typed at the terminal until its input ends or
+    Ctrl-C is pressed; where there is no terminal, the standard input is the file. An output is JSON lines with the fields of
+    `Written`.
     """
     if not prompts and file is not None:
         prompts = read_prompts(file.read_bytes(), str(file))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import TokenRule
-from relm.evaluation.generation.continuation import Texts, continue_windows
+from relm.evaluation.generation.continuation import Continuer, Texts, continue_windows
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
@@ -15,10 +15,8 @@ from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
 log = logging.getLogger(__name__)
 
 
-class IpuContinuer:
-    """A model on IPUs; fulfils `relm.evaluation.generation.continuation.Continuer`."""
-
-    pads = True
+class IpuContinuer(Continuer):
+    """A model on IPUs. A loop on the device ends no text before the last token."""
 
     def __init__(self, model: IpuCausalModel) -> None:
         self._model = model
@@ -41,7 +39,6 @@ class IpuContinuer:
     def write(
         self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
     ) -> list[list[int]]:
-        """See `Continuer`. A loop on the device ends no text before the last token."""
         if self.loops(max(map(len, texts)) + tokens, sampling):
             rule = rule_of(sampling, self._model.vocabulary_size)
             noise = draw_noise(streams, tokens, rule.top_k) if rule.draws else None
@@ -59,11 +56,7 @@ class IpuContinuer:
         return continue_windows(self._model.positions, texts, tokens, stop, extend)
 
     def loops(self, longest: int, sampling: Sampling) -> bool:
-        """Return whether a loop on the device can write texts.
-
-        Args:
-            longest: tokens of the longest text at its end, of which the last is not read.
-        """
+        """Return whether a loop on the device can write texts with at most `longest` tokens, of which the last is not read."""
         fits = self._model.positions is None or longest - 1 <= self._model.positions
         chooses = not sampling.draws or sampling.uniform_top_k is not None or sampling.top_k is not None
         return self._model.ipus == 1 and fits and chooses and sampling.repetition_penalty == 1
@@ -80,5 +73,5 @@ def rule_of(sampling: Sampling, vocabulary_size: int) -> TokenRule:
         return TokenRule(1)
     if sampling.uniform_top_k is not None:
         return TokenRule(min(sampling.uniform_top_k, vocabulary_size), uniform=True)
-    assert sampling.top_k is not None, "a loop draws among the likeliest alone"
+    assert sampling.top_k is not None, "a loop draws only among the likeliest"
     return TokenRule(min(sampling.top_k, vocabulary_size), sampling.temperature, sampling.top_p)

@@ -18,15 +18,12 @@ PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The c
 def write_samples(
     model_folder: Path, tokenizer: Path, options: Samples, execution: Execution = ON_THE_HOST, length: int = 100
 ) -> Scored:
-    """Let a causal language model continue each prompt once; a sample holds the prompt and the text after it.
+    """Let a causal language model continue each prompt once, by `length` tokens at most.
 
     Every text begins after the token that begins texts or else after an end of text, as documents did in training; if the
     tokenizer has neither, after the end of a line. A model that was not trained by relm writes after the tokens that its
     tokenizer puts before a text, if any. `seed` and the number of a text decide its random stream, so that another prompt
     changes no other text.
-
-    Args:
-        length: the most tokens after each prompt.
     """
     writing = Writing(length, seed=options.seed)
     writer = Writer(model_folder, tokenizer, execution)
@@ -44,12 +41,10 @@ def _prompt(writer: Writer, text: str) -> Prompt:
 
 def _begins_with(writer: Writer) -> str:
     """Return the tokens before each text; an end of text or of a line is named in English."""
-    if writer.begins:
-        return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins)
     bos, eos = writer.special.bos, writer.special.eos
-    if bos in (None, eos):
+    if not writer.begins and bos in (None, eos):
         return "a line end" if eos is None else "an end of text"
-    return str(writer.loaded.tokenizer.id_to_token(bos))
+    return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins or writer.beginning())
 
 
 def _protocol(writer: Writer, writing: Writing) -> dict[str, object]:

@@ -26,11 +26,7 @@ from relm.evaluation.model_checks import NOT_FINITE
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of sampling: penalty, temperature, top-k and top-p are applied in this order, then a token is drawn.
-
-    Raises:
-        RelmError: a setting is out of its range.
-    """
+    """Settings of sampling: penalty, temperature, top-k and top-p are applied in this order, then a token is drawn."""
 
     temperature: float = 0.8
     """Divisor of the logits; 0 always takes the likeliest token, whatever top-k and top-p."""
@@ -75,7 +71,7 @@ class Sampling:
 
 
 def random_stream(seed: int, number: int) -> torch.Generator:
-    """Return the random generator of one text, which the seed and the number of its prompt alone decide."""
+    """Return the random generator of one text, which depends only on the seed and the number of its prompt."""
     digest = hashlib.sha256(f"sample {number} of seed {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -83,8 +79,7 @@ def random_stream(seed: int, number: int) -> torch.Generator:
 def logits_processors(sampling: Sampling, streams: Sequence[torch.Generator] = ()) -> LogitsProcessorList:
     """Return the processors that choose the next token of each text from (batch, vocabulary) float32 logits.
 
-    Args:
-        streams: the random generator of each text; none: nothing is drawn, and the result is the distribution.
+    Without the random generators of the texts nothing is drawn, and the result is the distribution.
     """
     chain = LogitsProcessorList([RequireFinite()])
     if sampling.repetition_penalty != 1:
@@ -106,7 +101,6 @@ class RequireFinite(LogitsProcessor):
     """Refuses logits that are not finite; minus infinity stands for an id that no token has, so only the largest counts."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return (batch, vocabulary) logits unchanged."""
         if not bool(scores.amax(-1).isfinite().all()):
             raise RelmError(NOT_FINITE)
         return scores
@@ -119,7 +113,6 @@ class UniformTopK(LogitsProcessor):
         self._k = k
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return logits of the same shape, (batch, vocabulary)."""
         likeliest = scores.topk(min(self._k, scores.shape[-1])).indices
         return torch.full_like(scores, -torch.inf).scatter_(-1, likeliest, 0.0)
 
@@ -131,7 +124,6 @@ class Draw(LogitsProcessor):
         self._streams = streams
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return logits of the same shape, (batch, vocabulary)."""
         rows = zip(scores.softmax(-1).cpu(), self._streams, strict=True)
         tokens = torch.stack([torch.multinomial(row, 1, generator=stream) for row, stream in rows])
         return torch.full_like(scores, -torch.inf).scatter_(-1, tokens.to(scores.device), 0.0)

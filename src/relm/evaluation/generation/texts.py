@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
-from relm.evaluation.execution import Execution
+from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.generation.continuation import Continuer, TransformersContinuer
 from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
@@ -27,7 +27,7 @@ class Writing:
     """The most tokens after each prompt."""
     sampling: Sampling = field(default_factory=Sampling)
     stop: str | None = None
-    """A text, or the name of a special token, that ends a text beside the tokenizer's end of text. It is left out."""
+    """A text, or the name of a special token, that ends a text as the tokenizer's end of text does. It is left out."""
     seed: int = 0
     """Seed that decides, with the number of a prompt, its random numbers."""
     batch_size: int = 8
@@ -82,9 +82,7 @@ def describe_times(times: Sequence[BatchTime]) -> str:
 class Writer:
     """A model with its tokenizer, ready to write."""
 
-    def __init__(self, model_folder: Path, tokenizer: Path, execution: Execution | None = None) -> None:
-        """Load both."""
-        execution = execution or Execution()
+    def __init__(self, model_folder: Path, tokenizer: Path, execution: Execution = ON_THE_HOST) -> None:
         self.loaded = load_tokenizer(tokenizer)
         self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
@@ -122,11 +120,9 @@ class Writer:
     def texts(
         self, prompts: Sequence[Prompt], writing: Writing, first_number: int = 0, times: list[BatchTime] | None = None
     ) -> Iterator[Written]:
-        """Yield texts in the order of the prompts, as batches of them are done.
+        """Yield texts in the order of the prompts, which are numbered from `first_number`, as batches of them are done.
 
-        Args:
-            first_number: number of the first prompt; the seed and the number of its prompt decide a text's random numbers.
-            times: the time of each batch is appended.
+        The seed and the number of its prompt decide a text's random numbers. The time of each batch is appended to `times`.
         """
         stop, length, sampling = Stop(self.loaded, writing.stop, self.special.ends), writing.length, writing.sampling
         together = self.continuer.pads and sampling.repetition_penalty == 1  # `transformers` penalises the id of the padding

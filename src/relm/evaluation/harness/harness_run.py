@@ -58,10 +58,8 @@ def require_harness(python: Path | None) -> Path:
 def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None, python: Path) -> dict[str, Any]:
     """Return the harness's results, with `truncated`, `data` and `task_files` for the protocol.
 
-    Args:
-        request: settings of `lm_eval run`, as in a file of its `--config`; the model is read in float32.
-        made: the folder to which the harness writes.
-        task_folder: a folder with task files of the user's; paths in them are relative to it.
+    The request has settings of `lm_eval run`, as in a file of its `--config`. The harness writes to `made`, and reads paths in
+    the user's task files relative to `task_folder`.
     """
     own = task_folder.resolve() if task_folder else None
     for task_file in sorted(own.rglob("*.yaml")) if own else ():
@@ -105,12 +103,8 @@ def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple
         for line in process.stderr:
             text = line.decode(errors="replace")
             said.truncated.extend([text] if TRUNCATED in text else [])
-            said.revisions.update(
-                {
-                    f"hf://datasets/{f'{owner}/' * bool(owner)}{name}": f"revision {sha}"
-                    for owner, name, sha in CACHED.findall(text)
-                }
-            )
+            for owner, name, sha in CACHED.findall(text):
+                said.revisions[f"hf://datasets/{f'{owner}/' * bool(owner)}{name}"] = f"revision {sha}"
             said.last.extend(part for part in re.split(r"[\r\n]", text) if part and not BETWEEN_ERRORS.match(part))
             if TRUNCATED not in text or len(said.truncated) == 1:
                 sys.stderr.write(text)
@@ -152,9 +146,7 @@ def _read_task_file(path: Path) -> dict[str, Any]:
 def own_task_files(folder: Path, tasks: Sequence[str], configs: Mapping[str, Any]) -> dict[str, str]:
     """Return the sha256 of the user's files that define tasks: task files, included ones, and all Python in the folder.
 
-    Args:
-        tasks: names that were requested, which may be groups or tags.
-        configs: the configuration of each task.
+    The requested names may be groups or tags; `configs` has the configuration of each task.
     """
     left = [Path(str(dict(config.get("metadata") or {}).get("config_source"))) for config in configs.values()]
     defines = re.compile(rf"""^(task|group|tag)\s*:\s*["']?({"|".join(map(re.escape, tasks))})["']?\s*$""", re.M)

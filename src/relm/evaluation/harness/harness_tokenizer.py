@@ -32,15 +32,15 @@ def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[
     """Return the folder of the tokenizer that the harness is given, and what the protocol records of it.
 
     It is `folder`; or if `transformers` opens that with other ids than those of its tokenizer.json, `made`, with the tokenizer
-    in that file and the same special tokens.
-
-    Args:
-        named: the path that the user gave, for messages.
+    in that file and the same special tokens. Messages name the path that the user gave, `named`.
     """
     from transformers import PreTrainedTokenizerFast, __version__
 
     opened, why = _open(folder, named), None
-    own = _read_own(folder / "tokenizer.json")
+    own: Any = Tokenizer.from_file(str(folder / "tokenizer.json")) if (folder / "tokenizer.json").exists() else None
+    if own is not None:
+        own.no_truncation()
+        own.no_padding()
     text = next(find_differences(opened, own), None) if own is not None else None
     if own is not None and text is not None:
         why = f"{type(opened).__name__} of transformers {__version__} has other ids for {text[:40]!r}"
@@ -72,16 +72,6 @@ def _open(folder: Path, named: Path) -> Any:
             f"{named}: the tokenizer cannot be opened by transformers ({type(error).__name__}: {first}); tokenizer_class: "
             "PreTrainedTokenizerFast reads tokenizer.json unchanged"
         ) from error
-
-
-def _read_own(file: Path) -> Any:
-    """Return the tokenizer in a tokenizer.json; None if the file does not exist."""
-    if not file.exists():
-        return None
-    own = Tokenizer.from_file(str(file))
-    own.no_truncation()
-    own.no_padding()
-    return own
 
 
 def find_differences(opened: Any, own: Any) -> Iterator[str]:

@@ -14,16 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sha256_of, write_json
+from relm.artifact import sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.harness.harness_run import require_harness, run_harness
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
 from relm.evaluation.model_checks import require_vocabulary
-from relm.evaluation.model_folder import readable, weights_sha256
+from relm.evaluation.model_folder import configuration, readable, weights_sha256
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
+from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens, read_settings
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.limits import usable_cores
 from relm.recipes.devices import DEVICES, HOST
@@ -55,24 +55,16 @@ def evaluate_harness(
     execution: Execution = ON_THE_HOST,
     tokenizer: Path | None = None,
 ) -> Scored:
-    """Let the harness evaluate a folder on one of its tasks, or a group of them.
+    """Let the harness evaluate a folder on one of its tasks, or a group of them, or on those of the user's task folder.
 
     The figures have the harness's names, followed by that of a filter if there is one: `acc`, `acc_stderr`. Those of the tasks
-    in a group, or with a tag, have the task's name in front.
-
-    Args:
-        model_folder: config.json and model.safetensors; tokenizer.json too, unless `tokenizer` is given.
-        harness_task: its name in the harness.
-        harness_python: the interpreter of the harness's environment; None: that of the environment beside this one.
-        task_folder: a folder with the user's task files, which may name the user's Python; None: the harness's tasks alone.
-        limit: evaluate only the first `limit` examples of each task; None: all.
-        tokenizer: `tokenizer.json`, if the folder has none or another one; None: the folder's.
+    in a group, or with a tag, have the task's name in front. `tokenizer` is given if the folder has none or another one.
     """
     python = require_harness(harness_python)
     execution.open()
     with readable(model_folder, "language model"):
         model_sha256 = weights_sha256(model_folder)
-        config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))
+        config = configuration(model_folder)
     require_generator(model_folder, config)
     with tempfile.TemporaryDirectory(prefix="relm-") as made:
         folder = tokenizer_folder(model_folder, tokenizer, config, Path(made) / "given")
@@ -107,14 +99,7 @@ def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer with ids that the model lacks, which would end the harness with an error of an index.
-
-    Nothing is compared where the tokenizer has no `tokenizer.json`, or `config.json` names no vocabulary.
-
-    Args:
-        folder: that of the tokenizer.
-        config: the model's configuration.
-    """
+    """Refuse a tokenizer, in `folder`, with ids that the model lacks, which would end the harness with an error of an index."""
     sizes = [part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     size = next((size for size in sizes if isinstance(size, int)), None)
     if size is not None and (folder / "tokenizer.json").exists():
@@ -124,20 +109,14 @@ def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, 
 def require_own_tokenizer(folder: Path) -> None:
     """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere."""
     path = folder / TOKENIZER_SETTINGS[0]
-    settings = read_json(path) if path.exists() else {}
-    if not isinstance(settings, dict):
-        raise RelmError(f"{path}: is not a JSON object; restore the file that belongs to the tokenizer, or delete it")
+    settings = read_settings(path)
     for key in ("fast_tokenizer_files", "vocab", "merges"):
         if settings.get(key) is not None:
             raise RelmError(f"{path}: names files by its key {key}, expected none but tokenizer.json; remove that key")
 
 
 def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
-    """Return the count of sequences in a batch, as if all were as long as the model allows.
-
-    Args:
-        batch_tokens: the most tokens in a batch; from a CPU's default on, a batch may have more.
-    """
+    """Return the count of sequences in a batch, as if all were as long as the model allows; `LEAST_BATCH` by default."""
     positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
     least = LEAST_BATCH * positions if batch_tokens >= DEVICES[HOST].evaluation_batch_tokens else 0
     return max(1, min(max(batch_tokens, least), LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
@@ -167,8 +146,8 @@ def link_model(model_folder: Path, config: Mapping[str, Any], made: Path) -> Pat
     """
     made.mkdir()
     for path in model_folder.resolve().iterdir():
-        (made / path.name).symlink_to(path)
-    (made / "config.json").unlink()
+        if path.name != "config.json":
+            (made / path.name).symlink_to(path)
     write_json(made / "config.json", _without_attention(config))
     return made
 
@@ -179,15 +158,8 @@ def _without_attention(value: Any) -> Any:
     return value
 
 
-# --- the figures -------------------------------------------------------------------------------------------------------------
-
-
 def build_result(found: Mapping[str, Any], harness_task: str, model_sha256: str, facts: Mapping[str, Any]) -> Scored:
-    """Return the harness's results as a result.
-
-    Args:
-        facts: more keys of the protocol, such as `limit` and `batch_size`; the latter changes figures by rounding.
-    """
+    """Return the harness's results as a result; `facts` are more keys of the protocol."""
     figures, left_out = select_figures(found["results"], harness_task)
     if not figures:
         raise RelmError(
@@ -218,10 +190,9 @@ def build_result(found: Mapping[str, Any], harness_task: str, model_sha256: str,
 def select_figures(
     results: Mapping[str, Mapping[str, Any]], harness_task: str
 ) -> tuple[dict[str, float | int], dict[str, str]]:
-    """Return the figures by name, those of the task itself first, and as text those that are no finite numbers.
+    """Return the figures by name, those of the task itself first, and as text those that are not finite numbers.
 
-    Args:
-        results: task -> `METRIC,FILTER` -> value, as the harness writes them.
+    The harness writes task -> `METRIC,FILTER` -> value.
     """
     figures: dict[str, float | int] = {}
     left_out: dict[str, str] = {}
@@ -231,13 +202,8 @@ def select_figures(
             if not comma or isinstance(value, bool) or value in (None, "N/A"):
                 continue
             value = float(value) if isinstance(value, str) else value  # the harness writes float32 as text
-            plain, is_error = metric.removesuffix("_stderr"), metric.endswith("_stderr")
-            words = [
-                "" if name == harness_task else name,
-                plain,
-                "" if chosen == "none" else chosen,
-                "stderr" if is_error else "",
-            ]
+            plain, error = metric.removesuffix("_stderr"), "stderr" * metric.endswith("_stderr")
+            words = (name * (name != harness_task), plain, chosen * (chosen != "none"), error)
             figure = "_".join(snake_case(word) for word in words if word)
             if math.isfinite(value):
                 figures[figure] = value

@@ -18,7 +18,6 @@ class Texts:
     """Texts in blocks, which can be iterated several times."""
 
     def __init__(self, tables: ExampleTables, loaded: LoadedTokenizer, language: str, count: int | None = None) -> None:
-        """Take the first `count` targets; None: all."""
         self.tables, self.loaded, self.language = tables, loaded, language
         self.count = len(tables) if count is None else min(count, len(tables))
         self.blocks = -(-self.count // BLOCK)
