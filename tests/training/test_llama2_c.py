@@ -130,7 +130,7 @@ def test_an_absent_file_and_flags_of_another_format_are_refused(tmp_path: Path) 
     with pytest.raises(RelmError, match="cannot be read: No such file or directory; give a file such as"):
         import_llama2_c(tmp_path / "none.bin", tmp_path / "folder")
     for words, message in (
-        (["a", "b"], "import: llama2_c is one file, with no --configuration"),
+        (["a", "b"], "import: llama2_c is one file, with no --tokenizer"),
         (["a", "--first-tokens", "3"], "import: --first-tokens goes with llm_c and nanogpt only, and llama2_c is a model"),
     ):
         arguments = parser(list_steps()).parse_args(["import", "--format", "llama2_c", "--output", "c", "--files", *words])

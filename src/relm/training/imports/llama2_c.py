@@ -3,6 +3,8 @@
 Its format 0 (`export.py` there, `legacy_export`) has seven 32-bit integers, then all weights in float32, each matrix (out, in).
 """
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relm.artifact import write_sidecar
 from relm.errors import RelmError
+from relm.limits import require_disk
 from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig
-from relm.training.imports.imported_folder import write_imported
 
 HEADER = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 LARGEST = 1 << 24
@@ -64,13 +67,25 @@ def import_llama2_c(path: Path, output: Path) -> str:
     _require_length(content, config, path)
     model = Llama(config)
     model.load_huggingface(_read_weights(content, path, model))
-    write_imported(model, output)
+    _write_folder(model, output)
     shared = "" if config.key_value_heads == config.heads else f" ({config.key_value_heads} of keys and values)"
     return (
         f"{output}: a Llama of llama2.c with {model.parameter_count():,} parameters, {config.layers} layers, "
         f"{config.heads} heads{shared}, width {config.hidden_size}, {config.positions} positions, "
         f"vocabulary {config.vocabulary_size:,}"
     )
+
+
+def _write_folder(model: Llama, output: Path) -> None:
+    """Write the model, with a sidecar for each file; the files appear when all are written."""
+    output.mkdir(parents=True, exist_ok=True)
+    require_disk(output, 4 * model.parameter_count(), "model.safetensors")
+    with tempfile.TemporaryDirectory(prefix=".import.", dir=output) as partial:
+        model.save_folder(Path(partial), {})
+        for path in sorted(Path(partial).iterdir()):
+            path.chmod(0o644)
+            os.replace(path, output / path.name)
+            write_sidecar(output / path.name)
 
 
 def read_header(content: bytes, path: Path) -> LlamaConfig:
