@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
-    """Return the configuration of a recipe's model for the tokens of a tokenizer.
-
-    Raises:
-        RelmError: the recipe's vocabulary is smaller than the tokenizer's, or its options contradict each other.
-    """
+    """Return the configuration of a recipe's model for the tokens of a tokenizer."""
     try:
         return _configuration(recipe, tokenizer)
     except ValueError as error:
@@ -57,15 +53,7 @@ def unset_model(config: Configuration) -> "LanguageModel":
 
 
 def initial_model(config: Configuration, seed: int, init_from: Path | None) -> "LanguageModel":
-    """Return a model with the weights of a folder, or with random weights, drawn on the CPU.
-
-    Args:
-        seed: any integer, for the random weights.
-        init_from: the Hugging Face folder; None: random weights.
-
-    Raises:
-        RelmError: the folder holds a model of another architecture.
-    """
+    """Return a model with the weights of a Hugging Face folder, or with random weights, drawn on the CPU from a seed."""
     from torch import Generator
 
     if init_from is not None:

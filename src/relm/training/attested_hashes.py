@@ -1,8 +1,8 @@
-"""The hashes by which checkpoints and their logs attest each other.
+"""The hashes by which checkpoints and their logs attest each other. Imports no torch.
 
-`checkpoints.jsonl` lists those of `state.json` and of the lines of `train.jsonl` beside those of tensors. Times and other
-values that depend on the machine are left out, so that an interrupted run attests the same as an uninterrupted one.
-`state.json` has those of both logs, byte for byte, as they were when it was written. Imports no torch.
+`checkpoints.jsonl` lists those of tensors, of `state.json` and of the lines of `train.jsonl`, without times and other values
+that depend on the machine, so that an interrupted run attests the same as an uninterrupted one. `state.json` has those of both
+logs, byte for byte, as they were when it was written.
 """
 
 import hashlib
@@ -40,11 +40,7 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of `train.jsonl` after `step`; the file is read backwards, only as far as needed.
-
-    Args:
-        size: the bytes from the beginning that are read; None: all.
-    """
+    """Return the lines of `train.jsonl` after `step`, of its first `size` bytes; read backwards, only as far as needed."""
     lines: list[dict[str, Any]] = []
     if not log.stat().st_size:
         return lines
@@ -65,12 +61,9 @@ def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str,
 
 
 def find_log_fault(log: Path, attested: Mapping[str, Any]) -> str | None:
-    """Return the difference between the beginning of a log and what a checkpoint attests; None: it is that.
+    """Return the difference between the beginning of a log and the `bytes` and `sha256` that a checkpoint attests; None: none.
 
     Lines of later steps may follow.
-
-    Args:
-        attested: the `bytes` and `sha256` in the checkpoint's `state.json`.
     """
     size = log.stat().st_size if log.exists() else 0
     if size < attested["bytes"]:
@@ -101,12 +94,7 @@ def _canonical(value: Mapping[str, Any]) -> str:
 def read_lines(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """Return the lines of `train.jsonl` or `checkpoints.jsonl`, each with a `step`, in ascending order.
 
-    Args:
-        path: the log.
-        until: leave out lines of later steps, and half a line at the end, which a kill may have left; None: take all.
-
-    Raises:
-        RelmError: the file is absent, or a line is not such an object.
+    With `until`, leave out lines of later steps, and half a line at the end, which a kill may have left.
     """
     require_regular_file(path)
     if not path.exists():

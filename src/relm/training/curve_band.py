@@ -50,9 +50,7 @@ class Averages:
 def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int], last: int) -> list[Averages]:
     """Return what averages of a run without a fault are at the logged steps, for each window and column.
 
-    Args:
-        steps: the steps of the log's lines, in order.
-        last: the last step that is compared, for the count of windows up to there.
+    `last` is the last step that is compared, for the count of windows up to there.
     """
     at = np.array(steps, dtype=np.float64)
     found = []

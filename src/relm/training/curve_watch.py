@@ -181,11 +181,7 @@ def planned_steps(last: int, *intervals: int | None) -> list[int]:
 
 
 def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, Any]], steps: Sequence[int] = ()) -> CurveWatch:
-    """Return the watch of a run after these lines.
-
-    Args:
-        steps: the steps whose lines are to come.
-    """
+    """Return the watch of a run after these lines; `steps` are those whose lines are to come."""
     lines = list(lines)
     watch = CurveWatch(expected, curve, sorted({*(int(line["step"]) for line in lines), *steps}))
     for line in lines:
@@ -194,11 +190,7 @@ def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, 
 
 
 def require_wanted(watch: CurveWatch | Unwatched, where: str) -> None:
-    """Raise an error if a run has left its band and the recipe wants it to stop then.
-
-    Args:
-        where: what was saved, or the folder of the phase.
-    """
+    """Raise an error, about `where` the run is saved, if it has left its band and the recipe wants it to stop then."""
     if isinstance(watch, CurveWatch) and watch.must_stop:
         raise RelmError(
             f"{where}: {watch.verdict} (expect_curve: {watch.expected.curve}, on_deviation: stop). Look into it; with "

@@ -135,11 +135,7 @@ class Reader:
 
 
 def require_same_step(steps: list[int]) -> None:
-    """Raise if ranks are at different steps.
-
-    Args:
-        steps: the step of each rank.
-    """
+    """Raise if ranks are at different steps."""
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank} at {step:,}" for rank, step in enumerate(steps))
         raise RelmError(
@@ -149,11 +145,7 @@ def require_same_step(steps: list[int]) -> None:
 
 
 def require_same_batch(step: int, counts: Integers) -> None:
-    """Raise if ranks that each read the whole global batch have read different examples.
-
-    Args:
-        counts: a row for each rank, the counts of labels that its micro-batches score.
-    """
+    """Raise if ranks that each read the whole global batch have different counts of scored labels, a row for each rank."""
     others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
     if others:
         raise RelmError(

@@ -68,8 +68,7 @@ class SilentJournal(Journal):
 def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal]:
     """Open the journal of a run that begins or resumes; lines of an interrupted attempt beyond the learner's step are removed.
 
-    Args:
-        last: the last step of this process.
+    `last` is the last step of this process.
     """
     if not run.writes:
         yield SilentJournal()

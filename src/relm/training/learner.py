@@ -49,14 +49,7 @@ class Learner:
         return self.scaler.readings() if self.scaler is not None else {}
 
     def line(self, read: Mapping[str, float]) -> dict[str, float]:
-        """Return the loss scaler's columns of a line of the run log.
-
-        Args:
-            read: the values of `readings`.
-
-        Raises:
-            RelmError: gradients overflow in every step.
-        """
+        """Return the loss scaler's columns of a line of the run log, from the values of `readings`."""
         return self.scaler.line(read) if self.scaler is not None else {}
 
     def find_infinite_weight(self) -> str | None:
@@ -104,12 +97,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
 def build_learner(
     run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None
 ) -> Learner:
-    """Return a learner on the run's device with a new optimizer.
-
-    Args:
-        start: the model, on the host.
-        state: `state.json` of a checkpoint; None: before the first step.
-    """
+    """Return a learner with a new optimizer on the run's device, from a model on the host and a checkpoint's state, if any."""
     settings, every = run.settings, run.recipe.run
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = every.activation_checkpointing

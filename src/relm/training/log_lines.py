@@ -1,7 +1,7 @@
 """The lines of `train.jsonl`, written while the device computes the next round where it computes beside the host.
 
 So a line waits for no step that was just launched. It is complete before a checkpoint, a validation, a stop and the end, and at
-once where the recipe wants a run to stop that leaves its published curve; its values are the same.
+once where a run that leaves its published curve must stop; its values are the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,23 +43,12 @@ class LogLines:
         """True if a line can be read while the next round is computed."""
 
     def begin(self, given: Round, learning_rate: float, is_written: bool) -> None:
-        """Request the figures of the newest round from the device, without waiting.
-
-        Args:
-            is_written: they become a line; otherwise a checkpoint needs them.
-        """
+        """Request the figures of the newest round without waiting: for a line if `is_written`, else for a checkpoint alone."""
         line = {"step": given.last, "epoch": self._run.epoch(given.last), "learning_rate": learning_rate}
         self._unread = Unread(self._learner.meter.begin_read(self._learner.readings()), line if is_written else None)
 
     def finish(self, validate: Callable[[], Mapping[str, Any]] = dict) -> None:
-        """Read what was requested, if anything was, and write the line.
-
-        Args:
-            validate: returns columns to add at the end, after the figures have been read.
-
-        Raises:
-            RelmError: a loss, a norm or a scale is no finite number, or the line cannot be written.
-        """
+        """Read what was requested, if anything was, and write the line with the columns that `validate` then computes."""
         unread, self._unread = self._unread, None
         if unread is None:
             return

@@ -20,7 +20,7 @@ from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run import Run
-from relm.recipes.run_folder import COMPILED, ORDER
+from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
@@ -91,7 +91,8 @@ def pretrain(
     identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with locked_device(recipe.run, folder, programs or folder / COMPILED, one_tpu) as device:
-        if is_finished(model_folder, facts) and (folder / ORDER).exists():
+        # With a record lost, training goes on from the last checkpoint: it writes order.json again, and names a missing log.
+        if is_finished(model_folder, facts) and all((folder / name).exists() for name in RECORDS):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
@@ -227,22 +228,13 @@ def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
 
 
 def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> str:
-    """Return a sentence on a run that was stopped on request.
-
-    Args:
-        saved: the folder of its checkpoint.
-    """
+    """Return a sentence on a run that was stopped on request, with the folder of its checkpoint."""
     who = stop.name if stop else "another process"
     return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
 
 
 def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:
-    """Return the count of programs compiled so far, None during the warm-up; raise if it grows after that.
-
-    Args:
-        rounds: the count of rounds that this process has taken.
-        programs: the count after the warm-up.
-    """
+    """Return the count of programs compiled so far, None during the warm-up; raise if it grew since: a shape is not static."""
     if rounds < WARM_UP:
         return None
     now = device.programs()

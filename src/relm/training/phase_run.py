@@ -100,12 +100,9 @@ class PhaseRun:
             yield self.device.feed(batch)
 
     def dropout_seed(self, step: int, number: int) -> int:
-        """Return the seed of dropout in a micro-batch of this process.
+        """Return the seed of dropout in this process's micro-batch of an index.
 
         It depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
-
-        Args:
-            number: the index of the micro-batch among those of this process.
         """
         first = self.device.part * (self.settings.global_batch_size // self.device.parts)
         offset = first + number * self.reader.micro_batch_size
@@ -134,11 +131,7 @@ class PhaseRun:
 
 
 def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
-    """Return the reader of a phase's batches from one split of its examples.
-
-    Args:
-        check_content: compare each shard's sha256 with the manifest, not its size alone.
-    """
+    """Return the reader of a phase's batches from a split; `check_content`: compare each shard's sha256, not its size alone."""
     settings = recipe.pretrain[phase]
     # Held-out examples have their own masks, the same in every validation.
     purpose = "masks" if split == "train" else f"masks of {split}"

@@ -1,8 +1,8 @@
 """Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
 
-At most one is written at a time: the next save waits for the one before. An error of the thread is raised in the loop, at the
-latest by the next save or at the end. Where there is no memory for the copy, training waits for the disk instead; that changes
-no byte. Nor does a kill while the thread writes: a checkpoint gets its name last, and relies on no line of a later step.
+At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. Where there
+is no memory for the copy, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte:
+a checkpoint gets its name last, and relies on no line of a later step.
 """
 
 import logging
@@ -54,9 +54,6 @@ class Saves:
         Args:
             listed: the recipe requests it; otherwise an interruption caused it.
             background: return once the tensors are copied, if there is memory for that; otherwise once it is written.
-
-        Raises:
-            RelmError: it, or the one before, cannot be written, or a weight is not finite.
         """
         self.wait()
         self._require_finite_weights()
@@ -78,11 +75,7 @@ class Saves:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the newest checkpoint is written.
-
-        Raises:
-            RelmError: it cannot be written.
-        """
+        """Wait until the newest checkpoint is written, and raise its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()

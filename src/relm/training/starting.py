@@ -21,12 +21,7 @@ from relm.training.tensor_file import Damaged, read_tensors
 
 
 def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
-    """Return the optimizer state of a checkpoint, as `optimizers.optimizer_tensors` names it, after checking its sha256.
-
-    Args:
-        folder: RUN/PHASE/checkpoints/step-XXXXXXXX of the last step of the phase before.
-        fingerprint: the fingerprint of this run.
-    """
+    """Return the checked optimizer state of the phase before's last checkpoint, as `optimizers.optimizer_tensors` names it."""
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
@@ -51,8 +46,7 @@ def restore_kept_optimizer(
 ) -> None:
     """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates.
 
-    Args:
-        made_elsewhere: True if it was made on another kind of device, whose AdamW may count its updates in another way.
+    The AdamW of another kind of device may count its updates in another way.
     """
     try:
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept) if made_elsewhere else kept)

@@ -98,11 +98,7 @@ class DeviceUpdates:
     """Updates that a device takes whole, `updates_per_call` a round."""
 
     def __init__(self, run: PhaseRun, learner: Learner, device: UpdatingDevice, offline: bool = False) -> None:
-        """Build the model on the device; `load` or `compile` follows.
-
-        Args:
-            offline: only compile, for a device that is not attached to this machine.
-        """
+        """Build the model on the device, which need not be attached if `offline`; `load` or `compile` follows."""
         self._run, self._learner, self._device = run, learner, device
         self.forward: Forward = learner.model.terms
         pipeline = run.recipe.run.pipeline

@@ -47,18 +47,7 @@ class Place(NamedTuple):
 
 
 def import_llama2_c(path: Path, output: Path) -> str:
-    """Convert a model to `config.json` and `model.safetensors` (float32), with their sidecars.
-
-    Args:
-        path: the model, such as stories260K.bin.
-        output: the folder, which may exist.
-
-    Returns:
-        A sentence with the model's size.
-
-    Raises:
-        RelmError: the file is absent, or is not a model of this format.
-    """
+    """Convert a model such as stories260K.bin to a folder that `transformers` reads (float32), and return its size in words."""
     try:
         content = path.read_bytes()
     except OSError as error:
