@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.host_copies import clone_tensors
+from relm.devices.ipu.backend import UpdateCall, UpdateSums
 from relm.models.layers import recomputed
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST
@@ -162,27 +163,6 @@ def autocast(device: str, precision: str) -> AbstractContextManager[None]:
     """Return the context that computes matrix products on a kind of torch's devices in `precision`."""
     half = torch.float16 if precision == "float16" else torch.bfloat16
     return torch.autocast(device, dtype=half, enabled=precision != "float32")
-
-
-class UpdateCall(NamedTuple):
-    """The input of one call of a device that takes whole updates: this process's part of `updates_per_call` global batches."""
-
-    batch: Mapping[str, npt.NDArray[Any]]
-    """Name -> (sequences, ...), ordered by update and micro-batch: the arrays of a batch, and for each term of the loss
-    `divisor.TERM`, (sequences,) float32: the divisor of the nats of the sequence's micro-batch in the loss of its update."""
-    seeds: npt.NDArray[np.int64]
-    """(updates, replicas, micro-batches), the seeds of dropout; replicas are those of this process."""
-    learning_rate: float
-    loss_scale: float
-
-
-class UpdateSums(NamedTuple):
-    """The figures of one call, over this process's part of each global batch."""
-
-    losses: list[float]
-    """The loss of each update; where the device adds up its updates, their mean alone."""
-    terms: Mapping[str, tuple[float, float]]
-    """Term -> sum of nats and count of correct labels in the last update; where the device adds up its updates, their means."""
 
 
 class UpdatingDevice(Device):

@@ -120,8 +120,9 @@ class DeviceUpdates:
         sums = self._device.take_updates(call)
         kill_point("updates")
         # Where the device adds up its updates, each counts as their mean.
-        losses = sums.losses if len(sums.losses) == len(given.steps) else sums.losses * len(given.steps)
-        counted = given.steps[-1:] if len(sums.losses) == len(given.steps) else given.steps
+        is_mean = len(sums.losses) < len(given.steps)
+        losses = sums.losses.tolist() * (len(given.steps) if is_mean else 1)
+        counted = given.steps if is_mean else given.steps[-1:]
         terms = {
             name: Term(scalar(nats), scalar(sum(step.scored[name] for step in counted) / len(counted)), scalar(correct))
             for name, (nats, correct) in sums.terms.items()

@@ -88,9 +88,7 @@ class DecodingLoop(nn.Module):
     def _choose(self, hidden: Tensor, at: Tensor, noise: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the next token, (batch,) int64, and the largest logit, (batch,) float32.
 
-        Args:
-            hidden: the head's input, (batch, hidden).
-            at: (tokens,) bool, true for the number of this token.
+        `hidden` is the head's input, (batch, hidden), and `at`, (tokens,) bool, true for the number of this token.
         """
         drawn = (noise[0] * at[:, None].to(noise[0].dtype)).sum(1) if noise else None
         values, tokens = self.model.head(hidden).topk(self._rule.top_k)

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from relm.devices.contract import UpdateCall, UpdateSums, UpdatingDevice
-from relm.devices.ipu.instances import PopRunInstance, instance_of_this_process
+from relm.devices.contract import UpdatingDevice
+from relm.devices.ipu.backend import UpdateCall, UpdateSums
+from relm.devices.ipu.instances import instance_of_this_process
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -45,7 +46,7 @@ class IpuDevice(UpdatingDevice):
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
-        instance = PopRunInstance(0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        instance = (0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
         self.rank, self.ranks = self.part, self.parts = instance
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()
@@ -97,7 +98,7 @@ class IpuDevice(UpdatingDevice):
         """Take the updates of one call, and return the sums over this instance's replicas."""
         answer = self._request("take", *_encode(call))
         terms = {name: (nats, correct) for name, (nats, correct) in answer.fields["terms"].items()}
-        return UpdateSums(answer.arrays["losses"].tolist(), terms)
+        return UpdateSums(answer.arrays["losses"], terms)
 
     def fetch_updates(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the worker's weights and optimizer state."""
