@@ -84,7 +84,7 @@ def compare(case: Form, folder: Path, batch: dict[str, Tensor], traced: bool = F
     token = batch["attention_mask"].bool() if "masked_labels" in batch else ...
     torch.testing.assert_close(found[token], logits[token], rtol=1e-5, atol=2e-5)
     if "seq_relationship_logits" in expected:
-        pairs = ours.next_sentence_logits(**inputs_of(batch))
+        pairs = ours._related(ours.encoded(**inputs_of(batch))[:, 0])
         torch.testing.assert_close(pairs, expected.seq_relationship_logits, rtol=1e-5, atol=1e-5)
 
     terms, wanted = ours(batch), case.answers(batch)
@@ -161,7 +161,7 @@ def test_dropout_falls_where_that_of_transformers_falls(dropping: Form, tmp_path
     torch.testing.assert_close(found, their_logits(expected)[token], rtol=1e-5, atol=1e-5)
     if "seq_relationship_logits" in expected:
         torch.manual_seed(3)
-        pairs = ours.next_sentence_logits(**inputs_of(batch))
+        pairs = ours._related(ours.encoded(**inputs_of(batch))[:, 0])
         torch.testing.assert_close(pairs, expected.seq_relationship_logits, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(found, logits_of(ours.eval(), batch)[token], atol=1e-2)
 
@@ -207,7 +207,7 @@ def test_without_transform_layer_the_head_is_the_embedding_alone(tmp_path: Path)
     assert not any(report.values()), report
     expected = encoder(**inputs).last_hidden_state @ encoder.embeddings.word_embeddings.weight.T
     torch.testing.assert_close(ours.logits(**inputs)[token], expected[token], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(ours.next_sentence_logits(**inputs), pairs.eval()(**inputs).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours._related(ours.encoded(**inputs)[:, 0]), pairs.eval()(**inputs).logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["t5-1.0", "mt5"])

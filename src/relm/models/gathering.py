@@ -9,15 +9,9 @@ from torch import Tensor
 
 
 def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> Tensor:
-    """Return some positions of each sequence, gathered sequence by sequence, since these may be on different devices.
+    """(batch, sequence, hidden) -> (batch, gathered, hidden), at `positions`, (batch, gathered) int64; None: all positions
 
-    Args:
-        hidden: (batch, sequence, hidden).
-        positions: (batch, gathered) int64, repeats allowed; None: all positions.
-        traced: see `relm.models.layers.TracedModule`.
-
-    Returns:
-        (batch, gathered, hidden).
+    They are gathered sequence by sequence, since these may be on different devices. Positions may be repeated.
     """
     if positions is None:
         return hidden

@@ -160,17 +160,10 @@ class Stack(nn.Module):
         source_bias: Tensor | None,
         recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
-        """Return the stack's output for a sequence.
+        """(batch, sequence, hidden) embeddings -> the same shape
 
-        Args:
-            x: (batch, sequence, hidden) embeddings.
-            visible: bool, in a shape that broadcasts to (batch, 1, sequence, sequence); None: everything.
-            source: (batch, source, hidden) in the decoder; None in the encoder.
-            source_bias: bias of the logits of attention to `source`.
-            recompute: calls a layer; see `relm.models.layers.through_layers`.
-
-        Returns:
-            (batch, sequence, hidden).
+        `visible` is bool, in a shape that broadcasts to (batch, 1, sequence, sequence); None: everything. `source`, (batch,
+        source, hidden), is None in the encoder, and `source_bias` biases the logits of attention to it.
         """
         bias = self._position_bias(x.shape[1])
         if visible is not None:
@@ -308,13 +301,9 @@ class T5(LanguageModel):
     def from_folder(cls, folder: Path, expected: T5Config | None = None) -> T5:
         """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
-        Args:
-            folder: nothing in it is executed or unpickled.
-            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
-
-        Raises:
-            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
-            OSError: a file is absent.
+        Nothing in it is executed or unpickled. `expected` is the architecture that the weights must fit, and the dropout to
+        train them with. Raise ValueError if the architecture is another one, or parameters are missing, unknown, or of another
+        shape.
         """
         config = _config_of_folder(folder, expected)
         model = cls(config)
@@ -325,11 +314,7 @@ class T5(LanguageModel):
         return model
 
     def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
-        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
-
-        Args:
-            tokens: ids of special tokens, such as `eos_token_id`; padding and start come from the model.
-        """
+        """Write a folder with `generation_config.json`, whose ids of padding and start come from the model."""
         own = self.config.token_ids()
         write_folder(folder, self.config.to_huggingface(), {**tokens, **own}, self.state_dict(), generates=True)
 

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
     """Return the configuration of a recipe's model for the tokens of a tokenizer."""
-    try:
-        return _configuration(recipe, tokenizer)
-    except ValueError as error:
-        raise RelmError(f"model: {error}; correct it in the recipe") from None
-
-
-def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
     wanted: dict[str, Any] = recipe.model.model_dump()
     wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
     if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
@@ -36,7 +29,10 @@ def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
             "raise it, or leave it out"
         )
     terms = {term: classes for phase in recipe.pretrain.values() for term, classes in phase.classes.items()}
-    config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
+    try:
+        config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
+    except ValueError as error:
+        raise RelmError(f"model: {error}; correct it in the recipe") from None
     return config
 
 

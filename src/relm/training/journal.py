@@ -45,7 +45,7 @@ class Journal:
 
 
 class SilentJournal(Journal):
-    """The journal of all other ranks, which write nothing since their figures are the same."""
+    """The journal of all other ranks, which write no line and save no checkpoint."""
 
     def __init__(self) -> None:
         """Open nothing."""
@@ -55,13 +55,6 @@ class SilentJournal(Journal):
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Do nothing."""
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
 
 
 @contextmanager

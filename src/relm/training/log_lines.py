@@ -45,7 +45,9 @@ class LogLines:
     def begin(self, given: Round, learning_rate: float, is_written: bool) -> None:
         """Request the figures of the newest round without waiting: for a line if `is_written`, else for a checkpoint alone."""
         line = {"step": given.last, "epoch": self._run.epoch(given.last), "learning_rate": learning_rate}
-        self._unread = Unread(self._learner.meter.begin_read(self._learner.readings()), line if is_written else None)
+        scaler = self._learner.scaler
+        readings = self._learner.meter.begin_read(scaler.readings() if scaler is not None else None)
+        self._unread = Unread(readings, line if is_written else None)
 
     def finish(self, validate: Callable[[], Mapping[str, Any]] = dict) -> None:
         """Read what was requested, if anything was, and write the line with the columns that `validate` then computes."""
@@ -55,7 +57,9 @@ class LogLines:
         read = self._learner.meter.finish_read(unread.readings, self._describe_failure)
         if unread.line is None:
             return
-        line = {**unread.line, **self._learner.meter.line(), **self._learner.line(read)}
+        line = {**unread.line, **self._learner.meter.line()}
+        if self._learner.scaler is not None:
+            line |= self._learner.scaler.line(read)
         line |= self._watch.judge(line)
         validated = validate()
         if validated:

@@ -36,20 +36,10 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in scaling}
 
 
-def device_of(folder: Path) -> str:
-    """Return the kind of device on which a checkpoint that `kept_optimizer` read was made."""
-    return str(_state(folder).get("made_on", {}).get("device"))
-
-
-def restore_kept_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor], made_elsewhere: bool = False
-) -> None:
-    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates.
-
-    The AdamW of another kind of device may count its updates in another way.
-    """
+def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
+    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
     try:
-        restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept) if made_elsewhere else kept)
+        restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:
         raise RelmError(
             f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "

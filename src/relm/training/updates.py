@@ -4,7 +4,6 @@ An update's learning rate, batch and dropout follow from its step alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,38 +25,17 @@ from relm.training.step import Accumulated, accumulate_terms
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
 
-class Updates(Protocol):
-    """The updates of a phase."""
-
-    forward: Forward
-    """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
-
-    def take(self, given: Round) -> float:
-        """Take the updates of a round, count them in the meter, and return the learning rate of the last."""
-
-    def fetch(self) -> None:
-        """Set the model and the optimizer of this process to those after the newest update."""
-
-
-def open_updates(run: PhaseRun, learner: Learner) -> Updates:
-    """Return the updates that follow on a learner's state."""
-    if isinstance(run.device, UpdatingDevice):
-        updates = DeviceUpdates(run, learner, run.device)
-        updates.load()
-        return updates
-    return TorchUpdates(run, learner)
-
-
 class TorchUpdates:
     """Updates that this process takes by torch's operations, one a round."""
 
     def __init__(self, run: PhaseRun, learner: Learner) -> None:
         self._run, self._learner = run, learner
         self.forward: Forward = run.device.forward(learner.model.terms)
+        """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
 
     def take(self, given: Round) -> float:
-        """Take the updates without waiting for the device."""
-        return [take_step(self._run, self._learner, self.forward, step) for step in given.steps][-1]
+        """Take the update without waiting for the device, count it in the meter, and return its learning rate."""
+        return take_step(self._run, self._learner, self.forward, given.steps[0])
 
     def fetch(self) -> None:
         """Do nothing: the model of this process is the one that is trained."""
@@ -163,6 +141,18 @@ class DeviceUpdates:
         count = self._run.settings.global_batch_size // self._device.parts // self._run.reader.micro_batch_size
         seeds = np.array([[self._run.dropout_seed(step, number) for number in range(count)] for step in steps], dtype=np.int64)
         return seeds.reshape(len(seeds), -1, self._pipeline.gradient_accumulation)
+
+
+Updates = TorchUpdates | DeviceUpdates
+
+
+def open_updates(run: PhaseRun, learner: Learner) -> Updates:
+    """Return the updates that follow on a learner's state."""
+    if isinstance(run.device, UpdatingDevice):
+        updates = DeviceUpdates(run, learner, run.device)
+        updates.load()
+        return updates
+    return TorchUpdates(run, learner)
 
 
 def scalar(value: float) -> Tensor:
