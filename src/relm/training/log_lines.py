@@ -5,7 +5,7 @@ once where a run that leaves its published curve must stop; its values are the s
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from relm.training.curve_watch import CurveWatch, Unwatched
 from relm.training.input import Round
@@ -13,14 +13,6 @@ from relm.training.journal import Journal
 from relm.training.learner import Learner
 from relm.training.meter import Readings
 from relm.training.phase_run import PhaseRun
-
-
-class Unread(NamedTuple):
-    """A round whose figures are on their way from the device."""
-
-    readings: Readings
-    line: Mapping[str, Any] | None
-    """The columns that are known before; None: the figures are for a checkpoint alone."""
 
 
 class LogLines:
@@ -36,7 +28,8 @@ class LogLines:
     ) -> None:
         self._run, self._learner, self._journal, self._watch = run, learner, journal, watch
         self._describe_failure = describe_failure
-        self._unread: Unread | None = None
+        self._unread: tuple[Readings, Mapping[str, Any] | None] | None = None
+        """Figures on their way from the device, and the line's other columns; None: they are for a checkpoint alone."""
         # Where operations are traced, a copy of the loss scaler's tensors, which each step changes, would be another program.
         is_copied = learner.scaler is None or not run.device.traces
         self.can_wait = run.device.asynchronous and is_copied and not watch.may_stop
@@ -47,17 +40,18 @@ class LogLines:
         line = {"step": given.last, "epoch": self._run.epoch(given.last), "learning_rate": learning_rate}
         scaler = self._learner.scaler
         readings = self._learner.meter.begin_read(scaler.readings() if scaler is not None else None)
-        self._unread = Unread(readings, line if is_written else None)
+        self._unread = readings, line if is_written else None
 
     def finish(self, validate: Callable[[], Mapping[str, Any]] = dict) -> None:
         """Read what was requested, if anything was, and write the line with the columns that `validate` then computes."""
         unread, self._unread = self._unread, None
         if unread is None:
             return
-        read = self._learner.meter.finish_read(unread.readings, self._describe_failure)
-        if unread.line is None:
+        readings, begun = unread
+        read = self._learner.meter.finish_read(readings, self._describe_failure)
+        if begun is None:
             return
-        line = {**unread.line, **self._learner.meter.line()}
+        line = {**begun, **self._learner.meter.line()}
         if self._learner.scaler is not None:
             line |= self._learner.scaler.line(read)
         line |= self._watch.judge(line)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -25,17 +25,6 @@ from relm.training.phase_run import PhaseRun
 from relm.training.run_log import RunLog
 
 logger = logging.getLogger(__name__)
-
-
-class Moment(NamedTuple):
-    """The facts of a checkpoint beside its tensors, as they are when it is saved; training changes them while it is written."""
-
-    state: Mapping[str, Any]
-    log: Mapping[str, Any]
-    """The `bytes` and `sha256` of `train.jsonl`."""
-    figures: Mapping[str, float]
-    """The device's counters."""
-    listed: bool
 
 
 class Saves:
@@ -62,11 +51,12 @@ class Saves:
             files = self._learner.model.state_dict(), self._learner.tensors()
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
-            moment = Moment(state, self._journal.facts(), run.device.figures(), listed)
+            # What training changes while the thread writes, as it is now.
+            facts = state, self._journal.facts(), run.device.figures(), listed
             if copies is None:
-                self._write(files, moment)
+                self._write(files, *facts)
             else:
-                self._written = self._thread.submit(self._write, copies, moment)
+                self._written = self._thread.submit(self._write, copies, *facts)
         return checkpoint_folder(run.checkpoints, meter.step)
 
     def check(self) -> None:
@@ -106,23 +96,30 @@ class Saves:
         each = iter(copies)
         return [{name: next(each) for name in tensors} for tensors in files]
 
-    def _write(self, files: Iterable[Mapping[str, Tensor]], moment: Moment) -> None:
+    def _write(
+        self,
+        files: Iterable[Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        log: Mapping[str, Any],
+        figures: Mapping[str, float],
+        listed: bool,
+    ) -> None:
         """Sync the log, on which the checkpoint relies, and write the checkpoint."""
         run, every = self._run, self._run.recipe.run
         model, optimizer = files
         self._journal.sync()
         save_checkpoint(
             run.checkpoints,
-            moment.state,
+            state,
             model,
             optimizer,
             keep=every.keep_checkpoints,
             forever=every.keep_every * every.checkpoint_interval if every.keep_every else None,
-            listed=moment.listed,
-            log=moment.log,
+            listed=listed,
+            log=log,
             checkpoint_list=self._list,
         )
-        note_device_figures(run, self._learner.meter.first_step, int(moment.state["step"]), moment.figures)
+        note_device_figures(run, self._learner.meter.first_step, int(state["step"]), figures)
         kill_point("checkpoint-saved")
 
 

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,15 +34,6 @@ LAYERS = (
     ("mlp.down_proj", None),
     ("mlp.up_proj", None),
 )
-
-
-class Place(NamedTuple):
-    """The place of one tensor in a file."""
-
-    name: str
-    """The parameter's name in `LlamaForCausalLM`."""
-    interleaved_heads: int | None
-    """Heads in whose rows the two of each rotated pair are side by side; None: the rows are those of `transformers`."""
 
 
 def import_llama2_c(path: Path, output: Path) -> str:
@@ -138,15 +128,18 @@ def _read_weights(content: bytes, path: Path, model: Llama) -> dict[str, Tensor]
     return weights
 
 
-def _places(config: LlamaConfig) -> Iterator[Place]:
-    """Yield all tensors in the order of the file."""
-    yield Place("model.embed_tokens.weight", None)
+def _places(config: LlamaConfig) -> Iterator[tuple[str, int | None]]:
+    """Yield the names of all tensors in `LlamaForCausalLM`, in the order of the file.
+
+    Beside each is the count of heads in whose rows the two of each rotated pair are side by side; None where they are not.
+    """
+    yield "model.embed_tokens.weight", None
     for part, heads in LAYERS:
         for layer in range(config.layers):
-            yield Place(f"model.layers.{layer}.{part}.weight", None if heads is None else getattr(config, heads))
-    yield Place("model.norm.weight", None)
+            yield f"model.layers.{layer}.{part}.weight", None if heads is None else getattr(config, heads)
+    yield "model.norm.weight", None
     if not config.tied_head:
-        yield Place("lm_head.weight", None)
+        yield "lm_head.weight", None
 
 
 def separate_pairs(weight: Tensor, heads: int) -> Tensor:
