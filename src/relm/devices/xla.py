@@ -96,7 +96,7 @@ class XlaDevice(Device):
 
     def place(self, model: Model) -> Model:
         """Return the model with parameters on every device and `traced` set; tied parameters stay tied."""
-        shared = shared_parameters(model)
+        shared = shared_parameters(model)  # moving gives each owner a copy, which would be trained by itself
         moved = model.to(self._device)
         set_traced(moved, self.traces)
         for (owner, name), *others in shared:
@@ -111,6 +111,7 @@ class XlaDevice(Device):
         """
         import torch_xla.distributed.spmd as xs
 
+        # Axes are divided over None: every device has the whole tensor.
         for tensor in tensors if self._mesh is not None else ():
             xs.mark_sharding(tensor, self._mesh, (None,) * tensor.dim())
         self.launch()

@@ -51,5 +51,6 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (positions,) = ctx.saved_tensors
+        # (batch, sequence, gathered), true where a position was taken, so that gradients of repeated positions add up.
         taken = positions[:, None, :] == torch.arange(ctx.length, device=positions.device)[None, :, None]
         return taken.to(gradient.dtype) @ gradient, None

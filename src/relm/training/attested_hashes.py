@@ -8,7 +8,7 @@ logs, byte for byte, as they were when it was written.
 import hashlib
 import json
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +39,30 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"lines": len(texts), "sha256": _sha256("".join(f"{text}\n" for text in texts))}
 
 
-def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of `train.jsonl` after `step`, of its first `size` bytes; read backwards, only as far as needed."""
-    lines: list[dict[str, Any]] = []
+def lines_backwards(log: Path, size: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the text of each line of a log, or of its first `size` bytes, the last one first."""
     if not log.stat().st_size:
-        return lines
+        return
     with open(log, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = len(text) if size is None else min(size, len(text))
         while end:
             start = text.rfind(b"\n", 0, end - 1) + 1
-            try:
-                line = json.loads(text[start:end])
-                is_later = line["step"] > step
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise RelmError(f"{log}: expected a line of JSON with a step, found {text[start:end][:80]!r}") from None
-            if not is_later:
-                break
-            lines.append(line)
+            yield start, text[start:end]
             end = start
+
+
+def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of `train.jsonl` after `step`, of its first `size` bytes; read backwards, only as far as needed."""
+    lines: list[dict[str, Any]] = []
+    for _, text in lines_backwards(log, size):
+        try:
+            line = json.loads(text)
+            is_later = line["step"] > step
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise RelmError(f"{log}: expected a line of JSON with a step, found {text[:80]!r}") from None
+        if not is_later:
+            break
+        lines.append(line)
     return lines[::-1]
 
 

@@ -95,6 +95,7 @@ def save_checkpoint(
         content = {"format": FORMAT, **state, "sha256": hashes}
         with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
             line = _line(checkpoints, content, log) if listed else None
+            # With the line that follows, since a run that resumes here finds the list with it.
             logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
             write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
             sync_path(partial)
@@ -104,7 +105,7 @@ def save_checkpoint(
                 lines.sync()
                 kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
-        os.rename(partial, final)
+        os.rename(partial, final)  # the name comes last: a folder that has one is complete, whenever a kill or a crash came
         sync_path(checkpoints)
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -185,7 +186,7 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
             _check_identity(folder, state, identity)
             files = [read_tensors(folder / name, state["sha256"].get(name)) for name in CHECKPOINT_FILES]
             return Checkpoint(folder, state, *files)
-        except Damaged as error:
+        except Damaged as error:  # retraining from the one before gives the same bytes
             logger.warning("%s; resuming from the checkpoint before it", error)
         except OSError as error:  # it may be readable later, and resuming from an older one would delete it
             raise RelmError(

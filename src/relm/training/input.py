@@ -99,6 +99,7 @@ class Reader:
         micro_batches = self.micro_batches(step)
         counts = [scored_counts(batch, self.settings.declaration.labels) for batch in micro_batches]
         names = list(counts[0])
+        # One exchange a step tells every rank the others' step, stop request and counts: each fills its row of a sum.
         rows = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
         rows[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
         rows = self.device.sum_counts(rows)

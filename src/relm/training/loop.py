@@ -143,6 +143,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         lines = LogLines(run, learner, journal, watch, saves.describe_failure)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
+            # Compiled now, validation's programs do not count as a shape that changed in the middle of the run.
             if held_out is not None and compiles and number == 1:
                 held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
@@ -176,7 +177,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:
-                device.synchronise()
+                device.synchronise()  # the host may be rounds ahead, and would time its own requests
                 meter.mark_steady()
             if number == TIMED_STEPS:
                 device.synchronise()

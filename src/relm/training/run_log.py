@@ -6,7 +6,6 @@
 import hashlib
 import json
 import logging
-import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.run_folder import acceptance_of
-from relm.training.attested_hashes import find_log_fault, read_start
+from relm.training.attested_hashes import find_log_fault, lines_backwards, read_start
 
 logger = logging.getLogger(__name__)
 
@@ -104,15 +103,13 @@ def _shorten(path: Path, size: int) -> None:
 
 def _truncate(path: Path, step: int) -> None:
     """Remove broken lines and lines of later steps from the end of a log; the lines before them are not parsed."""
-    if not path.exists() or not path.stat().st_size:
+    if not path.exists():
         return
-    with open(path, "rb+") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = len(text)
-        while end:
-            start = text.rfind(b"\n", 0, end - 1) + 1
-            if _is_of(text[start:end], step):
-                break
-            end = start
+    end = path.stat().st_size
+    for start, line in lines_backwards(path):
+        if _is_of(line, step):
+            break
+        end = start
     _shorten(path, end)
 
 

@@ -45,6 +45,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     """Take one optimizer step without waiting for the device, and return its learning rate."""
     settings, device, model = run.settings, run.device, learner.model
     learning_rate = learning_rate_of(run, given.step)
+    # All that follows depends on the weights and on the number of the step, never on how training came there.
     set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
     if learner.scaler is not None:
         learner.scaler.begin_step(given.step, device.make_scalar)

@@ -77,6 +77,7 @@ class DecodingLoop(nn.Module):
         ) -> tuple[Tensor, ...]:
             hidden, cache = decode_token(self.model, token, lengths + step, Cache(keys, values))
             step = step + 1
+            # Masks in place of an index: in the device's loop the step is a tensor.
             token, found = self._choose(hidden, steps == step, noise)
             record = record + token[:, None] * (steps == step).to(token.dtype)
             return step, token, record, largest + found, cache.keys, cache.values

@@ -143,7 +143,7 @@ class PoptorchBackend:
         if self._running is None:
             self.compile(call)
         self._set_scalars(call)
-        self._running.setOptimizer(self._optimizer)
+        self._running.setOptimizer(self._optimizer)  # sends the new scalars to the device; the program stays
         outputs = self._running(*self._arrays(call.batch).values())
         self._updates += self._spec.pipeline["device_iterations"]
         return self._sums([output.double().sum().item() for output in outputs])

@@ -152,6 +152,7 @@ class SimulatedPipeline:
     def _forward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers) -> None:
         key, is_last = (work.stage, work.micro_batch), work.stage == len(self.stages) - 1
         inputs = transfers.sent.pop(key, {})
+        # The last stage goes back at the same clock, so that it has nothing to compute again.
         keeps_outputs = is_last or not self._recompute
         with torch.set_grad_enabled(keeps_outputs):
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
@@ -162,7 +163,7 @@ class SimulatedPipeline:
     def _backward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers, loss_scale: float) -> None:
         key = (work.stage, work.micro_batch)
         inputs, outputs = transfers.runs.pop(key)
-        if outputs is None:
+        if outputs is None:  # computed again with the seed of the forward pass, and so with the same dropout
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
         if work.stage == len(self.stages) - 1:
             terms = terms_of(outputs)
