@@ -30,7 +30,6 @@ from relm.steps.job_spec import JOB, document_of, validate_options
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
 IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt", "pickle")
-IMPORTED_MODEL = "llama2_c"
 
 
 def pregenerate_job(a: Arguments) -> Job:
@@ -104,30 +103,11 @@ def export_job(a: Arguments) -> Job:
 def import_job(a: Arguments) -> Job:
     from relm.examples.formats.exchange import import_examples
 
-    if a.format == IMPORTED_MODEL:
-        return import_llama2_c_job(a)
-    if a.tokenizer is None:
-        raise RelmError(
-            f"import: --tokenizer is missing; give the tokenizer.json that the examples of {a.format} were made with"
-        )
     return Job(
         lambda: import_examples(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
     )
-
-
-def import_llama2_c_job(a: Arguments) -> Job:
-    from relm.training.imports.llama2_c import import_llama2_c
-
-    if a.first_tokens is not None:
-        raise RelmError(f"import: --first-tokens goes with llm_c and nanogpt only, and {a.format} is a model; leave it out")
-    if len(a.files) != 1 or a.tokenizer is not None:
-        raise RelmError(
-            "import: llama2_c is one file, with no --tokenizer; `relm import-tokenizer --kind llama2_c` converts its tokenizer"
-        )
-    outputs = [a.output / "model.safetensors", a.output / "config.json"]
-    return Job(lambda: import_llama2_c(a.files[0], a.output), inputs=a.files, outputs=outputs)
 
 
 def manifest_job(a: Arguments) -> Job:
@@ -199,13 +179,13 @@ STEPS: dict[str, Step] = {
         group="data",
     ),
     "import": Step(
-        "read examples, or a model, that another program wrote",
+        "read examples that another program wrote",
         [
-            argument("--format", required=True, choices=(*IMPORTED, IMPORTED_MODEL), help="llama2_c: a model"),
-            paths("--files", "its files; for a model one file"),
-            path("--tokenizer", "for examples: the tokenizer.json they were made with", required=False),
+            argument("--format", required=True, choices=IMPORTED),
+            paths("--files", "its files"),
+            path("--tokenizer", "the tokenizer.json they were made with"),
             argument("--first-tokens", type=positive, metavar="N", help="for llm_c and nanogpt: read the first N tokens only"),
-            path("--output", "a .bin or .arrow file; for a model a folder"),
+            path("--output", "a .bin or .arrow file"),
         ],
         import_job,
         group="data",
