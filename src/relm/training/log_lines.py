@@ -7,7 +7,7 @@ once where a run that leaves its published curve must stop; its values are the s
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relm.training.curve_watch import CurveWatch, Unwatched
+from relm.training.curve_watch import CurveWatch
 from relm.training.input import Round
 from relm.training.journal import Journal
 from relm.training.learner import Learner
@@ -23,7 +23,7 @@ class LogLines:
         run: PhaseRun,
         learner: Learner,
         journal: Journal,
-        watch: CurveWatch | Unwatched,
+        watch: CurveWatch | None,
         describe_failure: Callable[[int], str],
     ) -> None:
         self._run, self._learner, self._journal, self._watch = run, learner, journal, watch
@@ -32,7 +32,7 @@ class LogLines:
         """Figures on their way from the device, and the line's other columns; None: they are for a checkpoint alone."""
         # Where operations are traced, a copy of the loss scaler's tensors, which each step changes, would be another program.
         is_copied = learner.scaler is None or not run.device.traces
-        self.can_wait = run.device.asynchronous and is_copied and not watch.may_stop
+        self.can_wait = run.device.asynchronous and is_copied and not (watch is not None and watch.may_stop)
         """True if a line can be read while the next round is computed."""
 
     def begin(self, given: Round, learning_rate: float, is_written: bool) -> None:
@@ -54,7 +54,8 @@ class LogLines:
         line = {**begun, **self._learner.meter.line()}
         if self._learner.scaler is not None:
             line |= self._learner.scaler.line(read)
-        line |= self._watch.judge(line)
+        if self._watch is not None:
+            line |= self._watch.judge(line)
         validated = validate()
         if validated:
             self._learner.meter.leave_out()

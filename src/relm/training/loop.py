@@ -164,13 +164,14 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 lines.finish(partial(held_out.figures, learner.model, updates.forward))
             elif is_saved or not lines.can_wait:
                 lines.finish()
-            if watch.must_stop and not is_saved:
+            leaves = watch is not None and watch.must_stop
+            if leaves and not is_saved:
                 updates.fetch()
-            if is_saved or watch.must_stop:
+            if is_saved or leaves:
                 # A process that ends writes in the foreground: nothing is left to train meanwhile.
-                continues = given.last < last and not stops and not watch.must_stop
+                continues = given.last < last and not stops and not leaves
                 saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
-            if watch.must_stop:
+            if watch is not None and leaves:
                 require_wanted(watch, str(saved))
             if stops:
                 stop.ends_process = device.ranks > 1

@@ -52,7 +52,7 @@ class Saves:
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
             # What training changes while the thread writes, as it is now.
-            facts = state, self._journal.facts(), run.device.figures(), listed
+            facts = state, self._journal.log.facts(), run.device.figures(), listed
             if copies is None:
                 self._write(files, *facts)
             else:
@@ -107,7 +107,7 @@ class Saves:
         """Sync the log, on which the checkpoint relies, and write the checkpoint."""
         run, every = self._run, self._run.recipe.run
         model, optimizer = files
-        self._journal.sync()
+        self._journal.log.sync()
         save_checkpoint(
             run.checkpoints,
             state,
