@@ -218,9 +218,9 @@ def test_transformers_generates_our_likeliest_tokens_from_a_saved_folder(name: s
     written = theirs.eval().generate(
         input_ids=source, attention_mask=mask, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=1
     )
-    encoded, ids = ours.encoded(source, mask), torch.zeros(3, 1, dtype=torch.int64)
+    ids = torch.zeros(3, 1, dtype=torch.int64)
     for _ in range(5):
-        logits = ours.decoded(ids, encoded, mask)[:, -1]
+        logits = ours.logits(source, ids, mask)[:, -1]
         logits[:, 1] = -torch.inf  # the end, which min_new_tokens forbids
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
     assert ids.tolist() == written.tolist()

@@ -233,31 +233,14 @@ class T5(LanguageModel):
         # Looked up together, so that the embedding's gradient is one sum; a TPU's compiler would merge two over all cores.
         both = self.shared(torch.cat([input_ids, decoder_input_ids], dim=1))
         source, target = both.split([input_ids.shape[1], decoder_input_ids.shape[1]], dim=1)
-        return self._decoded(target, self._encoded(source, attention_mask), attention_mask)
-
-    def encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the encoder's output for a source, (batch, source, hidden); arguments as in `logits`."""
-        return self._encoded(self.shared(input_ids), attention_mask)
-
-    def _encoded(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
         visible = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        output: Tensor = self.encoder(embedded, visible, None, None, self.recompute)
-        return output
-
-    def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the logits for a source from `encoded`; arguments as in `logits`."""
-        return self.head(self._decoded(self.shared(decoder_input_ids), source, attention_mask))
-
-    def _decoded(self, embedded: Tensor, source: Tensor, attention_mask: Tensor | None) -> Tensor:
-        length = embedded.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
-        bias = self.source_bias(attention_mask)
-        output: Tensor = self.decoder(embedded, causal, source, bias, self.recompute)
-        return output
-
-    def source_bias(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the bias that masks a source's padding in the decoder, (batch, 1, 1, source); None without padding."""
-        return None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+        encoded: Tensor = self.encoder(source, visible, None, None, self.recompute)
+        length = target.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=encoded.device).tril()
+        # The bias that masks the source's padding, (batch, 1, 1, source).
+        bias = None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+        decoded: Tensor = self.decoder(target, causal, encoded, bias, self.recompute)
+        return decoded
 
     def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return the decoder's output, scaled where the architecture does, the head's weight and no bias."""

@@ -37,22 +37,7 @@ class Attention(TracedModule):
 
         The bias of the logits is in a shape that broadcasts to (batch, heads, sequence, keys).
         """
-        return self.mixed(self.queries(x), self.keys(seen), self.values(seen), bias)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """(batch, sequence, hidden) -> (batch, heads, sequence, head_size)"""
-        return self._split(self.q(x))
-
-    def keys(self, seen: Tensor) -> Tensor:
-        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
-        return self._split(self.k(seen))
-
-    def values(self, seen: Tensor) -> Tensor:
-        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
-        return self._split(self.v(seen))
-
-    def mixed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        """Return (batch, sequence, hidden) as `forward` does, from queries, keys and values."""
+        query, key, value = self._split(self.q(x)), self._split(self.k(seen)), self._split(self.v(seen))
         mask = None if bias is None else bias.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = attention(query, key, value, mask, dropout, scale=1.0, traced=self.traced)
