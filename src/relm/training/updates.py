@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relm.devices.contract import UpdateCall, UpdatingDevice
+from relm.devices.contract import UpdatingDevice
+from relm.devices.ipu.backend import UpdateCall
 from relm.errors import RelmError
 from relm.models.losses import Term
 from relm.recipes.machine.pipeline import Pipeline

@@ -93,7 +93,8 @@ def _common_share(optimizer: Mapping[str, Any], gradients: Iterable[Tensor]) -> 
     if optimizer["gradient_clipping"] is None:
         return torch.tensor(1.0)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return (optimizer["gradient_clipping"] / (norm + 1e-6)).clamp(max=1.0)
+    share: Tensor = (optimizer["gradient_clipping"] / (norm + 1e-6)).clamp(max=1.0)
+    return share
 
 
 def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
