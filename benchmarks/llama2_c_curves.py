@@ -41,18 +41,31 @@ from relm.examples.manifest import read_manifest, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.storage import TokenStream
 from relm.examples.tokenization.tokenizer_files import import_tokenizer
+from relm.models.llama import Llama
 from relm.recipes.jobs import SPLITS
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
+from relm.training.architecture import configuration
 from relm.training.curve_band import student_quantile
-from relm.training.imports.llama2_c import import_llama2_c
 from relm.training.loop import pretrain
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("original", "relm")
 # train.py sets this seed, and draws the order of its windows with this one.
 SEED, ORDER_SEED = 1337, 42
+# Matrix of a layer of train.py's model -> its name in `LlamaForCausalLM`, and the heads whose pairs are rotated.
+LAYER: Mapping[str, tuple[str, str | None]] = {
+    "attention_norm": ("input_layernorm", None),
+    "attention.wq": ("self_attn.q_proj", "heads"),
+    "attention.wk": ("self_attn.k_proj", "key_value_heads"),
+    "attention.wv": ("self_attn.v_proj", None),
+    "attention.wo": ("self_attn.o_proj", None),
+    "ffn_norm": ("post_attention_layernorm", None),
+    "feed_forward.w1": ("mlp.gate_proj", None),
+    "feed_forward.w2": ("mlp.down_proj", None),
+    "feed_forward.w3": ("mlp.up_proj", None),
+}
 COLUMNS = ("loss", "learning_rate", "gradient_norm")
 # Parts of training whose mean losses are printed.
 BLOCKS = 8
@@ -165,9 +178,27 @@ def train_original(checkout: Path, examples: Path, output: Path, recipe: Recipe)
         seconds = process_time() - started
     # After its last evaluation train.py makes one update more, with learning rate 0.
     write_updates(output, np.array(updates).T[: recipe.pretrain["main"].steps])
-    import_llama2_c(output / "out" / "model.bin", output / "model")
+    write_model(
+        model.state_dict(), configuration(recipe, read_manifest(examples / "manifest.json").tokenizer), output / "model"
+    )
     held_out, length = stream(examples / "manifest.json", "held_out"), recipe.pretrain["main"].sequence_length
     return {"cpu_seconds": seconds, "own_code": own_loss(model.eval(), held_out, length)}
+
+
+def write_model(weights: Mapping[str, torch.Tensor], config: Any, folder: Path) -> None:
+    """Write the weights of train.py's model as a folder of `LlamaForCausalLM`."""
+    named = {"model.embed_tokens.weight": weights["tok_embeddings.weight"], "model.norm.weight": weights["norm.weight"]}
+    for layer in range(config.layers):
+        for theirs, (name, heads) in LAYER.items():
+            value = weights[f"layers.{layer}.{theirs}.weight"]
+            if heads is not None:  # the two of each rotated pair are side by side there, and half a head apart here
+                pairs = value.view(getattr(config, heads), -1, 2, value.shape[1])
+                value = pairs.transpose(1, 2).reshape(value.shape)
+            named[f"model.layers.{layer}.{name}.weight"] = value
+    model = Llama(config)
+    model.load_huggingface(named)
+    folder.mkdir(exist_ok=True)
+    model.save_folder(folder, {})
 
 
 @torch.no_grad()

@@ -13,10 +13,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from relm.training.imports.tensorflow_bert import published_name
-
 # Added to the scores of positions that are not attended to, in place of minus infinity.
 NOT_ATTENDED = -1000.0
+
+
+def published_name(own: str) -> str:
+    """Return Graphcore's variable for one of our parameters, except for the token embedding and matrices within attention.
+
+    >>> published_name("bert.encoder.layer.3.attention.output.LayerNorm.weight")
+    'bert/encoder/layer_3/attention/projection/LayerNorm/gamma'
+    """
+    if own == "cls.predictions.bias":
+        return "cls/predictions/output_bias"
+    module, _, kind = own.rpartition(".")
+    path = module.replace("encoder.layer.", "encoder/layer_").replace(".", "/")
+    path = path.replace("/attention/output/", "/attention/projection/")
+    if module.endswith("_embeddings"):
+        return path
+    if module.endswith("LayerNorm"):
+        return f"{path}/{'gamma' if kind == 'weight' else 'beta'}"
+    if module.endswith("seq_relationship"):
+        return f"{path}/output_{'weights' if kind == 'weight' else 'bias'}"
+    return f"{path}/{'kernel' if kind == 'weight' else 'bias'}"
 
 
 class TensorflowBert:
@@ -129,7 +147,7 @@ def variables_of(model: nn.Module) -> dict[str, str]:
     names = {}
     for name, parameter in model.named_parameters():
         within = ".attention.self." in name
-        names[name] = published_name(name, is_graphcore=True) if not within or parameter.dim() == 1 else ""
+        names[name] = published_name(name) if not within or parameter.dim() == 1 else ""
         if within and parameter.dim() == 2:
             names[name] = name.removesuffix(".weight").replace("encoder.layer.", "encoder/layer_").replace(".", "/") + "/kernel"
     return names

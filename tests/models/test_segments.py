@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from architectures import BERTS, GRAPHCORE, T5_11, TUNED, bert_batch, gradients, randomised
+from architectures import BERTS, GRAPHCORE, TUNED, bert_batch, gradients, randomised
 from torch import Tensor
 
 from relm.models.bert import Bert, BertConfig
@@ -17,7 +17,6 @@ from relm.models.llama import Llama
 from relm.models.llama_configuration import LlamaConfig
 from relm.models.losses import Term
 from relm.models.segments import State, terms_of
-from relm.models.t5 import T5
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.3)
 LLAMA = LlamaConfig(3, 4, 8, 20, positions=6, vocabulary_size=11, key_value_heads=2, dropout=0.3, tied_head=True)
@@ -153,8 +152,3 @@ def test_sequences_that_are_too_long_are_refused_by_segments_too() -> None:
     long = {"input_ids": torch.zeros(1, 7, dtype=torch.int64), "labels": torch.zeros(1, 7, dtype=torch.int64)}
     with pytest.raises(ValueError, match="7 tokens, but the model has 6 positions"):
         through_segments(Gpt2(GPT2), long)
-
-
-def test_an_architecture_without_segments_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="T5 is not divided into segments, so a pipeline cannot train it"):
-        T5(T5_11).segments()

@@ -84,7 +84,7 @@ def compare(case: Form, folder: Path, batch: dict[str, Tensor], traced: bool = F
     token = batch["attention_mask"].bool() if "masked_labels" in batch else ...
     torch.testing.assert_close(found[token], logits[token], rtol=1e-5, atol=2e-5)
     if "seq_relationship_logits" in expected:
-        pairs = ours.next_sentence_logits(**inputs_of(batch))
+        pairs = ours._related(ours.encoded(**inputs_of(batch))[:, 0])
         torch.testing.assert_close(pairs, expected.seq_relationship_logits, rtol=1e-5, atol=1e-5)
 
     terms, wanted = ours(batch), case.answers(batch)
@@ -161,7 +161,7 @@ def test_dropout_falls_where_that_of_transformers_falls(dropping: Form, tmp_path
     torch.testing.assert_close(found, their_logits(expected)[token], rtol=1e-5, atol=1e-5)
     if "seq_relationship_logits" in expected:
         torch.manual_seed(3)
-        pairs = ours.next_sentence_logits(**inputs_of(batch))
+        pairs = ours._related(ours.encoded(**inputs_of(batch))[:, 0])
         torch.testing.assert_close(pairs, expected.seq_relationship_logits, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(found, logits_of(ours.eval(), batch)[token], atol=1e-2)
 
@@ -207,7 +207,7 @@ def test_without_transform_layer_the_head_is_the_embedding_alone(tmp_path: Path)
     assert not any(report.values()), report
     expected = encoder(**inputs).last_hidden_state @ encoder.embeddings.word_embeddings.weight.T
     torch.testing.assert_close(ours.logits(**inputs)[token], expected[token], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(ours.next_sentence_logits(**inputs), pairs.eval()(**inputs).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours._related(ours.encoded(**inputs)[:, 0]), pairs.eval()(**inputs).logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["t5-1.0", "mt5"])
@@ -218,9 +218,9 @@ def test_transformers_generates_our_likeliest_tokens_from_a_saved_folder(name: s
     written = theirs.eval().generate(
         input_ids=source, attention_mask=mask, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=1
     )
-    encoded, ids = ours.encoded(source, mask), torch.zeros(3, 1, dtype=torch.int64)
+    ids = torch.zeros(3, 1, dtype=torch.int64)
     for _ in range(5):
-        logits = ours.decoded(ids, encoded, mask)[:, -1]
+        logits = ours.logits(source, ids, mask)[:, -1]
         logits[:, 1] = -torch.inf  # the end, which min_new_tokens forbids
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
     assert ids.tolist() == written.tolist()

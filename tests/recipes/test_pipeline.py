@@ -176,6 +176,16 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             main_phase(optimizer={"gradient_clipping": 1.0}),
             "pretrain.main.optimizer.gradient_clipping: on.pod16.pipeline needs null, or with adamw",
         ),
+        (
+            {"first_moment_precision": "float32", "replicated_tensor_sharding": False},
+            main_phase(optimizer={"name": "lamb", "gradient_clipping": 1.0}),
+            "main.optimizer.gradient_clipping: on.pod16.pipeline needs null, or with adamw",
+        ),
+        (
+            {},
+            main_phase(optimizer={"name": "lamb", "lamb": {"normalise_gradient": True}}),
+            "main.optimizer.lamb.normalise_gradient: on.pod16.pipeline needs false; found True",
+        ),
         ({}, main_phase(optimizer={"form": "transformers"}), "main.optimizer.form: on.pod16.pipeline needs pytorch; found"),
         (
             {},

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from relm.devices.contract import UpdateCall, UpdateSums
+from relm.devices.ipu.backend import UpdateCall, UpdateSums
 from relm.devices.ipu.device import IpuDevice
 from relm.errors import RelmError
 from relm.recipes.section import merge

@@ -311,13 +311,6 @@ def test_a_following_phase_starts_from_the_model_before(tiny_run, uninterrupted)
     assert tiny_run.lines()[0]["loss"] < uninterrupted.lines()[0]["loss"] - 0.5
 
 
-def test_initial_weights_of_another_architecture_are_refused(tiny_run, uninterrupted) -> None:
-    tiny_run.init_from = uninterrupted.model_folder
-    tiny_run.changes = {"model": {"layers": 3, "heads": 4}}
-    with pytest.raises(RelmError, match=r"init_from: .*layers is 2, expected 3; heads is 2, expected 4"):
-        tiny_run.train()
-
-
 def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_last_good_checkpoint(tiny_run) -> None:
     tiny_run.changes = {
         "pretrain": {
@@ -331,12 +324,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_last_good_checkpo
     examples = CausalExamples(tiny_run.examples / "manifest.json", "train", 16)
     numbers, _ = numbers_at(examples, derived_seed(7, "order", "main"), np.arange(8, 16))
     assert f"it read the examples {', '.join(map(str, numbers))} of epoch 0; " in str(error.value)
-
-
-def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tiny_run) -> None:
-    tiny_run.changes = {"model": {"vocabulary_size": 100}}
-    with pytest.raises(RelmError, match=r"model.vocabulary_size is 100, but the tokenizer has 257"):
-        tiny_run.train()
 
 
 def test_a_larger_vocabulary_pads_the_embedding(tiny_run) -> None:
@@ -354,17 +341,21 @@ def test_another_tokenizer_than_the_examples_is_refused(tmp_path: Path, tiny_run
         pretrain(tiny_run.recipe, "main", tiny_run.examples / "manifest.json", other, None, tiny_run.model_folder, "f")
 
 
-def test_too_little_disk_is_refused_before_the_first_step(tiny_run) -> None:
-    tiny_run.changes = {"run": {"keep_checkpoints": 10**12}}
-    with pytest.raises(RelmError, match=r"keep_checkpoints"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"vocabulary_size": 100}}, "model.vocabulary_size is 100, but the tokenizer has 257"),
+        ({"model": {"layers": 3, "heads": 4}}, r"init_from: .*layers is 2, expected 3; heads is 2, expected 4"),
+        ({"run": {"keep_checkpoints": 10**12}}, "keep_checkpoints"),
+        ({"pretrain": {"main": {"global_batch_size": 10**9}}, "run": {"micro_batch_size": None}}, "micro_batch_size"),
+    ],
+    ids=["vocabulary", "initial weights", "disk", "memory"],
+)
+def test_what_does_not_fit_is_refused_before_the_first_step(changes, message: str, tiny_run, uninterrupted) -> None:
+    tiny_run.init_from, tiny_run.changes = uninterrupted.model_folder, changes
+    with pytest.raises(RelmError, match=message):
         tiny_run.train()
     assert not (tiny_run.folder / "main" / "train.jsonl").exists()
-
-
-def test_too_little_memory_is_refused_before_the_first_step(tiny_run) -> None:
-    tiny_run.changes = {"pretrain": {"main": {"global_batch_size": 10**9}}, "run": {"micro_batch_size": None}}
-    with pytest.raises(RelmError, match=r"micro_batch_size"):
-        tiny_run.train()
 
 
 def test_a_run_that_would_take_too_long_is_refused_after_a_few_steps(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,21 +230,6 @@ def test_a_lost_attestation_of_the_order_is_written_again(
     assert_same(tiny_run, uninterrupted)
 
 
-@pytest.mark.parametrize("name", ["train.jsonl", "checkpoints.jsonl"])
-def test_an_emptied_log_is_refused_and_continued_once_it_is_back(
-    tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    stopped_after_steps(tiny_run, 8, monkeypatch)
-    log = tiny_run.folder / "main" / name
-    whole = log.read_bytes()
-    log.write_bytes(b"")
-    with pytest.raises(RelmError, match=rf"{name}: has 0 bytes, but state.json of step 6 attests"):
-        tiny_run.train()
-    log.write_bytes(whole)
-    tiny_run.train()
-    assert_same(tiny_run, uninterrupted)
-
-
 def test_a_listed_checkpoint_beyond_the_resumed_one_is_removed_from_the_list(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_after_steps(tiny_run, 8, monkeypatch)
     (tiny_run.folder / "main" / "checkpoints" / "step-00000006" / "state.json").unlink()

@@ -12,11 +12,7 @@ SHARE = 0.8
 
 
 def fit_into_memory(tensors: Iterable[Tensor], times: int = 1) -> bool:
-    """Return True if copies of the tensors fit into the available memory.
-
-    Args:
-        times: the memory of a copy, as a multiple of the tensor's size.
-    """
+    """Return True if copies of the tensors, each `times` as large as its tensor, fit into the available memory."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return times * size <= SHARE * limits.available_memory()
 

@@ -17,15 +17,10 @@ def find_accelerator(device_name: str) -> Accelerator | None:
 
 
 def find_peak_flops(device_name: str, precision: str) -> float | None:
-    """Return the peak operations per second of matrix products; a multiplication with an addition counts as two.
+    """Return the peak operations per second of one chip's matrix products; None where no figure is published.
 
-    Args:
-        device_name: as ``torch.cuda.get_device_name`` returns it, such as "NVIDIA H100 80GB HBM3"; for a TPU "TPU v3" or its
-            type, such as "v3-8". The figure is for one chip.
-        precision: float32, bfloat16 or float16.
-
-    Returns:
-        None where no figure is published: an unknown device, or one that cannot compute in this precision.
+    A multiplication with an addition counts as two. `device_name` is as ``torch.cuda.get_device_name`` returns it, such as
+    "NVIDIA H100 80GB HBM3"; for a TPU "TPU v3" or its type, such as "v3-8".
 
     >>> find_peak_flops("NVIDIA A100-SXM4-80GB", "bfloat16"), find_peak_flops("Tesla T4", "bfloat16")
     (312000000000000.0, None)

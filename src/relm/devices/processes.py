@@ -51,11 +51,7 @@ class ProcessRank:
 
 
 def rank_of_this_process(processes: int) -> ProcessRank:
-    """Return the rank of this process among `processes`.
-
-    Args:
-        processes: the count that the recipe requests.
-    """
+    """Return the rank of this process among the processes that the recipe requests."""
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())
     if ranks != processes:

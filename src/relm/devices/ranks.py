@@ -26,12 +26,7 @@ def _started_alone(processes: int) -> list[str]:
 
 
 def poprun(instances: int, replicas: int, ipus_per_replica: int, options: Sequence[str] = ()) -> list[str]:
-    """Return the words in front of a step's name that start it by PopRun in this many instances.
-
-    Args:
-        replicas: the count of replicas of all instances.
-        options: further options of PopRun.
-    """
+    """Return the words in front of a step's name that start it by PopRun in this many instances, with all their replicas."""
     counts = ["--num-instances", instances, "--num-replicas", replicas, "--ipus-per-replica", ipus_per_replica]
     return ["env", _GATEWAYS, "poprun", *map(str, counts), *options, "python", "-m", "relm"]
 
@@ -49,9 +44,6 @@ def words_of_step(words: Sequence[str]) -> list[str]:
 
     >>> words_of_step(["relm", "--processes", "2", "pretrain", "NAME"])
     ['pretrain', 'NAME']
-
-    Raises:
-        ValueError: there is no such word.
     """
     rest = list(words[words.index("relm") + 1 :])
     return rest[2:] if rest[:1] == [PROCESSES] else rest

@@ -1,9 +1,8 @@
 """CPU and CUDA, the devices that torch itself drives."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,15 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from relm.devices.contract import Forward, Model
+from relm.devices.contract import Device, Forward, Model, autocast
 from relm.devices.first_calls import make_first_calls
-from relm.devices.host_copies import clone_tensors, fit_into_memory
+from relm.devices.host_copies import fit_into_memory
 from relm.devices.overlapping import OverlappedSums
 from relm.devices.private_cache import keep_compiler_cache
 from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
-from relm.models.layers import recomputed
 from relm.recipes.devices import DEVICES, PRECISION
 from relm.recipes.run import Run
 
@@ -31,18 +29,11 @@ _SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 PRECISIONS = {"default": "medium", "high": "high", "highest": "highest"}
 
 
-class TorchDevice:
-    """A CPU or GPUs, as `relm.devices.contract.Device`."""
-
-    traces = False
-    updates_per_call = 1
+class TorchDevice(Device):
+    """A CPU or GPUs."""
 
     def __init__(self, run: Run) -> None:
-        """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes.
-
-        Raises:
-            RelmError: there is no CUDA here, there are fewer GPUs than processes, or the count of processes is another.
-        """
+        """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes."""
         keep_compiler_cache(os.environ)  # also where run.compile is off: attention over documents is compiled on a GPU
         process = rank_of_this_process(run.processes)
         self.rank, self.ranks = self.part, self.parts = process.rank, process.ranks
@@ -53,7 +44,8 @@ class TorchDevice:
             torch.cuda.set_device(process.local_rank)
         self._device = torch.device(run.device, process.local_rank) if run.device == "cuda" else torch.device("cpu")
         self.asynchronous = run.device == "cuda"
-        self.elements_per_operation = 1 << 18 if run.device == "cpu" else 1 << 26
+        if run.device == "cpu":
+            self.elements_per_operation = 1 << 18
         self._run = run
         self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
         if self._compiles:
@@ -80,44 +72,30 @@ class TorchDevice:
         """Return the same module, moved."""
         return model.to(self._device)
 
-    def materialise(self, tensors: Iterable[Tensor]) -> None:
-        """Do nothing: tensors are computed already."""
-
     def forward(self, terms: Forward) -> Forward:
         """Return the forward pass compiled for static shapes, or unchanged."""
         if not self._compiles:
             return terms
         return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
 
-    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """Return `layer(*inputs)` by torch's own checkpointing."""
-        return recomputed(layer, *inputs)
-
     def seed(self, number: int) -> None:
-        """Seed the generators of the CPU and of this GPU; torch.manual_seed also searches for other devices, which is slow."""
-        torch.default_generator.manual_seed(number)
+        """Seed the generators of the CPU and of this GPU."""
+        super().seed(number)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(number)
 
     def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
         """Return tensors that share the arrays' memory; for a GPU, copies in pinned memory."""
-        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        if self._device.type == "cpu":
-            return tensors
-        return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        tensors = super().stage(batch)
+        return {name: tensor.pin_memory() for name, tensor in tensors.items()} if self._device.type == "cuda" else tensors
 
     def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the batch on the device, copied asynchronously."""
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
 
-    def make_scalar(self, value: float) -> float | Tensor:
-        """Return the value unchanged."""
-        return value
-
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Return the context that computes matrix products in `precision`."""
-        half = torch.float16 if precision == "float16" else torch.bfloat16
-        return torch.autocast(self._device.type, dtype=half, enabled=precision != "float32")
+        return autocast(self._device.type, precision)
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sum over all ranks."""
@@ -137,10 +115,6 @@ class TorchDevice:
             self._overlapped.finish()
         elif self._processes is not None:
             self._processes.sum_gradients(parameters)
-
-    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Return all values by one copy to the host."""
-        return self.begin_read(partial, whole)()
 
     def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
         """Read the values at once; those of a GPU are copied in its order of operations, before those of the next step."""
@@ -167,8 +141,7 @@ class TorchDevice:
     def clock(self) -> Callable[[], float]:
         """Return the GPU's own time: the host reads a figure when it comes to it, which may be a step later."""
         if not self.asynchronous:
-            now = time.monotonic()
-            return lambda: now
+            return super().clock()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
 
@@ -184,7 +157,7 @@ class TorchDevice:
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return clones; of a GPU's tensors copies in pinned memory, to which all are sent before the host waits."""
         if self._device.type == "cpu":
-            return clone_tensors(tensors)
+            return super().copy_to_host(tensors)
         wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
         if wanted != [(tensor.shape, tensor.dtype) for tensor in self._pinned]:
             self._pinned = []
@@ -195,9 +168,6 @@ class TorchDevice:
             copy.copy_(tensor.detach(), non_blocking=True)
         torch.cuda.synchronize()
         return self._pinned
-
-    def launch(self) -> None:
-        """Do nothing: every operation has started already."""
 
     def synchronise(self) -> None:
         """Wait for the GPU; the CPU never lags behind."""
@@ -218,10 +188,6 @@ class TorchDevice:
 
         return int(counters["stats"]["unique_graphs"])
 
-    def figures(self) -> dict[str, float]:
-        """Return no counters: torch has none without a profiler."""
-        return {}
-
     def describe(self) -> dict[str, Any]:
         """Return the device, torch's version, and whatever else decides how sums are rounded."""
         choices = {
@@ -239,10 +205,6 @@ class TorchDevice:
             exact = {} if self._run.deterministic else {"deterministic": False}
             return {"device": "cuda", "name": torch.cuda.get_device_name(), **facts, **exact}
         return {"device": "cpu", "name": torch.backends.cpu.get_cpu_capability(), "threads": self.threads, **facts}
-
-    def translate_errors(self) -> AbstractContextManager[None]:
-        """Return a context that changes no error."""
-        return nullcontext()
 
     def close(self) -> None:
         """Restore the precision of float32 products, and destroy the process group."""

@@ -29,11 +29,7 @@ def set_options(environment: MutableMapping[str, str], options: Mapping[str, boo
 
 
 def training_options(layout: str) -> dict[str, bool | int]:
-    """Return all options of training on a slice, torch_xla's and ours, for a process without torch_xla or without a TPU.
-
-    Args:
-        layout: the slice's layout, such as v3:2x2; see `relm.recipes.machine.topologies.Topology`.
-    """
+    """Return all options of training on a slice with a layout such as v3:2x2, for a process without torch_xla or a TPU."""
     return {**_OF_TORCH_XLA, **(_OF_TORCH_XLA_V5 if layout.startswith("v5") else {}), **OPTIONS}
 
 

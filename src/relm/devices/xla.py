@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from relm.devices.contract import Forward, Model
+from relm.devices.contract import Device, Model
 from relm.devices.host_copies import fit_into_memory
 from relm.devices.processes import Processes
 from relm.devices.tpu_chips import chip_count, chips_here
@@ -48,14 +48,14 @@ from relm.recipes.run import Run
 NANOSECONDS = 10**9
 
 
-class XlaDevice:
-    """All devices of a TPU, of which this host may have some, as `relm.devices.contract.Device`."""
+class XlaDevice(Device):
+    """All devices of a TPU, of which this host may have some.
 
-    part, parts = 0, 1
+    The compiler sums gradients: those of the global batch's loss are the sums already.
+    """
+
     asynchronous = True
     traces = True
-    updates_per_call = 1
-    elements_per_operation = 1 << 26
 
     def __init__(self, run: Run, cache: Path | None = None, one: bool = False) -> None:
         """Open the TPU, or the CPU if PJRT_DEVICE says so.
@@ -63,9 +63,6 @@ class XlaDevice:
         Args:
             cache: folder for compiled programs; None: they are not kept.
             one: use only the first device, without SPMD, as where `run.topology` is one device of a host.
-
-        Raises:
-            RelmError: the device is absent, cannot be opened, or does not support what `run` requests.
         """
         require_supported(run)
         one = one or run.one_of_host
@@ -99,7 +96,7 @@ class XlaDevice:
 
     def place(self, model: Model) -> Model:
         """Return the model with parameters on every device and `traced` set; tied parameters stay tied."""
-        shared = shared_parameters(model)
+        shared = shared_parameters(model)  # moving gives each owner a copy, which would be trained by itself
         moved = model.to(self._device)
         set_traced(moved, self.traces)
         for (owner, name), *others in shared:
@@ -114,13 +111,10 @@ class XlaDevice:
         """
         import torch_xla.distributed.spmd as xs
 
+        # Axes are divided over None: every device has the whole tensor.
         for tensor in tensors if self._mesh is not None else ():
             xs.mark_sharding(tensor, self._mesh, (None,) * tensor.dim())
         self.launch()
-
-    def forward(self, terms: Forward) -> Forward:
-        """Return the forward pass unchanged: every operation is traced."""
-        return terms
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
         """Return `layer(*inputs)`, to be computed again behind a barrier, without which the compiler would keep the results."""
@@ -133,11 +127,7 @@ class XlaDevice:
         xm.set_rng_state(number, str(self._device))
 
     def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """Return the batch, whose copy to this host's devices has started; each device gets its shard.
-
-        Raises:
-            RelmError: the batch cannot be divided evenly among the devices.
-        """
+        """Return the batch, whose copy to this host's devices has started; each device gets its shard."""
         import torch_xla.core.xla_model as xm
 
         staged: dict[str, Tensor] = {}
@@ -152,10 +142,6 @@ class XlaDevice:
             )
         return staged
 
-    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the batch, which is on the devices already."""
-        return dict(batch)
-
     def make_scalar(self, value: float) -> float | Tensor:
         """Return the value as a tensor on every device.
 
@@ -168,11 +154,7 @@ class XlaDevice:
         return sent[0]
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """Return the context that computes matrix products in `precision`.
-
-        Raises:
-            RelmError: `precision` is float16.
-        """
+        """Return the context that computes matrix products in `precision`, which cannot be float16."""
         if precision == "float16":
             raise RelmError("precision: float16 is not for TPUs; set the phase's precision to bfloat16")
         return nullcontext() if precision == "float32" else torch.autocast("xla", dtype=torch.bfloat16)
@@ -180,12 +162,6 @@ class XlaDevice:
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sum over all hosts."""
         return values if self._hosts is None else self._hosts.sum_counts(values)
-
-    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Do nothing: the compiler decides when it sums."""
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Do nothing: the gradients of the global batch's loss are the sums already."""
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
         """Return all values, fetched separately: stacking would compile a program for each count of scalars."""
@@ -271,11 +247,7 @@ class XlaDevice:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Explain errors of full memory and lost hosts, wherever they are raised.
-
-        Raises:
-            RelmError: replaces XLA's error.
-        """
+        """Explain errors of full memory and lost hosts, wherever they are raised."""
         try:
             yield
         except (RuntimeError, ValueError) as error:  # the compiler raises ValueError (torch_xla 2.9)

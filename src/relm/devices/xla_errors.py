@@ -18,11 +18,7 @@ LONGEST = 300
 
 
 def explain_error(message: str, run: Run) -> str | None:
-    """Return a plain message for an error of the devices; None for a fault of the program.
-
-    Args:
-        run: the section `run` of the recipe.
-    """
+    """Return a plain message for an error of the devices; None for a fault of the program."""
     what = message.strip().partition("\n")[0][:LONGEST]
     if _MEMORY.search(message):
         return f"run.device: tpu: a step does not fit into the memory of a device: {what}. {_smaller(run)}"

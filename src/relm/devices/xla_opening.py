@@ -45,11 +45,7 @@ def requested_kind(environment: Mapping[str, str]) -> str:
 
 
 def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
-    """Return the rank of this host and the count of hosts that take each step together, from torchrun's variables.
-
-    Args:
-        one: train on one device alone.
-    """
+    """Return the rank of this host and the count of hosts that take each step together, from torchrun's variables."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
     if one and hosts > 1:
@@ -88,11 +84,7 @@ def import_torch_xla() -> None:
 
 
 def require_tpu(chips: int, hosts: int) -> None:
-    """Raise if this machine has no TPU, before the runtime starts, which would wait for one and its hosts or end the process.
-
-    Args:
-        chips: the count of TPU chips of this machine.
-    """
+    """Raise if this machine has no TPU, before the runtime starts, which would wait for one or end the process."""
     import torch_xla
     import torch_xla._internal.tpu as tpu
 
@@ -146,8 +138,7 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
 def open_devices(kind: str, hosts: int, one: bool = False) -> int:
     """Start the runtime and return the count of devices to train on, those of other hosts included.
 
-    Args:
-        one: use only the first device, without SPMD, which always uses all.
+    One device alone is used without SPMD, which always uses all.
     """
     import torch_xla.runtime as xr
 

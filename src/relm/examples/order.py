@@ -69,10 +69,12 @@ def permuted(values: Indices, keys: Indices, size: int) -> Indices:
     The network permutes a domain of left * right >= size numbers; a result outside range(size) goes through it again until it
     is inside. For large sizes the domain is hardly larger than `size`, so that is rare.
     """
+    # Two digits of about equal radix: a digit with few values would mix the other badly.
     left = math.isqrt(size - 1) + 1
     left += left % 2  # with two odd radices every round is an even permutation: half of all permutations would never occur
     right = -(-size // left)
     result = _network(values, keys, left, right)
+    # Still a permutation: every number inside lies on a cycle of the network, and gets the next one of that cycle inside.
     outside = np.flatnonzero(result >= size)
     while outside.size:
         result[outside] = _network(result[outside], keys[outside], left, right)
@@ -82,6 +84,7 @@ def permuted(values: Indices, keys: Indices, size: int) -> Indices:
 
 def _network(values: Indices, keys: Indices, left: int, right: int) -> Indices:
     low, high = np.divmod(values, np.uint64(left))[::-1]
+    # A round adds to one digit a number that depends on the other alone, and so can be undone whatever that number is.
     for round_number in range(0, ROUNDS, 2):
         low = (low + _digit(high, keys, round_number, left)) % np.uint64(left)
         high = (high + _digit(low, keys, round_number + 1, right)) % np.uint64(right)

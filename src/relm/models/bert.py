@@ -20,7 +20,6 @@ from relm.models.bert_encoder import Activated
 from relm.models.bert_model import EncoderModel
 from relm.models.layers import Linear, layer_norm
 from relm.models.losses import Term, cross_entropy
-from relm.models.segments import ModelSegment, state_of
 
 _COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -66,30 +65,20 @@ class Heads(nn.Module):
 
 
 class Bert(EncoderModel):
-    """A masked language model, with or without a head for sentence pairs."""
+    """A masked language model, with or without a head for sentence pairs.
+
+    Its terms are "masked_token" and, with that head, "next_sentence". Its batches have `masked_positions` and `masked_labels`,
+    (batch, positions) int64, the label -100 where a position is unused: the objective decides the count of positions, and
+    rejects a sequence with more masked tokens. `next_sentence_labels`, (batch,) int64, are 0 for a pair that belongs together.
+    """
 
     copies = _COPIES
+    head_parameters = ("bert.embeddings.word_embeddings.", "bert.pooler.", "cls.")
 
     def __init__(self, config: BertConfig) -> None:
         """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__(config)
         self.cls = Heads(config)
-
-    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
-
-        Args:
-            batch: `input_ids`, `attention_mask` (1 a token, 0 padding), `token_type_ids`, all (batch, sequence) int64, the
-                latter two optional; `masked_positions` and `masked_labels`, (batch, positions) int64, the label -100 where
-                a position is unused. The objective decides the count of positions, and rejects a sequence with more masked
-                tokens. `next_sentence_labels`, (batch,) int64, 0 for a pair that belongs together, 1 for one that does not.
-
-        Raises:
-            ValueError: the sequences are too long.
-        """
-        positions = self._read_positions(batch)
-        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
-        return self._scored(hidden, batch)
 
     def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the positions at which the encoder's output is read: masked ones and, for pairs, the first before them."""
@@ -97,20 +86,12 @@ class Bert(EncoderModel):
         return F.pad(positions, (1, 0)) if self.config.next_sentence else positions
 
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss at the encoder's output at the positions that are read."""
         masked = hidden[:, -batch["masked_positions"].shape[1] :]
         terms = {"masked_token": self.score_tokens(masked, batch["masked_labels"])}
         if self.config.next_sentence:
             related = self._related(hidden[:, 0])
             terms["next_sentence"] = cross_entropy(related, batch["next_sentence_labels"], self.traced)
         return terms
-
-    def _head_segment(self) -> ModelSegment:
-        return ModelSegment(
-            "head",
-            self.parameter_names("bert.embeddings.word_embeddings.", "bert.pooler.", "cls."),
-            lambda batch, state: state_of(self._scored(state["hidden"], batch)),
-        )
 
     def logits(
         self,
@@ -119,18 +100,8 @@ class Bert(EncoderModel):
         token_type_ids: Tensor | None = None,
         masked_positions: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits of the token at each position; arguments as in `terms`.
-
-        Returns:
-            (batch, sequence, vocabulary), or (batch, positions, vocabulary) at `masked_positions`.
-        """
+        """Return the logits (batch, sequence, vocabulary), or (batch, positions, vocabulary) at `masked_positions`."""
         return self.head(self.encoded(input_ids, attention_mask, token_type_ids, masked_positions))
-
-    def next_sentence_logits(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
-        """Return the logits (batch, 2) of "belongs together" and "random"; the model must have that head."""
-        return self._related(self.encoded(input_ids, attention_mask, token_type_ids)[:, 0])
 
     def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the transformed input of the projection to the vocabulary, its weight and its bias."""
@@ -138,6 +109,7 @@ class Bert(EncoderModel):
         return predictions(hidden), self.bert.embeddings.word_embeddings.weight, predictions.bias
 
     def _related(self, first: Tensor) -> Tensor:
+        """The first token's output, (batch, hidden) -> (batch, 2), the logits of "belongs together" and "random"."""
         assert self.bert.pooler is not None, "next_sentence is on"
         assert self.cls.seq_relationship is not None, "next_sentence is on"
         related: Tensor = self.cls.seq_relationship(self.bert.pooler(first))

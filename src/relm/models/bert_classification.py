@@ -19,7 +19,6 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.bert_model import EncoderModel
 from relm.models.layers import Linear
 from relm.models.losses import Term, cross_entropy, squared_error
-from relm.models.segments import ModelSegment, state_of
 
 
 class RobertaClassifier(nn.Module):
@@ -39,7 +38,13 @@ class RobertaClassifier(nn.Module):
 
 
 class BertForClassification(EncoderModel):
-    """An encoder with a head for `labels` classes, or for a score if that is 1."""
+    """An encoder with a head for `labels` classes, or for a score if that is 1.
+
+    Its term is "class", of `class_labels`, (batch,) int64; or "score", of `scores`, (batch,) float32, whose nats are squared
+    errors.
+    """
+
+    head_parameters = ("bert.pooler.", "classifier.")
 
     def __init__(self, config: BertConfig) -> None:
         """Build the module with unset weights: call `initialise`, or load a state dict."""
@@ -47,22 +52,7 @@ class BertForClassification(EncoderModel):
         is_bert = config.family == "bert"
         self.classifier = Linear(config.hidden_size, config.labels) if is_bert else RobertaClassifier(config)
 
-    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss of a batch: "class", or "score", whose nats are squared errors.
-
-        Args:
-            batch: `input_ids`, `attention_mask`, `token_type_ids`, all (batch, sequence), the latter two optional;
-                `class_labels`, (batch,) int64, or `scores`, (batch,) float32.
-
-        Raises:
-            ValueError: the sequences are too long.
-        """
-        positions = self._read_positions(batch)
-        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
-        return self._scored(hidden, batch)
-
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss at the encoder's output at the first token."""
         logits = self.head(hidden)
         if self.config.labels == 1:
             return {"score": squared_error(logits[:, 0], batch["scores"])}
@@ -84,10 +74,3 @@ class BertForClassification(EncoderModel):
     def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the first position of each sequence, (batch, 1)."""
         return torch.zeros_like(batch["input_ids"][:, :1])
-
-    def _head_segment(self) -> ModelSegment:
-        return ModelSegment(
-            "head",
-            self.parameter_names("bert.pooler.", "classifier."),
-            lambda batch, state: state_of(self._scored(state["hidden"], batch)),
-        )

@@ -32,11 +32,7 @@ _DEFAULT_PADDING = {"bert": 0, "roberta": 1}
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The architecture: the keys of `config.json` under this project's names, and switches that it has no key for.
-
-    Raises:
-        ValueError: fields contradict each other; names the field, its value and what was expected.
-    """
+    """The architecture: the keys of `config.json` under this project's names, and switches that it has no key for."""
 
     layers: int
     heads: int

@@ -19,7 +19,8 @@ from relm.models.bert_encoder import Encoder, padding_mask
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, through_layers, truncated_normal
-from relm.models.segments import ModelSegment, State
+from relm.models.losses import Term
+from relm.models.segments import ModelSegment, State, state_of
 from relm.models.weights import list_tensors, read_weights, write_folder
 
 Model = TypeVar("Model", bound="EncoderModel")
@@ -32,6 +33,8 @@ class EncoderModel(LanguageModel):
 
     copies: Mapping[str, str] = {}
     """Tensor that a file may hold -> the parameter that it is tied to."""
+    head_parameters: tuple[str, ...] = ()
+    """Prefixes of the parameters that the head reads."""
 
     def __init__(self, config: BertConfig) -> None:
         """Build the encoder with unset weights."""
@@ -60,15 +63,28 @@ class EncoderModel(LanguageModel):
             ModelSegment("token_embedding", names(embeddings + "word_embeddings."), self._embed_tokens),
             ModelSegment("position_embedding", names(*others), self._add_positions),
             *layers,
-            self._head_segment(),
+            ModelSegment(
+                "head", names(*self.head_parameters), lambda batch, state: state_of(self._scored(state["hidden"], batch))
+            ),
         ]
 
-    def _head_segment(self) -> ModelSegment:
-        """Return the last segment."""
-        raise NotImplementedError
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the parts of a batch's loss.
+
+        Args:
+            batch: `input_ids`, `attention_mask` (1 a token, 0 padding) and `token_type_ids`, all (batch, sequence) int64, the
+                latter two optional; and the labels that the model's class describes.
+        """
+        positions = self._read_positions(batch)
+        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
+        return self._scored(hidden, batch)
 
     def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor | None:
         """Return the positions at which the encoder's output is read; None: all."""
+        return None
+
+    def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the loss at the encoder's output at the positions that are read."""
         raise NotImplementedError
 
     def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
@@ -91,13 +107,7 @@ class EncoderModel(LanguageModel):
         token_type_ids: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return the encoder's output (batch, sequence, hidden), or (batch, positions, hidden) at `positions`.
-
-        Arguments as in `terms`.
-
-        Raises:
-            ValueError: the sequences are too long.
-        """
+        """Return the encoder's output (batch, sequence, hidden), or (batch, positions, hidden) at `positions`."""
         self._require_positions(input_ids)
         hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, self.recompute)
         return hidden
@@ -134,15 +144,9 @@ class EncoderModel(LanguageModel):
     def from_folder(cls: type[Model], folder: Path, expected: BertConfig | None = None) -> Model:
         """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
-        A pooler and a head for sentence pairs in the file are ignored if the model has none; if it has them, the file must.
-
-        Args:
-            folder: nothing in it is executed or unpickled.
-            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
-
-        Raises:
-            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
-            OSError: a file is absent.
+        Nothing in it is executed or unpickled. A pooler and a head for sentence pairs in the file are ignored if the model has
+        none; if it has them, the file must. `expected` is the architecture that the weights must fit, and the dropout to train
+        them with. Raise ValueError if the architecture is another one, or parameters are missing, unknown, or of another shape.
         """
         config = folder_config(folder, BertConfig, expected, FREE_FIELDS)
         model = cls(config)
@@ -155,15 +159,7 @@ class EncoderModel(LanguageModel):
         """Return the encoder in a Hugging Face folder with a new head, whose weights are drawn as `initialise` draws them.
 
         A pooler that the head reads is the folder's if it has one, as of a model that was trained on sentence pairs; else it is
-        drawn with the head.
-
-        Args:
-            folder: of a masked language model, or any other with the encoder; other heads in it are ignored.
-            head: fields of the configuration that describe the head, such as `labels`.
-
-        Raises:
-            ValueError: it is not a BERT or RoBERTa, or parameters of the encoder are missing or of another shape.
-            OSError: a file is absent.
+        drawn with the head. Other heads in the folder are ignored. `head` has fields of the configuration, such as `labels`.
         """
         model = cls(replace(folder_config(folder, BertConfig, None, FREE_FIELDS), **head))
         held = {model._encoder_name(name) for name in list_tensors(folder)}
@@ -187,11 +183,7 @@ class EncoderModel(LanguageModel):
         return name if name is not None and name.startswith(_ENCODER) else None
 
     def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
-        """Write `config.json` and `model.safetensors` (float32) into an existing folder.
-
-        Args:
-            tokens: ids of special tokens for `config.json`, such as `bos_token_id`.
-        """
+        """Write `config.json` and `model.safetensors` (float32) into an existing folder, with the ids of special tokens."""
         weights = {**self.state_dict(), **self._absent_biases()}
         published = {self.config.published_name(name): tensor for name, tensor in weights.items()}
         write_folder(folder, self.config.to_huggingface(), tokens, published, generates=False)

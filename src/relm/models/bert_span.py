@@ -16,36 +16,23 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.bert_model import EncoderModel
 from relm.models.layers import Linear
 from relm.models.losses import Term, cross_entropy
-from relm.models.segments import ModelSegment, state_of
-
-HEAD = "qa_outputs."
 
 
 class BertForSpans(EncoderModel):
-    """An encoder with a head for answers that are spans of the text."""
+    """An encoder with a head for answers that are spans of the text.
+
+    Its term is "answer", of `answer_positions`, (batch, 2) int64: the first and last token of each answer, both 0 where the
+    text has none. Their mean is that of BERT's `run_squad.py`: half the sum of the mean losses of first and last tokens.
+    """
+
+    head_parameters = ("qa_outputs.",)
 
     def __init__(self, config: BertConfig) -> None:
         """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__(replace(config, head="spans", next_sentence=False))
         self.qa_outputs = Linear(config.hidden_size, 2)
 
-    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss of a batch, "answer", whose labels are the first and the last token of each answer.
-
-        Their mean is that of BERT's `run_squad.py`: half the sum of the mean losses of first and last tokens.
-
-        Args:
-            batch: `input_ids`, `attention_mask`, `token_type_ids`, all (batch, sequence), the latter two optional;
-                `answer_positions`, (batch, 2) int64, both 0 where the answer is not in the text.
-
-        Raises:
-            ValueError: the sequences are too long.
-        """
-        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"))
-        return self._scored(hidden, batch)
-
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """Return the loss at the encoder's output."""
         return {"answer": cross_entropy(self.head(hidden), batch["answer_positions"], self.traced)}
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -56,13 +43,3 @@ class BertForSpans(EncoderModel):
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Return the logits (batch, 2, sequence) of the first and of the last token of the answer; arguments as in `terms`."""
         return self.head(self.encoded(input_ids, attention_mask, token_type_ids))
-
-    def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        return None
-
-    def _head_segment(self) -> ModelSegment:
-        return ModelSegment(
-            "head",
-            self.parameter_names(HEAD),
-            lambda batch, state: state_of(self._scored(state["hidden"], batch)),
-        )

@@ -29,15 +29,11 @@ class Cache(NamedTuple):
 
 
 def read_prompts(model: Decoder, input_ids: Tensor, positions: int) -> tuple[Tensor, Cache]:
-    """Read the beginnings of texts in one pass.
+    """Read the beginnings of texts, (batch, sequence) int64, in one pass.
 
-    Args:
-        input_ids: (batch, sequence) int64. A shorter text is padded at its end, with any id: `decode_token` overwrites the
-            padding's keys and values before a token can attend to them.
-        positions: positions of the cache, at least as many as the sequence has.
-
-    Returns:
-        The head's input, (batch, sequence, hidden), and the cache, zero where nothing has been read.
+    A shorter text is padded at its end, with any id: `decode_token` overwrites the padding's keys and values before a token can
+    attend to them. Return the head's input, (batch, sequence, hidden), and the cache of `positions`, zero where nothing has
+    been read.
     """
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -54,15 +50,10 @@ def read_prompts(model: Decoder, input_ids: Tensor, positions: int) -> tuple[Ten
 
 
 def decode_token(model: Decoder, token_ids: Tensor, places: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-    """Read the next token of each text.
+    """Read the next token of each text, (batch,) int64, at its position `places`, (batch,) int64, which may differ.
 
-    Args:
-        token_ids: (batch,) int64.
-        places: (batch,) int64, the token's position in its text, below the cache's positions. Texts may differ in it.
-        cache: keys and values of the tokens before; what it has at `places` and beyond decides nothing.
-
-    Returns:
-        The head's input, (batch, hidden), and the cache with this token.
+    What the cache has at `places` and beyond decides nothing. Return the head's input, (batch, hidden), and the cache with this
+    token.
     """
     positions = torch.arange(cache.keys.shape[3], device=token_ids.device)
     written = (positions == places[:, None])[:, None, :, None]
@@ -93,10 +84,8 @@ def _embed(model: Decoder, token_ids: Tensor, places: Tensor) -> tuple[Tensor, T
 def _through_layers(model: Decoder, x: Tensor, rotation: Tensor | None, bias: Tensor | None, remember: Remember) -> Tensor:
     """Return the head's input, (batch, sequence, hidden) -> the same shape.
 
-    Args:
-        rotation: angles of the positions, for `rotated`; None: learnt positions are in `x`.
-        bias: that of the logits of attention; None: attention is causal within the sequence.
-        remember: chooses keys and values.
+    Without `rotation`, learnt positions are in `x`; without a bias of the logits, attention is causal within the sequence.
+    `remember` chooses keys and values.
     """
     blocks: Iterable[Any] = model.transformer.h
     for number, block in enumerate(blocks):

@@ -31,58 +31,38 @@ class Configuration(Protocol):
 
 
 class Published:
-    """A `config.json`, whose keys are checked as they are read."""
+    """A `config.json`, whose keys are checked as they are read: a wrong value is a ValueError that says what was expected."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
-        """Return a whole number.
-
-        Raises:
-            ValueError: the value is not a whole number, or below `least`.
-        """
+        """Return a whole number that is at least `least`."""
         found = self.config.get(key, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < least:
             raise ValueError(f"config.json: {key} is {found!r}, expected a whole number from {least} on")
         return found
 
     def number(self, key: str, default: float) -> float:
-        """Return a number, zero or above.
-
-        Raises:
-            ValueError: the value is not a number, or below zero.
-        """
+        """Return a number, zero or above."""
         found = self.config.get(key, default)
         if not isinstance(found, (int, float)) or isinstance(found, bool) or found < 0:
             raise ValueError(f"config.json: {key} is {found!r}, expected a number from 0 on")
         return found
 
     def heads(self, key: str, default: int, width_key: str, width: int) -> int:
-        """Return a count of attention heads that divides `width`.
-
-        Raises:
-            ValueError: the count does not divide it.
-        """
+        """Return a count of attention heads that divides `width`."""
         found = self.whole(key, default)
         if width % found:
             raise ValueError(f"config.json: {key} is {found}, expected a divisor of {width_key}, {width}")
         return found
 
     def activation(self, key: str, default: str) -> str:
-        """Return an activation under this project's name.
-
-        Raises:
-            ValueError: the name is unknown.
-        """
+        """Return an activation under this project's name."""
         return _ACTIVATIONS[self.required(key, default, tuple(_ACTIVATIONS))]
 
     def required(self, key: str, default: Any, allowed: Collection[Any]) -> Any:
-        """Return a value that must be one of `allowed`, since with another the model would compute something else.
-
-        Raises:
-            ValueError: the value is not allowed.
-        """
+        """Return a value that must be one of `allowed`, since with another the model would compute something else."""
         found = self.config.get(key, default)
         if found not in allowed:
             expected = " or ".join(json.dumps(value) for value in allowed)
@@ -90,11 +70,7 @@ class Published:
         return found
 
     def own(self, names: Collection[str]) -> dict[str, Any]:
-        """Return this project's switches, by the names of their fields.
-
-        Raises:
-            ValueError: a switch is not among `names`.
-        """
+        """Return this project's switches, which must be among `names`, by the names of their fields."""
         switches = self.config.get(OWN, {})
         unknown = [name for name in switches if name not in names]
         if unknown:
@@ -135,7 +111,6 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None, fre
 
     Raises:
         ValueError: the folder holds another architecture; names the keys, what was found and what was expected.
-        OSError: there is no `config.json`.
     """
     path = folder / "config.json"
     try:

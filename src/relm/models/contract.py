@@ -67,15 +67,8 @@ class LanguageModel(TracedModule):
         return cross_entropy_of_projection(*self.vocabulary_projection(hidden), labels, self.loss_chunk)
 
     def segments(self) -> list[ModelSegment]:
-        """Return the parts of the forward pass, in the order of their execution, which together compute `terms`.
-
-        Raises:
-            NotImplementedError: the architecture has none, so a pipeline cannot train it.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} is not divided into segments, so a pipeline cannot train it; take a GPT-2, a Llama or a "
-            "BERT, or another device"
-        )
+        """Return the parts of the forward pass, in the order of their execution, which together compute `terms`."""
+        raise NotImplementedError
 
     def parameter_names(self, *prefixes: str) -> tuple[str, ...]:
         """Return the names of the parameters that begin with one of the prefixes, in the order of the parameters."""

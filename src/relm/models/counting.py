@@ -112,9 +112,8 @@ def attention_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that attention keeps, from queries, keys and values to its output, and its temporary bytes.
 
-    Args:
-        inner: width of all heads together.
-        learnt_bias: the scores have a bias with a gradient, of which each layer keeps a copy in lower precision.
+    `inner` is the width of all heads together. With a `learnt_bias`, which has a gradient, each layer keeps a copy of the
+    scores' bias in lower precision.
     """
     scores, projected, output = heads * queries * keys, (queries + 2 * keys) * inner, how.element * queries * inner
     if how.attention == "written_out":
@@ -129,7 +128,7 @@ def attention_bytes(
 
 
 def sublayer_bytes(rows: int, width: int, inputs: int, statistics: int, mask: int) -> int:
-    """Return the bytes around a sublayer: so many float32 copies of its normalisation's input, statistics, and a mask."""
+    """Return the bytes around a sublayer: float32 copies (`inputs`) of its normalisation's input, statistics, and a mask."""
     return rows * ((FLOAT * inputs + mask) * width + FLOAT * statistics)
 
 

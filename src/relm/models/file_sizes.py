@@ -39,12 +39,7 @@ class FileSizes(NamedTuple):
 
 
 def measure_files(paths: Iterable[Path]) -> FileSizes:
-    """Return the sizes of safetensors files.
-
-    Raises:
-        ValueError: a file is none, or its header is longer than it or than any.
-        OSError: a file cannot be read.
-    """
+    """Return the sizes of safetensors files; a file of another kind or with too long a header is a ValueError."""
     shapes = [shape for path in paths for shape in _read_shapes(path)]
     return FileSizes(len(shapes), sum(math.prod(shape) for shape in shapes))
 
@@ -68,11 +63,7 @@ def _read_shapes(path: Path) -> list[list[int]]:
 
 
 def require_fitting_model(config: Any, found: FileSizes) -> None:
-    """Raise ValueError if a model of this project's needs more than the file of its weights holds.
-
-    Args:
-        config: the architecture, a frozen dataclass.
-    """
+    """Raise ValueError if a model of this project's needs more than the file of its weights holds."""
     layers, width = config.layers, config.hidden_size
     decoder_layers = getattr(config, "decoder_layers", None) or 0
     if layers + decoder_layers > min(MOST_LAYERS, max(found.tensors, FEW_LAYERS)):
@@ -87,11 +78,7 @@ def require_fitting_model(config: Any, found: FileSizes) -> None:
 
 
 def require_fitting_keys(config: Mapping[str, Any], found: FileSizes) -> None:
-    """Raise ValueError if a key of any architecture's `config.json` is impossible for the weights.
-
-    Args:
-        config: the content of the file; the sections in it are checked as well.
-    """
+    """Raise ValueError if a key of any architecture's `config.json`, or of a section in it, is impossible for the weights."""
     limits = (
         (_LAYERS, min(MOST_LAYERS, found.tensors)),
         (_HEADS, found.elements),

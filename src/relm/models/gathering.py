@@ -9,15 +9,9 @@ from torch import Tensor
 
 
 def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> Tensor:
-    """Return some positions of each sequence, gathered sequence by sequence, since these may be on different devices.
+    """(batch, sequence, hidden) -> (batch, gathered, hidden), at `positions`, (batch, gathered) int64; None: all positions
 
-    Args:
-        hidden: (batch, sequence, hidden).
-        positions: (batch, gathered) int64, repeats allowed; None: all positions.
-        traced: see `relm.models.layers.TracedModule`.
-
-    Returns:
-        (batch, gathered, hidden).
+    They are gathered sequence by sequence, since these may be on different devices. Positions may be repeated.
     """
     if positions is None:
         return hidden
@@ -57,5 +51,6 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (positions,) = ctx.saved_tensors
+        # (batch, sequence, gathered), true where a position was taken, so that gradients of repeated positions add up.
         taken = positions[:, None, :] == torch.arange(ctx.length, device=positions.device)[None, :, None]
         return taken.to(gradient.dtype) @ gradient, None

@@ -45,12 +45,9 @@ class Linear(nn.Module):
 
 
 def serialised_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, slices: int = 1) -> Tensor:
-    """Return `F.linear(x, weight, bias)`, computed in slices of the outputs one after the other.
+    """Return `F.linear(x, weight, bias)`, computed in `slices` of the outputs one after the other, all but the last equal.
 
     A device whose memory is small then holds the temporary values of one slice alone.
-
-    Args:
-        slices: the count of slices, which are of equal size but for the last.
     """
     biases = [None] * slices if bias is None else bias.chunk(slices)
     return torch.cat([F.linear(x, rows, some) for rows, some in zip(weight.chunk(slices), biases)], dim=-1)
@@ -87,13 +84,8 @@ class RmsNorm(nn.Module):
 def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
     """Return cosine and sine of the angles by which rotary encoding turns the pairs of a head (Su et al. 2021, section 3.2).
 
-    Args:
-        positions: (...) whole numbers.
-        head_size: an even number.
-        base: pair n turns by base ** (-2 n / head_size) from one position to the next.
-
-    Returns:
-        (2, ..., head_size / 2) float32.
+    (...) whole numbers -> (2, ..., head_size / 2) float32. Pair n turns by base ** (-2 n / head_size) from one position to the
+    next.
     """
     exponents = torch.arange(0, head_size, 2, device=positions.device).float() / head_size
     angles = positions[..., None].float() * (1.0 / base**exponents)
@@ -101,12 +93,10 @@ def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
 
 
 def rotated(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn the pairs of queries or keys, in float32.
+    """Turn the pairs of queries or keys, (batch, heads, sequence, head_size), in float32.
 
-    Args:
-        x: (batch, heads, sequence, head_size); number n of a head is paired with number n + head_size / 2, as in
-            `transformers` (llama2.c's file has the two of a pair side by side).
-        rotation: from `rotary_angles`, (2, sequence, head_size / 2), or a shape that fits after its first size.
+    Number n of a head is paired with number n + head_size / 2, as in `transformers` (llama2.c's file has the two of a pair side
+    by side). `rotation` is from `rotary_angles`, or of a shape that fits after its first size.
     """
     cosine, sine = rotation[0], rotation[1]
     first, second = x.float().chunk(2, dim=-1)
@@ -124,11 +114,7 @@ def recomputed(layer: nn.Module, *inputs: Any) -> Tensor:
 
 
 def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Any, recompute: Callable[..., Tensor] | None) -> Tensor:
-    """Return `x` after all layers, each called as `layer(x, *others)`.
-
-    Args:
-        recompute: calls a layer without keeping its activations, as `recomputed` does; None: they are kept.
-    """
+    """Return `x` after all layers, each called as `layer(x, *others)`, by `recompute` where their activations are not kept."""
     for layer in layers:
         x = recompute(layer, x, *others) if recompute is not None else layer(x, *others)
     return x

@@ -21,13 +21,9 @@ from relm.models.gpt2_configuration import Gpt2Config
 def draw_as_llm_c(
     parameters: Iterable[tuple[str, Tensor]], generator: torch.Generator, spread: float, config: Gpt2Config
 ) -> None:
-    """Set the weights of a GPT-2, given by name in the order of its modules.
+    """Set the weights of a GPT-2, given by name in the order of its modules, from a generator on the CPU.
 
-    Args:
-        parameters: of `relm.models.gpt2.Gpt2`.
-        generator: on the CPU.
-        spread: standard deviation; that of projections into the residual stream is divided by sqrt(2 layers).
-        config: of the model; its `initialisation` says if the weights are rounded to bfloat16.
+    The deviation of projections into the residual stream is `spread` divided by sqrt(2 layers).
     """
     residual = spread / math.sqrt(2 * config.layers)
     with torch.no_grad():

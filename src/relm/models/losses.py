@@ -23,12 +23,9 @@ class Term(NamedTuple):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
-    """Score labels under logits.
+    """Score labels under logits, (..., classes) and (...) int64; -100 is not scored, and sends no gradient.
 
-    Args:
-        logits: (..., classes), any floating type; logarithms and sums are taken in float32.
-        labels: (...) int64; -100 is not scored, and sends no gradient.
-        traced: see `relm.models.layers.TracedModule`.
+    Logarithms and sums are taken in float32, whatever the type of the logits.
     """
     flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     scored = wanted != IGNORED_LABEL
@@ -43,11 +40,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
 def squared_error(predicted: Tensor, wanted: Tensor) -> Term:
     """Score numbers by their squared distance, which is -ln P of a normal distribution of variance 1/2, less a constant.
 
-    A prediction within one half of its number counts as correct.
-
-    Args:
-        predicted: (...), any floating type; distances and sums are taken in float32.
-        wanted: (...) float32; -100 is not scored, and sends no gradient.
+    Both are (...); -100 is not scored, and sends no gradient. A prediction within one half of its number counts as correct.
     """
     scored = wanted != IGNORED_LABEL
     distances = torch.where(scored, predicted.float() - wanted, 0.0)
@@ -55,16 +48,10 @@ def squared_error(predicted: Tensor, wanted: Tensor) -> Term:
 
 
 def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, traced: bool = False) -> Term:
-    """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks.
+    """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks; None: all at once.
 
-    The values are those of `cross_entropy` but for rounding; a device that computes one chunk after the other has the float32
-    copy of a chunk's logits alone in its memory.
-
-    Args:
-        logits: (batch, sequence, classes).
-        labels: (batch, sequence) int64.
-        chunk: positions of a sequence in a chunk, the last of which may have fewer; None: all.
-        traced: see `relm.models.layers.TracedModule`.
+    (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding; a device
+    that computes one chunk after the other has the float32 copy of a chunk's logits alone in its memory.
     """
     if chunk is None:
         return cross_entropy(logits, labels, traced)
@@ -77,12 +64,8 @@ def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, t
 def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return -ln P of each label, and whether it is the likeliest, in plain operations for a compiler.
 
-    The compiler finds the greatest logits while it computes them, and the rest in one pass over the logits, which for
-    250,000 classes are as many bytes as a small model.
-
-    Args:
-        logits: (positions, classes) float32.
-        labels: (positions,) int64.
+    (positions, classes) float32 and (positions,) int64. The compiler finds the greatest logits while it computes them, and the
+    rest in one pass over the logits, which for 250,000 classes are as many bytes as a small model.
     """
     classes = torch.arange(logits.shape[1], device=logits.device)
     best = logits.detach().amax(1, keepdim=True)
@@ -97,14 +80,12 @@ def cross_entropy_of_projection(hidden: Tensor, weight: Tensor, bias: Tensor | N
     """Score labels under the logits `hidden @ weight.T + bias`, of which those of one chunk alone are ever in memory.
 
     The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
-    2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy`
-    but for rounding. In lower precision the logits' gradient is rounded before it is multiplied by the loss scale and divided
-    by the count of labels, not after it, and the weight's gradient is added up in float32.
+    2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy` but
+    for rounding. In lower precision the logits' gradient is rounded before it is multiplied by the loss scale and divided by
+    the count of labels, not after it, and the weight's gradient is added up in float32.
 
     Args:
         hidden: (batch, positions, hidden).
-        weight: (classes, hidden).
-        bias: (classes,) or None.
         labels: (batch, positions) int64; -100 is not scored, and sends no gradient.
         chunk: positions of a sequence in a chunk, the last of which may have fewer.
     """
@@ -163,9 +144,7 @@ class _ScoredProjection(torch.autograd.Function):
 def _score_with_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the nats of a chunk, its count of correct labels, and the gradient of its nats by the logits, all as in torch.
 
-    Args:
-        logits: (positions, classes) float32.
-        labels: (positions,) int64.
+    (positions, classes) float32 and (positions,) int64.
     """
     logarithms = F.log_softmax(logits, -1)
     nats = F.nll_loss(logarithms, labels, ignore_index=IGNORED_LABEL, reduction="sum")

@@ -1,7 +1,4 @@
-"""The forward pass of a model as segments in the order of their execution, for devices that split a model into a pipeline.
-
-Imports torch alone, and imports on Python 3.8 with torch 2.0.
-"""
+"""The forward pass of a model as segments in the order of their execution, for devices that split a model into a pipeline."""
 
 from __future__ import annotations
 

@@ -160,17 +160,10 @@ class Stack(nn.Module):
         source_bias: Tensor | None,
         recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
-        """Return the stack's output for a sequence.
+        """(batch, sequence, hidden) embeddings -> the same shape
 
-        Args:
-            x: (batch, sequence, hidden) embeddings.
-            visible: bool, in a shape that broadcasts to (batch, 1, sequence, sequence); None: everything.
-            source: (batch, source, hidden) in the decoder; None in the encoder.
-            source_bias: bias of the logits of attention to `source`.
-            recompute: calls a layer; see `relm.models.layers.through_layers`.
-
-        Returns:
-            (batch, sequence, hidden).
+        `visible` is bool, in a shape that broadcasts to (batch, 1, sequence, sequence); None: everything. `source`, (batch,
+        source, hidden), is None in the encoder, and `source_bias` biases the logits of attention to it.
         """
         bias = self._position_bias(x.shape[1])
         if visible is not None:
@@ -240,31 +233,14 @@ class T5(LanguageModel):
         # Looked up together, so that the embedding's gradient is one sum; a TPU's compiler would merge two over all cores.
         both = self.shared(torch.cat([input_ids, decoder_input_ids], dim=1))
         source, target = both.split([input_ids.shape[1], decoder_input_ids.shape[1]], dim=1)
-        return self._decoded(target, self._encoded(source, attention_mask), attention_mask)
-
-    def encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the encoder's output for a source, (batch, source, hidden); arguments as in `logits`."""
-        return self._encoded(self.shared(input_ids), attention_mask)
-
-    def _encoded(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
         visible = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        output: Tensor = self.encoder(embedded, visible, None, None, self.recompute)
-        return output
-
-    def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the logits for a source from `encoded`; arguments as in `logits`."""
-        return self.head(self._decoded(self.shared(decoder_input_ids), source, attention_mask))
-
-    def _decoded(self, embedded: Tensor, source: Tensor, attention_mask: Tensor | None) -> Tensor:
-        length = embedded.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
-        bias = self.source_bias(attention_mask)
-        output: Tensor = self.decoder(embedded, causal, source, bias, self.recompute)
-        return output
-
-    def source_bias(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the bias that masks a source's padding in the decoder, (batch, 1, 1, source); None without padding."""
-        return None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+        encoded: Tensor = self.encoder(source, visible, None, None, self.recompute)
+        length = target.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=encoded.device).tril()
+        # The bias that masks the source's padding, (batch, 1, 1, source).
+        bias = None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+        decoded: Tensor = self.decoder(target, causal, encoded, bias, self.recompute)
+        return decoded
 
     def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return the decoder's output, scaled where the architecture does, the head's weight and no bias."""
@@ -308,13 +284,9 @@ class T5(LanguageModel):
     def from_folder(cls, folder: Path, expected: T5Config | None = None) -> T5:
         """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
-        Args:
-            folder: nothing in it is executed or unpickled.
-            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
-
-        Raises:
-            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
-            OSError: a file is absent.
+        Nothing in it is executed or unpickled. `expected` is the architecture that the weights must fit, and the dropout to
+        train them with. Raise ValueError if the architecture is another one, or parameters are missing, unknown, or of another
+        shape.
         """
         config = _config_of_folder(folder, expected)
         model = cls(config)
@@ -325,11 +297,7 @@ class T5(LanguageModel):
         return model
 
     def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
-        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
-
-        Args:
-            tokens: ids of special tokens, such as `eos_token_id`; padding and start come from the model.
-        """
+        """Write a folder with `generation_config.json`, whose ids of padding and start come from the model."""
         own = self.config.token_ids()
         write_folder(folder, self.config.to_huggingface(), {**tokens, **own}, self.state_dict(), generates=True)
 

@@ -33,32 +33,11 @@ class Attention(TracedModule):
         self.relative_attention_bias = embedding(config.relative_attention_buckets, config.heads) if positions else None
 
     def forward(self, x: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the attention of each position of `x` to `seen`.
+        """(batch, sequence, hidden) attending to `seen` (batch, keys, hidden) -> (batch, sequence, hidden)
 
-        Args:
-            x: (batch, sequence, hidden).
-            seen: (batch, keys, hidden), from which keys and values are computed.
-            bias: of the logits, in a shape that broadcasts to (batch, heads, sequence, keys).
-
-        Returns:
-            (batch, sequence, hidden).
+        The bias of the logits is in a shape that broadcasts to (batch, heads, sequence, keys).
         """
-        return self.mixed(self.queries(x), self.keys(seen), self.values(seen), bias)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """(batch, sequence, hidden) -> (batch, heads, sequence, head_size)"""
-        return self._split(self.q(x))
-
-    def keys(self, seen: Tensor) -> Tensor:
-        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
-        return self._split(self.k(seen))
-
-    def values(self, seen: Tensor) -> Tensor:
-        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
-        return self._split(self.v(seen))
-
-    def mixed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        """Return (batch, sequence, hidden) as `forward` does, from queries, keys and values."""
+        query, key, value = self._split(self.q(x)), self._split(self.k(seen)), self._split(self.v(seen))
         mask = None if bias is None else bias.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = attention(query, key, value, mask, dropout, scale=1.0, traced=self.traced)
@@ -90,10 +69,8 @@ def bucket_borders(buckets: int, distance: int) -> list[int]:
 def relative_buckets(queries: int, keys: int, buckets: int, distance: int, both_ways: bool, device: torch.device) -> Tensor:
     """Return the bucket of each pair of a query and a key, (queries, keys) int64.
 
-    Args:
-        buckets: total count; with `both_ways`, half of them are for keys after the query.
-        distance: the last bucket holds all distances from here on.
-        both_ways: keys after the query have buckets of their own; else they share the query's own bucket.
+    The last bucket holds all distances from `distance` on. With `both_ways`, half of the buckets are for keys after the query,
+    which otherwise share the query's bucket.
     """
     relative = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
     side = buckets // 2 if both_ways else buckets

@@ -27,11 +27,7 @@ TokenId = int
 
 @dataclasses.dataclass(frozen=True)
 class T5Config:
-    """The architecture: the keys of `config.json` under this project's names.
-
-    Raises:
-        ValueError: fields contradict each other; names the field, its value and what was expected.
-    """
+    """The architecture: the keys of `config.json` under this project's names."""
 
     layers: int
     """Layers of the encoder."""

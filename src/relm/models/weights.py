@@ -25,9 +25,7 @@ def read_weights(
     copies: Mapping[str, str],
     zeros: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Return the parameters in a folder's `model.safetensors`, in float32, under the module's names.
-
-    Nothing is unpickled or executed.
+    """Return the parameters in a folder's `model.safetensors`, in float32, under the module's names; nothing is executed.
 
     Args:
         expected: the module's state dict; only names and shapes matter.
@@ -80,11 +78,8 @@ def write_folder(
 ) -> None:
     """Write `config.json` and `model.safetensors` (float32) into an existing folder.
 
-    Args:
-        config: the architecture's keys.
-        tokens: ids of special tokens, such as `bos_token_id`.
-        weights: published name -> tensor.
-        generates: the model generates text, so the tokens also go into `generation_config.json`.
+    `tokens` are ids of special tokens, such as `bos_token_id`, which go into `generation_config.json` as well if the model
+    generates text.
     """
     from safetensors.torch import save_file
 

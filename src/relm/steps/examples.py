@@ -1,6 +1,5 @@
 """Steps that make examples, list them, show them, and exchange them with other programs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from relm.steps.job_spec import JOB, document_of, validate_options
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "tpu_pretrain")
 IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt")
-IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
 def pregenerate_job(a: Arguments) -> Job:
@@ -105,55 +103,10 @@ def export_job(a: Arguments) -> Job:
 def import_job(a: Arguments) -> Job:
     from relm.examples.formats.exchange import import_examples
 
-    if a.format in IMPORTED_MODELS:
-        return import_model_job(a)
-    if a.tokenizer is None:
-        raise RelmError(
-            f"import: --tokenizer is missing; give the tokenizer.json that the examples of {a.format} were made with"
-        )
-    if a.configuration is not None:
-        raise RelmError("import: --configuration goes with tf_bert only; leave it out")
     return Job(
         lambda: import_examples(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
-    )
-
-
-def import_model_job(a: Arguments) -> Job:
-    if a.first_tokens is not None:
-        raise RelmError(f"import: --first-tokens goes with llm_c and nanogpt only, and {a.format} is a model; leave it out")
-    job = import_llama2_c_job(a) if a.format == "llama2_c" else import_tensorflow_job(a)
-    return replace(job, outputs=[a.output / "model.safetensors", a.output / "config.json"])
-
-
-def import_llama2_c_job(a: Arguments) -> Job:
-    from relm.training.imports.llama2_c import import_llama2_c
-
-    if len(a.files) != 1 or a.configuration is not None or a.tokenizer is not None:
-        raise RelmError(
-            "import: llama2_c is one file, with no --configuration and no --tokenizer; `relm import-tokenizer --kind llama2_c` "
-            "converts its tokenizer"
-        )
-    return Job(lambda: import_llama2_c(a.files[0], a.output), inputs=a.files)
-
-
-def import_tensorflow_job(a: Arguments) -> Job:
-    from relm.training.imports.tensor_bundle import checkpoint_prefix
-    from relm.training.imports.tensorflow_bert import import_tensorflow_bert
-
-    if a.configuration is None or a.tokenizer is not None:
-        raise RelmError(
-            f"import: {a.format} needs --configuration, the model's bert_config.json, and no --tokenizer; "
-            "`relm import-tokenizer` converts a vocabulary"
-        )
-    checkpoints = dict.fromkeys(checkpoint_prefix(path) for path in a.files)
-    files = [
-        file for path in checkpoints for file in (Path(f"{path}.index"), *sorted(path.parent.glob(f"{path.name}.data-*-of-*")))
-    ]
-    return Job(
-        lambda: import_tensorflow_bert(a.files, a.configuration, a.output),
-        inputs=[*files, a.configuration],
     )
 
 
@@ -225,14 +178,13 @@ STEPS: dict[str, Step] = {
         group="data",
     ),
     "import": Step(
-        "read examples, or a model, that another program wrote",
+        "read examples that another program wrote",
         [
-            argument("--format", required=True, choices=(*IMPORTED, *IMPORTED_MODELS), help="tf_bert and llama2_c: a model"),
-            paths("--files", "its files; for a model those of one checkpoint, or the name that they share"),
-            path("--tokenizer", "for examples: the tokenizer.json they were made with", required=False),
+            argument("--format", required=True, choices=IMPORTED),
+            paths("--files", "its files"),
+            path("--tokenizer", "the tokenizer.json they were made with"),
             argument("--first-tokens", type=positive, metavar="N", help="for llm_c and nanogpt: read the first N tokens only"),
-            path("--configuration", "for tf_bert: its bert_config.json, or the JSON of Graphcore's run", required=False),
-            path("--output", "a .bin or .arrow file; for a model a folder"),
+            path("--output", "a .bin or .arrow file"),
         ],
         import_job,
         group="data",

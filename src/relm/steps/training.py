@@ -36,7 +36,6 @@ def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
     from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
-    from relm.training.lost_logs import replaced_logs
     from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
     from relm.training.machine.peak import fill_in_peak
 
@@ -66,19 +65,18 @@ def pretrain_job(a: Arguments) -> Job:
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
-        with replaced_logs(plan, a.phase, folder):
-            sentence = pretrain(
-                fill_in_peak(fitted, a.phase).recipe,
-                a.phase,
-                manifest=a.manifest,
-                tokenizer=a.tokenizer,
-                init_from=a.init_from,
-                model_folder=a.output.parent,
-                run_fingerprint=plan.fingerprint,
-                optimizer_from=a.optimizer_from,
-                one_tpu=a.one_tpu,
-                curve=plan.curve,
-            )
+        sentence = pretrain(
+            fill_in_peak(fitted, a.phase).recipe,
+            a.phase,
+            manifest=a.manifest,
+            tokenizer=a.tokenizer,
+            init_from=a.init_from,
+            model_folder=a.output.parent,
+            run_fingerprint=plan.fingerprint,
+            optimizer_from=a.optimizer_from,
+            one_tpu=a.one_tpu,
+            curve=plan.curve,
+        )
         if not ranks.rank():
             _copy_logs(folder)
         if (figures := folder / DEVICE_FIGURES).is_file():  # only some devices write it

@@ -20,18 +20,7 @@ if TYPE_CHECKING:
 
 
 def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
-    """Return the configuration of a recipe's model for the tokens of a tokenizer.
-
-    Raises:
-        RelmError: the recipe's vocabulary is smaller than the tokenizer's, or its options contradict each other.
-    """
-    try:
-        return _configuration(recipe, tokenizer)
-    except ValueError as error:
-        raise RelmError(f"model: {error}; correct it in the recipe") from None
-
-
-def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
+    """Return the configuration of a recipe's model for the tokens of a tokenizer."""
     wanted: dict[str, Any] = recipe.model.model_dump()
     wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
     if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
@@ -40,7 +29,10 @@ def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
             "raise it, or leave it out"
         )
     terms = {term: classes for phase in recipe.pretrain.values() for term, classes in phase.classes.items()}
-    config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
+    try:
+        config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
+    except ValueError as error:
+        raise RelmError(f"model: {error}; correct it in the recipe") from None
     return config
 
 
@@ -57,15 +49,7 @@ def unset_model(config: Configuration) -> "LanguageModel":
 
 
 def initial_model(config: Configuration, seed: int, init_from: Path | None) -> "LanguageModel":
-    """Return a model with the weights of a folder, or with random weights, drawn on the CPU.
-
-    Args:
-        seed: any integer, for the random weights.
-        init_from: the Hugging Face folder; None: random weights.
-
-    Raises:
-        RelmError: the folder holds a model of another architecture.
-    """
+    """Return a model with the weights of a Hugging Face folder, or with random weights, drawn on the CPU from a seed."""
     from torch import Generator
 
     if init_from is not None:

@@ -1,14 +1,14 @@
-"""The hashes by which checkpoints and their logs attest each other.
+"""The hashes by which checkpoints and their logs attest each other. Imports no torch.
 
-`checkpoints.jsonl` lists those of `state.json` and of the lines of `train.jsonl` beside those of tensors. Times and other
-values that depend on the machine are left out, so that an interrupted run attests the same as an uninterrupted one.
-`state.json` has those of both logs, byte for byte, as they were when it was written. Imports no torch.
+`checkpoints.jsonl` lists those of tensors, of `state.json` and of the lines of `train.jsonl`, without times and other values
+that depend on the machine, so that an interrupted run attests the same as an uninterrupted one. `state.json` has those of both
+logs, byte for byte, as they were when it was written.
 """
 
 import hashlib
 import json
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +39,37 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"lines": len(texts), "sha256": _sha256("".join(f"{text}\n" for text in texts))}
 
 
-def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of `train.jsonl` after `step`; the file is read backwards, only as far as needed.
-
-    Args:
-        size: the bytes from the beginning that are read; None: all.
-    """
-    lines: list[dict[str, Any]] = []
+def lines_backwards(log: Path, size: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the text of each line of a log, or of its first `size` bytes, the last one first."""
     if not log.stat().st_size:
-        return lines
+        return
     with open(log, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = len(text) if size is None else min(size, len(text))
         while end:
             start = text.rfind(b"\n", 0, end - 1) + 1
-            try:
-                line = json.loads(text[start:end])
-                is_later = line["step"] > step
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise RelmError(f"{log}: expected a line of JSON with a step, found {text[start:end][:80]!r}") from None
-            if not is_later:
-                break
-            lines.append(line)
+            yield start, text[start:end]
             end = start
+
+
+def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of `train.jsonl` after `step`, of its first `size` bytes; read backwards, only as far as needed."""
+    lines: list[dict[str, Any]] = []
+    for _, text in lines_backwards(log, size):
+        try:
+            line = json.loads(text)
+            is_later = line["step"] > step
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise RelmError(f"{log}: expected a line of JSON with a step, found {text[:80]!r}") from None
+        if not is_later:
+            break
+        lines.append(line)
     return lines[::-1]
 
 
 def find_log_fault(log: Path, attested: Mapping[str, Any]) -> str | None:
-    """Return the difference between the beginning of a log and what a checkpoint attests; None: it is that.
+    """Return the difference between the beginning of a log and the `bytes` and `sha256` that a checkpoint attests; None: none.
 
     Lines of later steps may follow.
-
-    Args:
-        attested: the `bytes` and `sha256` in the checkpoint's `state.json`.
     """
     size = log.stat().st_size if log.exists() else 0
     if size < attested["bytes"]:
@@ -101,12 +100,7 @@ def _canonical(value: Mapping[str, Any]) -> str:
 def read_lines(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """Return the lines of `train.jsonl` or `checkpoints.jsonl`, each with a `step`, in ascending order.
 
-    Args:
-        path: the log.
-        until: leave out lines of later steps, and half a line at the end, which a kill may have left; None: take all.
-
-    Raises:
-        RelmError: the file is absent, or a line is not such an object.
+    With `until`, leave out lines of later steps, and half a line at the end, which a kill may have left.
     """
     require_regular_file(path)
     if not path.exists():

@@ -17,15 +17,7 @@ def write_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(checkpoint: Path, remedy: str = "it is damaged") -> dict[str, Any]:
-    """Return the state of a checkpoint.
-
-    Args:
-        checkpoint: its folder.
-        remedy: what the user can do.
-
-    Raises:
-        RelmError: it is absent, changed since it was written, or of another shape.
-    """
+    """Return the state of a checkpoint; raise RelmError with the `remedy` if it is absent, changed, or of another shape."""
     path = checkpoint / STATE
     state = read_sealed(path, remedy)
     require_shape(state, STATE_SHAPE, str(path), remedy)

@@ -4,9 +4,8 @@
 and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
 
 ``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe requests, also for those
-deleted since: its step, the sha256 of both files, of `state.json` and of the lines of `train.jsonl` since the line before, and
-the device. `relm replay` trains a segment again and compares. `state.json` in turn has the size and sha256 of both logs up to
-its step, so that a run resumes with no other ones.
+deleted since, with which `relm replay` compares a segment that it trains again. `state.json` in turn has the size and sha256 of
+both logs up to its step, so that a run resumes with no other ones.
 """
 
 import dataclasses
@@ -65,11 +64,7 @@ class Checkpoint:
 
 
 def open_list(checkpoints: Path, step: int, attested: Mapping[str, Any] | None = None) -> RunLog:
-    """Open `checkpoints.jsonl` of a run that resumes after `step`, and remove the lines of later steps.
-
-    Args:
-        attested: its `bytes` and `sha256` up to there, as the checkpoint has them; None: it attests none.
-    """
+    """Open `checkpoints.jsonl` of a run that resumes after `step`, and remove later lines; `attested` as in `RunLog`."""
     return RunLog(checkpoints.with_name(CHECKPOINTS), step, attested)
 
 
@@ -84,13 +79,10 @@ def save_checkpoint(
     log: Mapping[str, Any] | None = None,
     checkpoint_list: RunLog | None = None,
 ) -> Path:
-    """Write one checkpoint, then delete all but the newest and those to keep.
+    """Write one checkpoint, then delete all but the `keep` newest and those whose step is a multiple of `forever`.
 
     Args:
-        checkpoints: the folder of all checkpoints.
         state: `step`, `made_on`, the keys of `IDENTITY`, and the rest of the loop's state; JSON.
-        keep: the count of the newest checkpoints to keep.
-        forever: checkpoints whose step is a multiple of this are kept as well.
         listed: add a line to `checkpoints.jsonl`; False for a checkpoint that an interruption caused.
         log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: there is no log.
         checkpoint_list: `checkpoints.jsonl`, open after the checkpoint before; None: it is opened for this line.
@@ -103,6 +95,7 @@ def save_checkpoint(
         content = {"format": FORMAT, **state, "sha256": hashes}
         with nullcontext(checkpoint_list) if checkpoint_list else closing(open_list(checkpoints, step - 1)) as lines:
             line = _line(checkpoints, content, log) if listed else None
+            # With the line that follows, since a run that resumes here finds the list with it.
             logs = {LOG: log, CHECKPOINTS: lines.facts(line)}
             write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
             sync_path(partial)
@@ -112,7 +105,7 @@ def save_checkpoint(
                 lines.sync()
                 kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
-        os.rename(partial, final)
+        os.rename(partial, final)  # the name comes last: a folder that has one is complete, whenever a kill or a crash came
         sync_path(checkpoints)
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -184,8 +177,7 @@ def newest_checkpoint(checkpoints: Path) -> Path | None:
 def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoint | None:
     """Return the newest intact checkpoint, None where there is none; damaged ones are skipped with a warning.
 
-    Args:
-        identity: this run's values of the keys of `IDENTITY`.
+    It must have the `identity` of this run.
     """
     folders = _step_folders(checkpoints).values()
     for folder in folders:
@@ -194,7 +186,7 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
             _check_identity(folder, state, identity)
             files = [read_tensors(folder / name, state["sha256"].get(name)) for name in CHECKPOINT_FILES]
             return Checkpoint(folder, state, *files)
-        except Damaged as error:
+        except Damaged as error:  # retraining from the one before gives the same bytes
             logger.warning("%s; resuming from the checkpoint before it", error)
         except OSError as error:  # it may be readable later, and resuming from an older one would delete it
             raise RelmError(

@@ -50,9 +50,7 @@ class Averages:
 def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int], last: int) -> list[Averages]:
     """Return what averages of a run without a fault are at the logged steps, for each window and column.
 
-    Args:
-        steps: the steps of the log's lines, in order.
-        last: the last step that is compared, for the count of windows up to there.
+    `last` is the last step that is compared, for the count of windows up to there.
     """
     at = np.array(steps, dtype=np.float64)
     found = []
@@ -144,26 +142,11 @@ def _noise(curve: Curve, at: Values) -> Values:
 
 
 def student_quantile(probability: float, freedom: int) -> float:
-    """Return the value that Student's t exceeds in size with a probability, by Hill's expansion (1970, algorithm 396).
+    """Return the value that Student's t exceeds in size with a probability.
 
     >>> round(student_quantile(0.05, 18), 3), round(student_quantile(0.0001, 18), 2)
     (2.101, 4.97)
     """
-    n = float(freedom)
-    a = 1 / (n - 0.5)
-    b = 48 / a**2
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
-    y = (d * probability) ** (2 / n)
-    if y > 0.05 + a:
-        from statistics import NormalDist
+    from scipy.stats import t  # takes a second to import
 
-        x = NormalDist().inv_cdf(probability / 2)
-        y = x**2
-        c += 0.3 * (n - 4.5) * (x + 0.6) if n < 5 else 0.0
-        c += (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b
-        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
-        y = math.expm1(a * y**2)
-    else:
-        y = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (n + 2) + 1 / y
-    return math.sqrt(n * y)
+    return float(t.isf(probability / 2, freedom))

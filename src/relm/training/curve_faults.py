@@ -32,9 +32,7 @@ LEAST_NORM_FACTOR = 3.0
 def describe_resemblance(curve: Curve, steps: Sequence[int], losses: Sequence[float], norms: Sequence[float]) -> str | None:
     """Return what a run resembles, as a phrase that begins with "as with"; None if it is nothing that is known.
 
-    Args:
-        steps: the steps of the run's lines so far.
-        norms: the gradient's norm of each line; empty if the log has none.
+    `norms` are the gradient's norms of all lines, or empty if the log has none.
     """
     return _resembling_norm(curve, steps, norms) or _resembling_rate(curve, steps, losses)
 

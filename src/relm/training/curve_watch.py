@@ -146,22 +146,11 @@ class CurveWatch:
             self.verdict += f"; {self._resembles}"
 
 
-class Unwatched:
-    """The watch of a run without a published curve."""
-
-    may_stop = must_stop = False
-    verdict = WITHIN
-
-    def judge(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Add nothing to a line."""
-        return {}
-
-
-def open_watch(run: "PhaseRun", step: int) -> CurveWatch | Unwatched:
-    """Return the watch of a phase that begins, or resumes after a step, with the lines of its log up to there."""
+def open_watch(run: "PhaseRun", step: int) -> CurveWatch | None:
+    """Return the watch of a phase that begins, or resumes after a step, by its log up to there; None without a curve."""
     expected, every = run.recipe.expect_curve, run.recipe.run
     if run.curve is None or expected is None or (expected.phase or next(iter(run.recipe.pretrain))) != run.phase:
-        return Unwatched()
+        return None
     planned = planned_steps(run.settings.steps, every.log_interval, every.validation_interval)
     log = run.folder / LOG
     lines = [line for line in read_lines(log, until=step) if "loss" in line] if step and log.exists() else []
@@ -181,11 +170,7 @@ def planned_steps(last: int, *intervals: int | None) -> list[int]:
 
 
 def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, Any]], steps: Sequence[int] = ()) -> CurveWatch:
-    """Return the watch of a run after these lines.
-
-    Args:
-        steps: the steps whose lines are to come.
-    """
+    """Return the watch of a run after these lines; `steps` are those whose lines are to come."""
     lines = list(lines)
     watch = CurveWatch(expected, curve, sorted({*(int(line["step"]) for line in lines), *steps}))
     for line in lines:
@@ -193,13 +178,9 @@ def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, 
     return watch
 
 
-def require_wanted(watch: CurveWatch | Unwatched, where: str) -> None:
-    """Raise an error if a run has left its band and the recipe wants it to stop then.
-
-    Args:
-        where: what was saved, or the folder of the phase.
-    """
-    if isinstance(watch, CurveWatch) and watch.must_stop:
+def require_wanted(watch: CurveWatch, where: str) -> None:
+    """Raise an error, about `where` the run is saved, if it has left its band and the recipe wants it to stop then."""
+    if watch.must_stop:
         raise RelmError(
             f"{where}: {watch.verdict} (expect_curve: {watch.expected.curve}, on_deviation: stop). Look into it; with "
             "on_deviation: warn the same command trains on from the newest checkpoint"

@@ -24,10 +24,7 @@ def write_model(
 ) -> None:
     """Write `folder` so that `transformers` loads model and tokenizer from it; the sidecar, which lists all files, comes last.
 
-    Args:
-        tokenizer: a `tokenizer.json`, copied.
-        special: name of a special token, as in `TokenizerFacts` -> its id, or None.
-        facts: further keys of the sidecar.
+    `special` maps the name of a special token, as in `TokenizerFacts`, to its id; `facts` are further keys of the sidecar.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     try:
@@ -73,8 +70,7 @@ def tokenizer_config(
 ) -> dict[str, Any]:
     """Return `tokenizer_config.json`, whose class makes `transformers` load `tokenizer.json` unchanged.
 
-    Args:
-        outputs: names of the tokenizer's outputs; without them the class leaves out the segments of pairs.
+    `outputs` are the names of the tokenizer's outputs; without them the class leaves out the segments of pairs.
     """
     known = Tokenizer.from_file(str(tokenizer))
     names = {"unk_token": "unk" if special.get("unk") is not None else "end_of_text"}

@@ -99,6 +99,7 @@ class Reader:
         micro_batches = self.micro_batches(step)
         counts = [scored_counts(batch, self.settings.declaration.labels) for batch in micro_batches]
         names = list(counts[0])
+        # One exchange a step tells every rank the others' step, stop request and counts: each fills its row of a sum.
         rows = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
         rows[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
         rows = self.device.sum_counts(rows)
@@ -135,11 +136,7 @@ class Reader:
 
 
 def require_same_step(steps: list[int]) -> None:
-    """Raise if ranks are at different steps.
-
-    Args:
-        steps: the step of each rank.
-    """
+    """Raise if ranks are at different steps."""
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank} at {step:,}" for rank, step in enumerate(steps))
         raise RelmError(
@@ -149,11 +146,7 @@ def require_same_step(steps: list[int]) -> None:
 
 
 def require_same_batch(step: int, counts: Integers) -> None:
-    """Raise if ranks that each read the whole global batch have read different examples.
-
-    Args:
-        counts: a row for each rank, the counts of labels that its micro-batches score.
-    """
+    """Raise if ranks that each read the whole global batch have different counts of scored labels, a row for each rank."""
     others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
     if others:
         raise RelmError(

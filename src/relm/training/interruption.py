@@ -75,11 +75,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """End at once on TERM, INT or HUP, where no step is under way and every file is written whole or not at all.
-
-    Raises:
-        Preempted: one was received.
-    """
+    """End at once, with `Preempted`, on TERM, INT or HUP: no step is under way, and files are whole or absent."""
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.signal(number, _end) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
     try:
@@ -104,11 +100,7 @@ def stop_with_parent() -> None:
 
 @contextlib.contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Lock a run folder for this process; the system releases the lock however the process ends.
-
-    Raises:
-        RelmError: another process trains there; names its pid.
-    """
+    """Lock a run folder for this process; the system releases the lock however the process ends."""
     with contextlib.ExitStack() as stack:
         file = None
         while file is None or not _is_still_at(path, file.fileno()):  # `relm gc` may have removed it in between

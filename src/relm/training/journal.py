@@ -16,10 +16,10 @@ from relm.training.run_log import RunLog
 
 
 class Journal:
-    """The journal of rank 0, which writes."""
+    """The journal of rank 0, which writes; `log` is `train.jsonl`."""
 
     def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer, unlogged: Mapping[str, Any]) -> None:
-        self._log, self._progress, self._write_loggers = log, progress, write_loggers
+        self.log, self._progress, self._write_loggers = log, progress, write_loggers
         self._unlogged = unlogged
         """For the next line of the log alone: the step after which this attempt resumed, and the machines so far, unless a line
         before it has them."""
@@ -30,22 +30,14 @@ class Journal:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write one line to `train.jsonl`, the progress and all loggers."""
-        self._log.write({**line, **self._unlogged})
+        self.log.write({**line, **self._unlogged})
         self._unlogged = {}
         self._progress.report(line)
         self._write_loggers(line)
 
-    def sync(self) -> None:
-        """Sync every line to the disk."""
-        self._log.sync()
-
-    def facts(self) -> dict[str, Any]:
-        """Return the `bytes` and `sha256` of `train.jsonl`."""
-        return self._log.facts()
-
 
 class SilentJournal(Journal):
-    """The journal of all other ranks, which write nothing since their figures are the same."""
+    """The journal of all other ranks, which write no line and save no checkpoint."""
 
     def __init__(self) -> None:
         """Open nothing."""
@@ -56,20 +48,12 @@ class SilentJournal(Journal):
     def write(self, line: Mapping[str, Any]) -> None:
         """Do nothing."""
 
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
 
 @contextmanager
 def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal]:
     """Open the journal of a run that begins or resumes; lines of an interrupted attempt beyond the learner's step are removed.
 
-    Args:
-        last: the last step of this process.
+    `last` is the last step of this process.
     """
     if not run.writes:
         yield SilentJournal()

@@ -19,7 +19,7 @@ from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, convert_update_counts, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.starting import device_of, kept_optimizer, restore_kept_optimizer
+from relm.training.starting import kept_optimizer, restore_kept_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +43,6 @@ class Learner:
         """Return all tensors that a step updates in place."""
         flag = [self.scaler.found_inf] if self.scaler is not None else []
         return [*self.model.parameters(), *self.tensors().values(), *flag]
-
-    def readings(self) -> dict[str, Tensor]:
-        """Return the scalars on the device that a line of the run log needs."""
-        return self.scaler.readings() if self.scaler is not None else {}
-
-    def line(self, read: Mapping[str, float]) -> dict[str, float]:
-        """Return the loss scaler's columns of a line of the run log.
-
-        Args:
-            read: the values of `readings`.
-
-        Raises:
-            RelmError: gradients overflow in every step.
-        """
-        return self.scaler.line(read) if self.scaler is not None else {}
 
     def find_infinite_weight(self) -> str | None:
         """Return the name and the value of a weight that is NaN or infinite; None: all are finite."""
@@ -95,8 +80,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
         if run.writes:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
-        kept = kept_optimizer(optimizer_from, run.identity["fingerprint"])
-        restore_kept_optimizer(optimizer, model, kept, made_elsewhere=device_of(optimizer_from) != run.made_on["device"])
+        restore_kept_optimizer(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     run.device.materialise(learner.updated_tensors())
     return learner
 
@@ -104,12 +88,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
 def build_learner(
     run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None
 ) -> Learner:
-    """Return a learner on the run's device with a new optimizer.
-
-    Args:
-        start: the model, on the host.
-        state: `state.json` of a checkpoint; None: before the first step.
-    """
+    """Return a learner with a new optimizer on the run's device, from a model on the host and a checkpoint's state, if any."""
     settings, every = run.settings, run.recipe.run
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = every.activation_checkpointing

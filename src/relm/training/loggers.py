@@ -41,7 +41,6 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
     every step stands once, however often training was interrupted.
 
     Args:
-        names: "tensorboard", "wandb".
         folder: of the phase; they write in its folders `tensorboard` and `wandb`.
         name: the run's title in Weights & Biases, such as "roberta_base_v3-8/main".
         step: the run resumes after it; 0 at the beginning.

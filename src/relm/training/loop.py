@@ -4,8 +4,7 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never kept as state.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
-from relm.recipes.run import Run
-from relm.recipes.run_folder import COMPILED, ORDER
+from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
@@ -67,31 +65,31 @@ def pretrain(
     training was interrupted, nor does `train.jsonl`, except for its times and the marks of its interruptions.
 
     Args:
-        phase: a key of ``recipe.pretrain``.
-        manifest: the manifest of the examples.
-        tokenizer: the `tokenizer.json` that they were built with.
+        tokenizer: the `tokenizer.json` that the examples of the manifest were built with.
         init_from: Hugging Face folder with the initial weights, of the phase before or as published; None: random.
         model_folder: folder where the model is written, the sidecar of its weights last.
-        run_fingerprint: the fingerprint of the recipe; checkpoints with another one are refused.
+        run_fingerprint: the fingerprint of the recipe; no checkpoint with another one is resumed.
         optimizer_from: last checkpoint of the phase before, whose optimizer state is kept; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
         one_tpu: use only the first of a TPU's devices.
         resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
         curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
         programs: folder for compiled programs, which several runs may share; None: one beside `model_folder`.
-
-    Raises:
-        Preempted: TERM or INT was received; a checkpoint was saved, and the same call resumes training.
-        RelmError: the inputs do not match, the machine is too small, or the loss is not finite or leaves its curve's band.
     """
     stop_with_parent()
     if one_tpu:
         recipe = recipe.model_copy(update={"run": recipe.run.on_one_device()})
     settings, folder, tokens = recipe.pretrain[phase], model_folder.parent, tokenizer_facts(manifest, tokenizer)
-    identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
+    start = checked_weights(init_from) if init_from else "random"
+    identity = {"fingerprint": run_fingerprint, "phase": phase, "manifest_sha256": sha256_of(manifest), "start_sha256": start}
     facts: dict[str, Any] = {"step": settings.steps, **identity}
-    with locked_device(recipe.run, folder, programs or folder / COMPILED, one_tpu) as device:
-        if is_finished(model_folder, facts) and (folder / ORDER).exists():
+    with (
+        closing(open_device(recipe.run, programs or folder / COMPILED, one_tpu)) as device,
+        device.translate_errors(),
+        run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
+    ):
+        # A lost record sends training on to the last checkpoint: that writes order.json again, and names a missing log.
+        if is_finished(model_folder, facts) and all((folder / name).exists() for name in RECORDS):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
@@ -108,17 +106,6 @@ def pretrain(
     return f"{summary}; {model_folder}"
 
 
-@contextmanager
-def locked_device(run: Run, folder: Path, programs: Path, one_tpu: bool) -> Iterator[Device]:
-    """Open the device of a phase for the length of a block, and hold the lock of the phase's folder."""
-    with (
-        closing(open_device(run, programs, one_tpu)) as device,
-        device.translate_errors(),
-        run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
-    ):
-        yield device
-
-
 def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
     """Raise if training would not begin after the wanted step: otherwise a damaged checkpoint would be skipped."""
     if wanted is not None and learner.meter.step != wanted:
@@ -126,16 +113,6 @@ def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
             f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}. The "
             "checkpoint of that step is absent or damaged; restore it"
         )
-
-
-def checkpoint_identity(phase: str, manifest: Path, init_from: Path | None, run_fingerprint: str) -> dict[str, str]:
-    """Return the identity of a phase's checkpoints and of its model: the hashes of their inputs."""
-    return {
-        "fingerprint": run_fingerprint,
-        "phase": phase,
-        "manifest_sha256": sha256_of(manifest),
-        "start_sha256": checked_weights(init_from) if init_from else "random",
-    }
 
 
 def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device) -> tuple[Reader, HeldOut | None]:
@@ -154,10 +131,6 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
 
     A device takes them in rounds, of one step unless its `updates_per_call` is more; lines, checkpoints and stops come after a
     round.
-
-    Raises:
-        Preempted: `stop` was set before the last step.
-        RelmError: the loss or the gradient is no longer finite, or the steps are no whole number of rounds.
     """
     every, device, meter = run.recipe.run, run.device, learner.meter
     require_whole_rounds(run, meter.step, last)
@@ -170,38 +143,42 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         lines = LogLines(run, learner, journal, watch, saves.describe_failure)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
+            # Compiled now, validation's programs do not count as a shape that changed in the middle of the run.
             if held_out is not None and compiles and number == 1:
                 held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
             saves.check()
-            lines.finish()
+            lines.finish()  # the line of the round before, whose figures have arrived while this round was launched
 
             ends = given.last == run.settings.steps
+            # Ranks agree on a stop when they exchange counts of labels: one that stopped alone would leave the others waiting.
             stops = (given.stops if device.ranks > 1 else bool(stop)) and given.last < last
             logs = given.first == 1 or given.reaches(every.log_interval) or ends
             validates = held_out is not None and (given.reaches(held_out.interval) or ends)
             is_saved = given.reaches(every.checkpoint_interval) or given.last == last or stops
             if is_saved or validates:
-                updates.fetch()
+                updates.fetch()  # of a device with its own copy of the model
             if logs or is_saved or validates:
                 lines.begin(given, learning_rate, is_written=logs or validates)
             if held_out is not None and validates:
                 lines.finish(partial(held_out.figures, learner.model, updates.forward))
             elif is_saved or not lines.can_wait:
                 lines.finish()
-            if watch.must_stop and not is_saved:
+            leaves = watch is not None and watch.must_stop
+            if leaves and not is_saved:
                 updates.fetch()
-            if is_saved or watch.must_stop:
-                continues = given.last < last and not stops and not watch.must_stop
+            if is_saved or leaves:
+                # A process that ends writes in the foreground: nothing is left to train meanwhile.
+                continues = given.last < last and not stops and not leaves
                 saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
-            if watch.must_stop:
+            if watch is not None and leaves:
                 require_wanted(watch, str(saved))
             if stops:
                 stop.ends_process = device.ranks > 1
                 wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:
-                device.synchronise()
+                device.synchronise()  # the host may be rounds ahead, and would time its own requests
                 meter.mark_steady()
             if number == TIMED_STEPS:
                 device.synchronise()
@@ -227,22 +204,13 @@ def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
 
 
 def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> str:
-    """Return a sentence on a run that was stopped on request.
-
-    Args:
-        saved: the folder of its checkpoint.
-    """
+    """Return a sentence on a run that was stopped on request, with the folder of its checkpoint."""
     who = stop.name if stop else "another process"
     return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
 
 
 def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:
-    """Return the count of programs compiled so far, None during the warm-up; raise if it grows after that.
-
-    Args:
-        rounds: the count of rounds that this process has taken.
-        programs: the count after the warm-up.
-    """
+    """Return the count of programs compiled so far, None during the warm-up; raise if it grew since: a shape is not static."""
     if rounds < WARM_UP:
         return None
     now = device.programs()

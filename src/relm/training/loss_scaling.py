@@ -38,11 +38,7 @@ class LossScaler:
         optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
 
     def begin_step(self, step: int, make_scalar: Callable[[float], float | Tensor] = float) -> None:
-        """Set the scale of an update, counted from 1, from the table if there is one.
-
-        Args:
-            make_scalar: `relm.devices.contract.Device.make_scalar`.
-        """
+        """Set the scale of an update, counted from 1, from the table if there is one."""
         if self.settings.name == "by_step":
             scale = make_scalar(initial_scale(self.settings, step))
             given = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32)
@@ -51,8 +47,7 @@ class LossScaler:
     def judge(self, scaled_norm: Tensor) -> None:
         """Decide whether this update is skipped, and set the scale of the next.
 
-        Args:
-            scaled_norm: the norm of the whole gradient before it is unscaled; not finite where any element overflowed.
+        The norm of the whole gradient before it is unscaled is not finite where any element overflowed.
         """
         overflow = ~torch.isfinite(scaled_norm)
         self.found_inf.copy_(overflow)
@@ -78,13 +73,9 @@ class LossScaler:
         return {"loss_scale": self.scale, "skipped_updates": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
 
     def line(self, read: Mapping[str, float]) -> dict[str, float]:
-        """Return columns of a line of the run log: the next update's scale, and the count of updates skipped so far.
+        """Return the columns of a line of the run log: the next update's scale, and the count of updates skipped so far.
 
-        Args:
-            read: the values of `readings`.
-
-        Raises:
-            RelmError: the last `HOPELESS` updates were all skipped.
+        Raise RelmError if the last `HOPELESS` updates were all skipped.
         """
         if read["skipped_in_a_row"] >= HOPELESS:
             raise RelmError(
@@ -111,12 +102,9 @@ def build_loss_scaler(settings: LossScaling, precision: str, device: torch.devic
 
 
 def finish_gradients(parameters: Iterable[nn.Parameter], scaler: LossScaler | None, clipping: float | None) -> Tensor:
-    """Unscale the gradients and clip their norm to `clipping`, in place.
+    """Unscale the gradients, clip their norm to `clipping`, and return the norm before clipping, a scalar on the device.
 
-    Where they overflowed they become 0, and `scaler.found_inf` is 1.
-
-    Returns:
-        The norm before clipping, a scalar on the device; 0 where the update is skipped.
+    Where they overflowed they become 0, as does the norm, and `scaler.found_inf` is 1.
     """
     parameters = list(parameters)
     if scaler is None and clipping is not None:

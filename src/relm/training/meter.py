@@ -86,12 +86,7 @@ class Meter:
         return (time.monotonic() - begun) / (self.step - step)
 
     def count(self, accumulated: Accumulated, gradient_norm: Tensor | None) -> None:
-        """Count one more step without waiting for its scalars.
-
-        Args:
-            accumulated: this rank's part of the loss and its terms.
-            gradient_norm: the norm over all ranks; None: the device does not report it.
-        """
+        """Count one more step, with this rank's part of the loss and the norm over all ranks, without waiting for them."""
         self.step += 1
         self._losses.append(accumulated.loss)
         if gradient_norm is not None:
@@ -103,11 +98,7 @@ class Meter:
         return self.finish_read(self.begin_read(also), describe_failure)
 
     def begin_read(self, also: Mapping[str, Tensor] | None = None) -> Readings:
-        """Request the loss and the norm of each step since the last request, and the newest step's terms, without waiting.
-
-        Args:
-            also: other scalars on the device, of which the values before the next step count.
-        """
+        """Request, without waiting, losses and norms since the last request, the newest step's terms, and `also`."""
         also = also or {}
         parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
         values = self._device.begin_read([*self._losses, *parts], [*self._norms, *also.values()])
@@ -117,13 +108,9 @@ class Meter:
         return readings
 
     def finish_read(self, readings: Readings, describe_failure: Callable[[int], str]) -> dict[str, float]:
-        """Wait for what was requested, and set loss, terms and norm to those of its newest step.
+        """Wait for what was requested, set loss, terms and norm to those of its newest step, and return the values of `also`.
 
-        Args:
-            describe_failure: step -> its examples, the last checkpoint and what to do, for the message.
-
-        Returns:
-            The values of `also`.
+        `describe_failure` returns sentences on a step whose figures are not finite.
         """
         values = iter(readings.values())
         self._read_time = readings.ended()
@@ -176,10 +163,7 @@ class Meter:
 
 
 def term_figures(names: list[str], values: list[float]) -> dict[str, float]:
-    """Return TERM_loss, in nats per label, and TERM_accuracy of each term.
-
-    Args:
-        values: for each term in turn, its nats, its count of scored labels, and its count of correct predictions.
+    """Return TERM_loss, in nats per label, and TERM_accuracy of each term, from its nats, count of labels and of correct ones.
 
     >>> term_figures(["next_token"], [8.0, 4.0, 1.0])
     {'next_token_loss': 2.0, 'next_token_accuracy': 0.25}

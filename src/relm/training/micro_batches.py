@@ -18,12 +18,7 @@ def wanted_micro_batch_size(run: Run, phase: str) -> int | None:
 
 
 def shortened(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:
-    """Return a recipe and its phase with fewer micro-batches a step, each as large as before.
-
-    Args:
-        most: the largest count of micro-batches of each part.
-        parts: the count of parts of the global batch.
-    """
+    """Return a recipe and its phase with at most `most` micro-batches in each of a batch's `parts`, as large as before."""
     settings = recipe.pretrain[phase]
     size = micro_batch_size(settings, recipe.run.micro_batch_size, parts)
     if settings.global_batch_size <= most * parts * size:

@@ -25,12 +25,7 @@ NOTICED = (
 
 
 def checked_weights(folder: Path) -> str:
-    """Return the sha256 of a folder's weights after checking every file of the model that has a sidecar.
-
-    Raises:
-        OSError: there are no weights.
-        RelmError: as for `checked_model`.
-    """
+    """Return the sha256 of a folder's weights after checking every file of the model that has a sidecar."""
     for name in COMPANIONS:
         if sidecar_of(folder / name).exists():
             checked_sidecar(folder / name)
@@ -41,9 +36,7 @@ def checked_weights(folder: Path) -> str:
 def checked_model(weights: Path) -> Mapping[str, Any]:
     """Return the sidecar of a model's weights after comparing the whole model with it.
 
-    Raises:
-        RelmError: a file of the model is absent or changed, the folder has another file that a loader would read, or an
-            earlier version wrote the sidecar, which does not list the other files.
+    Raise RelmError if a file is absent or changed, or if the folder has another file that a loader would read.
     """
     sidecar = checked_sidecar(weights)
     if "files" in sidecar:

@@ -100,28 +100,21 @@ class PhaseRun:
             yield self.device.feed(batch)
 
     def dropout_seed(self, step: int, number: int) -> int:
-        """Return the seed of dropout in a micro-batch of this process.
+        """Return the seed of dropout in this process's micro-batch of an index.
 
         It depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
-
-        Args:
-            number: the index of the micro-batch among those of this process.
         """
         first = self.device.part * (self.settings.global_batch_size // self.device.parts)
         offset = first + number * self.reader.micro_batch_size
         return derived_seed(self.recipe.seed, "dropout", self.phase, step, offset)
 
-    def describe_examples(self, step: int) -> str:
-        """Return a sentence on the examples that a step read and the newest checkpoint, for the error of a failed step."""
+    def describe_failure(self, step: int) -> str:
+        """Return sentences on a step with a number that is not finite: its examples, the newest checkpoint, what to change."""
         indices, epochs = self.reader.numbers(step)
         named = ", ".join(map(str, indices[:NAMED_EXAMPLES].tolist()))
         more = f" and {len(indices) - NAMED_EXAMPLES:,} more" if len(indices) > NAMED_EXAMPLES else ""
         last_good = newest_checkpoint(self.checkpoints)
         checkpoint = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
-        return f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}"
-
-    def describe_failure(self, step: int) -> str:
-        """Return sentences on a step with a number that is not finite: its examples, and what to change."""
         remedy = "lower optimizer.learning_rate, warm up longer, or clip the gradient"
         if (pipeline := self.recipe.run.pipeline) is not None:  # it clips no gradient
             scaling = pipeline.of_phase(self.phase).loss_scaling
@@ -130,15 +123,14 @@ class PhaseRun:
             if scaling != LossScaling():
                 factor = f"{initial_scale(scaling, step):g}{' at first' if scaling.name == 'automatic' else ''}"
                 remedy = f"lower {where}.pipeline.loss_scaling ({factor}) or optimizer.learning_rate, or warm up longer"
-        return f"{self.describe_examples(step)}. The same command would end the same way: {remedy}"
+        return (
+            f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}. The same command would end the same way: "
+            f"{remedy}"
+        )
 
 
 def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
-    """Return the reader of a phase's batches from one split of its examples.
-
-    Args:
-        check_content: compare each shard's sha256 with the manifest, not its size alone.
-    """
+    """Return the reader of a phase's batches from a split; `check_content`: compare each shard's sha256, not its size alone."""
     settings = recipe.pretrain[phase]
     # Held-out examples have their own masks, the same in every validation.
     purpose = "masks" if split == "train" else f"masks of {split}"

@@ -100,11 +100,7 @@ def missing_disk(config: Configuration, phase: Phase, run: Run, run_folder: Path
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
     """Raise if a phase's weights, gradients, optimizer state and logits alone exceed the memory of this machine.
 
-    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked; a
-    device that takes whole updates has a worker with its own copy.
-
-    Raises:
-        RelmError: they do; says how much is missing.
+    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked.
     """
     for needed, work, remedy in list_memory_needs(config, phase, run):
         require_memory(needed, work, remedy)

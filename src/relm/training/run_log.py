@@ -6,7 +6,6 @@
 import hashlib
 import json
 import logging
-import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.run_folder import acceptance_of
-from relm.training.attested_hashes import find_log_fault, read_start
+from relm.training.attested_hashes import find_log_fault, lines_backwards, read_start
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +24,7 @@ class RunLog:
     def __init__(self, path: Path, step: int, attested: Mapping[str, Any] | None = None) -> None:
         """Open the log of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
 
-        Args:
-            attested: its `bytes` and `sha256` up to there, as the checkpoint has them; None: it attests none.
-
-        Raises:
-            RelmError: it is not the log that the checkpoint attests, or it cannot be written.
+        It must begin with the `bytes` and `sha256` that the checkpoint attests, if it attests any.
         """
         self._path = path
         try:
@@ -45,11 +40,7 @@ class RunLog:
             raise self._cannot_be_written(error) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line, with a `step`.
-
-        Raises:
-            RelmError: it cannot be written.
-        """
+        """Append one line, with a `step`."""
         text = _text_of(line)
         self._bytes += len(text)
         self._sha256.update(text)
@@ -60,21 +51,13 @@ class RunLog:
             raise self._cannot_be_written(error) from error
 
     def facts(self, line: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the `bytes` and `sha256` of all lines as they were written, whatever the file contains now.
-
-        Args:
-            line: a line that will be the next; None: none.
-        """
+        """Return the `bytes` and `sha256` of all lines as they were written, and of `line` as the next one."""
         text, sha256 = b"" if line is None else _text_of(line), self._sha256.copy()
         sha256.update(text)
         return {"bytes": self._bytes + len(text), "sha256": sha256.hexdigest()}
 
     def sync(self) -> None:
-        """Sync every line to the disk; called before a checkpoint, on which a resumed run relies.
-
-        Raises:
-            RelmError: the lines cannot be written.
-        """
+        """Sync every line to the disk; called before a checkpoint, on which a resumed run relies."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -120,15 +103,13 @@ def _shorten(path: Path, size: int) -> None:
 
 def _truncate(path: Path, step: int) -> None:
     """Remove broken lines and lines of later steps from the end of a log; the lines before them are not parsed."""
-    if not path.exists() or not path.stat().st_size:
+    if not path.exists():
         return
-    with open(path, "rb+") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = len(text)
-        while end:
-            start = text.rfind(b"\n", 0, end - 1) + 1
-            if _is_of(text[start:end], step):
-                break
-            end = start
+    end = path.stat().st_size
+    for start, line in lines_backwards(path):
+        if _is_of(line, step):
+            break
+        end = start
     _shorten(path, end)
 
 

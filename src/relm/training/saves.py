@@ -1,8 +1,8 @@
 """Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
 
-At most one is written at a time: the next save waits for the one before. An error of the thread is raised in the loop, at the
-latest by the next save or at the end. Where there is no memory for the copy, training waits for the disk instead; that changes
-no byte. Nor does a kill while the thread writes: a checkpoint gets its name last, and relies on no line of a later step.
+At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. Where there
+is no memory for the copy, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte:
+a checkpoint gets its name last, and relies on no line of a later step.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -25,17 +25,6 @@ from relm.training.phase_run import PhaseRun
 from relm.training.run_log import RunLog
 
 logger = logging.getLogger(__name__)
-
-
-class Moment(NamedTuple):
-    """The facts of a checkpoint beside its tensors, as they are when it is saved; training changes them while it is written."""
-
-    state: Mapping[str, Any]
-    log: Mapping[str, Any]
-    """The `bytes` and `sha256` of `train.jsonl`."""
-    figures: Mapping[str, float]
-    """The device's counters."""
-    listed: bool
 
 
 class Saves:
@@ -54,9 +43,6 @@ class Saves:
         Args:
             listed: the recipe requests it; otherwise an interruption caused it.
             background: return once the tensors are copied, if there is memory for that; otherwise once it is written.
-
-        Raises:
-            RelmError: it, or the one before, cannot be written, or a weight is not finite.
         """
         self.wait()
         self._require_finite_weights()
@@ -65,11 +51,12 @@ class Saves:
             files = self._learner.model.state_dict(), self._learner.tensors()
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
-            moment = Moment(state, self._journal.facts(), run.device.figures(), listed)
+            # What training changes while the thread writes, as it is now.
+            facts = state, self._journal.log.facts(), run.device.figures(), listed
             if copies is None:
-                self._write(files, moment)
+                self._write(files, *facts)
             else:
-                self._written = self._thread.submit(self._write, copies, moment)
+                self._written = self._thread.submit(self._write, copies, *facts)
         return checkpoint_folder(run.checkpoints, meter.step)
 
     def check(self) -> None:
@@ -78,11 +65,7 @@ class Saves:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the newest checkpoint is written.
-
-        Raises:
-            RelmError: it cannot be written.
-        """
+        """Wait until the newest checkpoint is written, and raise its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
@@ -113,23 +96,30 @@ class Saves:
         each = iter(copies)
         return [{name: next(each) for name in tensors} for tensors in files]
 
-    def _write(self, files: Iterable[Mapping[str, Tensor]], moment: Moment) -> None:
+    def _write(
+        self,
+        files: Iterable[Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        log: Mapping[str, Any],
+        figures: Mapping[str, float],
+        listed: bool,
+    ) -> None:
         """Sync the log, on which the checkpoint relies, and write the checkpoint."""
         run, every = self._run, self._run.recipe.run
         model, optimizer = files
-        self._journal.sync()
+        self._journal.log.sync()
         save_checkpoint(
             run.checkpoints,
-            moment.state,
+            state,
             model,
             optimizer,
             keep=every.keep_checkpoints,
             forever=every.keep_every * every.checkpoint_interval if every.keep_every else None,
-            listed=moment.listed,
-            log=moment.log,
+            listed=listed,
+            log=log,
             checkpoint_list=self._list,
         )
-        note_device_figures(run, self._learner.meter.first_step, int(moment.state["step"]), moment.figures)
+        note_device_figures(run, self._learner.meter.first_step, int(state["step"]), figures)
         kill_point("checkpoint-saved")
 
 

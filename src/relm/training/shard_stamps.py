@@ -19,15 +19,7 @@ from relm.recipes.run_folder import SHARDS
 def known_shards(folder: Path, manifest: Path, splits: Iterable[str], resumes: bool, writes: bool) -> Iterator[bool]:
     """Return a context in which to open the shards, True if their content has to be hashed; its end records the hashing.
 
-    Args:
-        folder: the run folder.
-        manifest: the manifest of the shards.
-        splits: the splits that will be opened.
-        resumes: True if there is a checkpoint; a new run hashes everything.
-        writes: True for the one process that writes files.
-
-    Raises:
-        RelmError: the manifest has no such split.
+    A run that does not resume hashes everything; only the process that `writes` records it.
     """
     stamps = stamps_of(manifest, splits)
     recorded = _recorded(folder / SHARDS) if resumes else {}

@@ -21,12 +21,7 @@ from relm.training.tensor_file import Damaged, read_tensors
 
 
 def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
-    """Return the optimizer state of a checkpoint, as `optimizers.optimizer_tensors` names it, after checking its sha256.
-
-    Args:
-        folder: RUN/PHASE/checkpoints/step-XXXXXXXX of the last step of the phase before.
-        fingerprint: the fingerprint of this run.
-    """
+    """Return the checked optimizer state of the phase before's last checkpoint, as `optimizers.optimizer_tensors` names it."""
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
@@ -41,21 +36,10 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in scaling}
 
 
-def device_of(folder: Path) -> str:
-    """Return the kind of device on which a checkpoint that `kept_optimizer` read was made."""
-    return str(_state(folder).get("made_on", {}).get("device"))
-
-
-def restore_kept_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor], made_elsewhere: bool = False
-) -> None:
-    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates.
-
-    Args:
-        made_elsewhere: True if it was made on another kind of device, whose AdamW may count its updates in another way.
-    """
+def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
+    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
     try:
-        restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept) if made_elsewhere else kept)
+        restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:
         raise RelmError(
             f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "

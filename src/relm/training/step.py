@@ -22,12 +22,7 @@ class Accumulated(NamedTuple):
 
 
 def scored_counts(batch: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, int]:
-    """Return the count of labels that each term of a model's loss scores in a batch on the host.
-
-    Args:
-        batch: arrays by name, see `relm.examples.contract.Examples`.
-        labels: term -> name of its labels, some of which may be absent from a batch; see `relm.recipes.objectives`.
-    """
+    """Return the count of labels that each term of a loss scores in a batch on the host; `labels` maps terms to names."""
     return {term: int((batch[name] != IGNORED_LABEL).sum()) for term, name in labels.items() if name in batch}
 
 

@@ -4,13 +4,13 @@ An update's learning rate, batch and dropout follow from its step alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relm.devices.contract import UpdateCall, UpdatingDevice
+from relm.devices.contract import UpdatingDevice
+from relm.devices.ipu.backend import UpdateCall
 from relm.errors import RelmError
 from relm.models.losses import Term
 from relm.recipes.machine.pipeline import Pipeline
@@ -26,38 +26,17 @@ from relm.training.step import Accumulated, accumulate_terms
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
 
-class Updates(Protocol):
-    """The updates of a phase."""
-
-    forward: Forward
-    """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
-
-    def take(self, given: Round) -> float:
-        """Take the updates of a round, count them in the meter, and return the learning rate of the last."""
-
-    def fetch(self) -> None:
-        """Set the model and the optimizer of this process to those after the newest update."""
-
-
-def open_updates(run: PhaseRun, learner: Learner) -> Updates:
-    """Return the updates that follow on a learner's state."""
-    if isinstance(run.device, UpdatingDevice):
-        updates = DeviceUpdates(run, learner, run.device)
-        updates.load()
-        return updates
-    return TorchUpdates(run, learner)
-
-
 class TorchUpdates:
     """Updates that this process takes by torch's operations, one a round."""
 
     def __init__(self, run: PhaseRun, learner: Learner) -> None:
         self._run, self._learner = run, learner
         self.forward: Forward = run.device.forward(learner.model.terms)
+        """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
 
     def take(self, given: Round) -> float:
-        """Take the updates without waiting for the device."""
-        return [take_step(self._run, self._learner, self.forward, step) for step in given.steps][-1]
+        """Take the update without waiting for the device, count it in the meter, and return its learning rate."""
+        return take_step(self._run, self._learner, self.forward, given.steps[0])
 
     def fetch(self) -> None:
         """Do nothing: the model of this process is the one that is trained."""
@@ -67,6 +46,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     """Take one optimizer step without waiting for the device, and return its learning rate."""
     settings, device, model = run.settings, run.device, learner.model
     learning_rate = learning_rate_of(run, given.step)
+    # All that follows depends on the weights and on the number of the step, never on how training came there.
     set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
     if learner.scaler is not None:
         learner.scaler.begin_step(given.step, device.make_scalar)
@@ -98,11 +78,7 @@ class DeviceUpdates:
     """Updates that a device takes whole, `updates_per_call` a round."""
 
     def __init__(self, run: PhaseRun, learner: Learner, device: UpdatingDevice, offline: bool = False) -> None:
-        """Build the model on the device; `load` or `compile` follows.
-
-        Args:
-            offline: only compile, for a device that is not attached to this machine.
-        """
+        """Build the model on the device, which need not be attached if `offline`; `load` or `compile` follows."""
         self._run, self._learner, self._device = run, learner, device
         self.forward: Forward = learner.model.terms
         pipeline = run.recipe.run.pipeline
@@ -124,8 +100,9 @@ class DeviceUpdates:
         sums = self._device.take_updates(call)
         kill_point("updates")
         # Where the device adds up its updates, each counts as their mean.
-        losses = sums.losses if len(sums.losses) == len(given.steps) else sums.losses * len(given.steps)
-        counted = given.steps[-1:] if len(sums.losses) == len(given.steps) else given.steps
+        is_mean = len(sums.losses) < len(given.steps)
+        losses = sums.losses.tolist() * (len(given.steps) if is_mean else 1)
+        counted = given.steps if is_mean else given.steps[-1:]
         terms = {
             name: Term(scalar(nats), scalar(sum(step.scored[name] for step in counted) / len(counted)), scalar(correct))
             for name, (nats, correct) in sums.terms.items()
@@ -166,6 +143,18 @@ class DeviceUpdates:
         count = self._run.settings.global_batch_size // self._device.parts // self._run.reader.micro_batch_size
         seeds = np.array([[self._run.dropout_seed(step, number) for number in range(count)] for step in steps], dtype=np.int64)
         return seeds.reshape(len(seeds), -1, self._pipeline.gradient_accumulation)
+
+
+Updates = TorchUpdates | DeviceUpdates
+
+
+def open_updates(run: PhaseRun, learner: Learner) -> Updates:
+    """Return the updates that follow on a learner's state."""
+    if isinstance(run.device, UpdatingDevice):
+        updates = DeviceUpdates(run, learner, run.device)
+        updates.load()
+        return updates
+    return TorchUpdates(run, learner)
 
 
 def scalar(value: float) -> Tensor:

@@ -34,13 +34,8 @@ class HeldOut:
     def figures(self, model: LanguageModel, forward: Forward) -> dict[str, float]:
         """Return the loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
 
-        Args:
-            model: the model in training mode, in which it is left.
-            forward: its forward pass as the device runs it.
-
-        Returns:
-            For each term of the loss, validation_TERM_loss in nats per label and validation_TERM_accuracy; and the sum of the
-            losses, validation_loss.
+        For each term these are validation_TERM_loss in nats per label and validation_TERM_accuracy; validation_loss is the sum
+        of the losses. The model is in training mode, and `forward` its forward pass as the device runs it.
         """
         settings = self.reader.settings
         count = min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))
@@ -77,11 +72,7 @@ class HeldOut:
 
 
 def open_held_out(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
-    """Return the held-out examples of a phase; None if its recipe requests no validation.
-
-    Args:
-        check_content: compare each shard's sha256 with the manifest, not its size alone.
-    """
+    """Return the held-out examples of a phase, opened as by `open_reader`; None if its recipe requests no validation."""
     if recipe.run.validation_interval is None:
         return None
     reader = open_reader(recipe, phase, manifest, "held_out", device, check_content)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relm.devices.ipu.backend import Call, WorkerSpec
+from relm.devices.ipu.backend import UpdateCall, WorkerSpec
 from relm.devices.ipu.partition import build_model
 from relm.models.bert import BertConfig
 from relm.models.contract import LanguageModel
@@ -95,7 +95,9 @@ def scored(config: Config, batch: dict[str, np.ndarray]) -> dict[str, int]:
     return {term: int((batch[name] != -100).sum()) for term, name in TERMS[config.architecture].items()}
 
 
-def call(config: Config, built: WorkerSpec, updates: int = 1, loss_scale: float = 1.0, learning_rate: float = 1e-3) -> Call:
+def call(
+    config: Config, built: WorkerSpec, updates: int = 1, loss_scale: float = 1.0, learning_rate: float = 1e-3
+) -> UpdateCall:
     """Return a call whose loss is the mean over all labels of each update's batch."""
     shape = (updates, built.pipeline["replicas"], built.pipeline["gradient_accumulation"])
     each = shape[1] * shape[2] * built.pipeline["micro_batch_size"]
@@ -107,7 +109,7 @@ def call(config: Config, built: WorkerSpec, updates: int = 1, loss_scale: float 
             divisors.setdefault(f"divisor.{term}", []).extend([float(count)] * each)
     arrays = {**batch, **{name: np.array(values, dtype=np.float32) for name, values in divisors.items()}}
     seeds = np.arange(np.prod(shape)).reshape(shape).astype(np.int64)
-    return Call(arrays, seeds, learning_rate, loss_scale)
+    return UpdateCall(arrays, seeds, learning_rate, loss_scale)
 
 
 class Trained(NamedTuple):
@@ -121,7 +123,7 @@ class Trained(NamedTuple):
     state: dict[str, Tensor]
 
 
-def train_whole(config: Config, optimizer: dict[str, Any], given: Call) -> Trained:
+def train_whole(config: Config, optimizer: dict[str, Any], given: UpdateCall) -> Trained:
     """Take the updates of a call by one forward and backward pass over each update's whole batch, without a pipeline."""
     model = whole_model(config)
     model.load_state_dict(random_weights(config))

@@ -19,7 +19,7 @@ poptorch = pytest.importorskip(
 from expected_options import GPT2_OPTIMIZER, OPTIONS, lamb  # noqa: E402
 
 from relm.devices.ipu import options  # noqa: E402
-from relm.devices.ipu.backend import BackendError, Call, WorkerSpec  # noqa: E402
+from relm.devices.ipu.backend import BackendError, UpdateCall, WorkerSpec  # noqa: E402
 from relm.devices.ipu.partition import build_model  # noqa: E402
 from relm.devices.ipu.poptorch_backend import PoptorchBackend  # noqa: E402
 from relm.devices.ipu.simulator import SimulatorBackend  # noqa: E402
@@ -70,7 +70,7 @@ def spec_of(
     return WorkerSpec("poptorch", "gpt2", configuration, pipeline, optimizer, "float32", 5, 1, "", offline)
 
 
-def call_of(spec: WorkerSpec, seed: int = 0, learning_rate: float = 1e-2) -> Call:
+def call_of(spec: WorkerSpec, seed: int = 0, learning_rate: float = 1e-2) -> UpdateCall:
     draw, pipeline = np.random.default_rng(seed), spec.pipeline
     counts = (pipeline["device_iterations"], pipeline["replicas"], pipeline["gradient_accumulation"])
     sequences, positions = int(np.prod(counts)), 8
@@ -79,7 +79,7 @@ def call_of(spec: WorkerSpec, seed: int = 0, learning_rate: float = 1e-2) -> Cal
     per_update = (labels != -100).sum(1).reshape(counts[0], -1).sum(1).repeat(sequences // counts[0])
     ids = draw.integers(64, size=(sequences, positions))
     batch = {"input_ids": ids, "labels": labels, "divisor.next_token": per_update.astype(np.float32)}
-    return Call(batch, np.zeros(counts, np.int64), learning_rate, 64.0)
+    return UpdateCall(batch, np.zeros(counts, np.int64), learning_rate, 64.0)
 
 
 def bert_spec(**changes: Any) -> WorkerSpec:
@@ -87,7 +87,7 @@ def bert_spec(**changes: Any) -> WorkerSpec:
     return spec._replace(architecture="bert", configuration={**BERT, "layers": len(spec.pipeline["placement"]) - 3})
 
 
-def bert_call_of(spec: WorkerSpec) -> Call:
+def bert_call_of(spec: WorkerSpec) -> UpdateCall:
     draw, call = np.random.default_rng(0), call_of(spec)
     sequences = len(call.batch["input_ids"])
     masked = draw.integers(64, size=(sequences, 3))

@@ -263,7 +263,6 @@ def test_the_backend_says_what_decides_rounding_and_compiles_nothing() -> None:
             "places layers.3 where the model has head; layers_per_ipu must sum to the model's 3 layers",
         ),
         ({"layers_per_ipu": [1, 1]}, "the pipeline places head where the model has layers.2"),
-        ({"instances": 2, "replicas": 2}, "pipeline.instances is 2, but the simulator runs in one process"),
     ],
 )
 def test_a_plan_that_cannot_run_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -272,24 +271,10 @@ def test_a_plan_that_cannot_run_is_refused(changes: dict[str, Any], message: str
         SimulatorBackend(built)
 
 
-def test_other_requests_that_the_simulator_cannot_meet_are_refused() -> None:
+def test_a_model_without_segments_is_refused() -> None:
     pipeline = {"layers_per_ipu": [3], "gradient_accumulation": 1}
-    with pytest.raises(BackendError, match="precision is 'float16', but the simulator computes in float32 and bfloat16"):
-        SimulatorBackend(spec(GPT2, ADAMW, precision="float16", **pipeline))
-    with pytest.raises(BackendError, match=r"optimizer.name is 'sgd', but IPUs have adamw, adam and lamb"):
-        SimulatorBackend(spec(GPT2, {"name": "sgd", "learning_rate": 1.0}, **pipeline))
     with pytest.raises(BackendError, match="architecture 't5' is not divided into segments; a pipeline trains gpt2 or"):
         SimulatorBackend(spec(GPT2, ADAMW, **pipeline)._replace(architecture="t5"))
-
-
-def test_a_call_of_other_sizes_is_refused() -> None:
-    built = spec(GPT2, ADAMW, layers_per_ipu=[1, 2], gradient_accumulation=5)
-    given = call(GPT2, built)
-    backend = opened(GPT2, built)
-    with pytest.raises(ValueError, match="seeds for 1 replicas of 4 micro-batches, expected 1 of 5"):
-        backend.take(given._replace(seeds=given.seeds[:, :, :4]))
-    with pytest.raises(ValueError, match="labels has 4 sequences, expected 5"):
-        backend.take(given._replace(batch={**given.batch, "labels": given.batch["labels"][:4]}))
 
 
 def test_weights_and_state_of_another_model_are_refused() -> None:

@@ -44,7 +44,7 @@ class WorkerSpec(NamedTuple):
     """Compile for IPUs that are not attached to this machine; nothing is run."""
 
 
-class Call(NamedTuple):
+class UpdateCall(NamedTuple):
     """The input of one call: `device_iterations` updates of this instance's replicas.
 
     Sequences are ordered by update, then replica, then micro-batch.
@@ -60,7 +60,7 @@ class Call(NamedTuple):
     loss_scale: float
 
 
-class Sums(NamedTuple):
+class UpdateSums(NamedTuple):
     """The result of one call, over this instance's replicas."""
 
     losses: np.ndarray
@@ -75,14 +75,13 @@ class Backend(Protocol):
     def load(self, weights: Tensors, state: Tensors) -> None:
         """Set the weights (float32, by the model's names) and the optimizer's state.
 
-        Args:
-            state: PARAMETER.exp_avg and PARAMETER.exp_avg_sq, float32, and the scalar `updates`.
+        The state has PARAMETER.exp_avg and PARAMETER.exp_avg_sq, float32, and the scalar `updates`.
         """
 
-    def compile(self, call: Call) -> float:
+    def compile(self, call: UpdateCall) -> float:
         """Compile the program for inputs of these shapes, and return the seconds that it took; 0 where nothing is compiled."""
 
-    def take(self, call: Call) -> Sums:
+    def take(self, call: UpdateCall) -> UpdateSums:
         """Take the updates of one call."""
 
     def save(self) -> tuple[Tensors, Tensors]:

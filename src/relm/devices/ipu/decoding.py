@@ -77,6 +77,7 @@ class DecodingLoop(nn.Module):
         ) -> tuple[Tensor, ...]:
             hidden, cache = decode_token(self.model, token, lengths + step, Cache(keys, values))
             step = step + 1
+            # Masks in place of an index: in the device's loop the step is a tensor.
             token, found = self._choose(hidden, steps == step, noise)
             record = record + token[:, None] * (steps == step).to(token.dtype)
             return step, token, record, largest + found, cache.keys, cache.values
@@ -88,9 +89,7 @@ class DecodingLoop(nn.Module):
     def _choose(self, hidden: Tensor, at: Tensor, noise: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the next token, (batch,) int64, and the largest logit, (batch,) float32.
 
-        Args:
-            hidden: the head's input, (batch, hidden).
-            at: (tokens,) bool, true for the number of this token.
+        `hidden` is the head's input, (batch, hidden), and `at`, (tokens,) bool, true for the number of this token.
         """
         drawn = (noise[0] * at[:, None].to(noise[0].dtype)).sum(1) if noise else None
         values, tokens = self.model.head(hidden).topk(self._rule.top_k)

@@ -6,9 +6,7 @@ them. Validation is computed by this process, on the CPU.
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relm.devices.contract import Forward, Model, UpdateCall, UpdateSums
-from relm.devices.host_copies import clone_tensors
-from relm.devices.ipu.instances import PopRunInstance, instance_of_this_process
+from relm.devices.contract import UpdatingDevice
+from relm.devices.ipu.backend import UpdateCall, UpdateSums
+from relm.devices.ipu.instances import instance_of_this_process
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.limits import usable_cores
-from relm.models.layers import recomputed
 from relm.recipes.devices import PRECISION
 from relm.recipes.phase import Phase
 from relm.recipes.run import Run
@@ -32,19 +29,16 @@ from relm.recipes.run import Run
 SIMULATOR = "ipu_simulator"
 
 
-class IpuDevice:
-    """IPUs or their simulator, as `relm.devices.contract.UpdatingDevice`."""
+class IpuDevice(UpdatingDevice):
+    """IPUs or their simulator.
 
-    asynchronous = False
+    A call is complete when it returns. The model here is a container, and validation is computed on the CPU.
+    """
+
     traces = True
-    elements_per_operation = 1 << 26
 
     def __init__(self, run: Run, cache: Path | None) -> None:
-        """Start the worker.
-
-        Raises:
-            RelmError: the recipe has no pipeline, PopRun started other instances, or no Python here can run the worker.
-        """
+        """Start the worker."""
         if run.pipeline is None:
             raise RelmError(
                 f"run.device: {run.device} needs a pipeline, which says how the model is split; choose a machine that the "
@@ -52,7 +46,7 @@ class IpuDevice:
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
-        instance = PopRunInstance(0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        instance = (0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
         self.rank, self.ranks = self.part, self.parts = instance
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()
@@ -104,7 +98,7 @@ class IpuDevice:
         """Take the updates of one call, and return the sums over this instance's replicas."""
         answer = self._request("take", *_encode(call))
         terms = {name: (nats, correct) for name, (nats, correct) in answer.fields["terms"].items()}
-        return UpdateSums(answer.arrays["losses"].tolist(), terms)
+        return UpdateSums(answer.arrays["losses"], terms)
 
     def fetch_updates(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the worker's weights and optimizer state."""
@@ -115,51 +109,9 @@ class IpuDevice:
             parts[kind][own] = torch.from_numpy(array)
         return parts["weight"], parts["state"]
 
-    def place(self, model: Model) -> Model:
-        """Return the model unchanged: this one is a container."""
-        return model
-
-    def materialise(self, tensors: Iterable[Tensor]) -> None:
-        """Do nothing: tensors are computed already."""
-
-    def forward(self, terms: Forward) -> Forward:
-        """Return the forward pass unchanged."""
-        return terms
-
-    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """Return `layer(*inputs)` by torch's own checkpointing."""
-        return recomputed(layer, *inputs)
-
-    def seed(self, number: int) -> None:
-        """Seed the generator of the CPU; the worker gets its seeds with each call."""
-        torch.default_generator.manual_seed(number)
-
-    def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """Return tensors that share the arrays' memory."""
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
-
-    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the batch unchanged."""
-        return dict(batch)
-
-    def make_scalar(self, value: float) -> float:
-        """Return the value unchanged."""
-        return value
-
-    def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """Return the context that computes matrix products of a validation in `precision` on the CPU."""
-        half = torch.float16 if precision == "float16" else torch.bfloat16
-        return torch.autocast("cpu", dtype=half, enabled=precision != "float32")
-
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sum over all instances."""
         return values if self.ranks == 1 else self._request("sum", arrays={"values": values}).arrays["values"]
-
-    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Do nothing: the worker sums gradients."""
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Do nothing: the worker sums them."""
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
         """Return all values, `partial` summed over the instances."""
@@ -172,25 +124,6 @@ class IpuDevice:
         """Read the values at once: they are on this host."""
         values = self.read(partial, whole)
         return lambda: values
-
-    def clock(self) -> Callable[[], float]:
-        """Return the time now: a call is complete when it returns."""
-        now = time.monotonic()
-        return lambda: now
-
-    def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return clones: the tensors of this process are fetched into the same memory each time."""
-        return clone_tensors(tensors)
-
-    def launch(self) -> None:
-        """Do nothing: a call is complete when it returns."""
-
-    def synchronise(self) -> None:
-        """Do nothing: a call is complete when it returns."""
-
-    def peak_memory(self) -> None:
-        """Return None: PopTorch reports no peak memory."""
-        return
 
     def programs(self) -> int:
         """Return 1: the program of a call never changes."""
@@ -205,10 +138,6 @@ class IpuDevice:
         counts = {"replicas": self._pipeline.replicas, "updates_per_call": self.updates_per_call}
         own = {PRECISION: "highest", "threads": self.threads} if self._simulates else {}
         return {"device": self._name, "name": self._name, **self.worker.facts, **own, **counts}
-
-    def translate_errors(self) -> AbstractContextManager[None]:
-        """Return a context that changes no error: the worker's are plain already."""
-        return nullcontext()
 
     def close(self) -> None:
         """Release the IPUs, and end the worker."""

@@ -66,11 +66,7 @@ class Inference(Protocol):
         """
 
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
-        """Return `tokens` ids after each prompt, by a loop on the device.
-
-        Raises:
-            BackendError: the model is on several IPUs, or has fewer positions than the longest text.
-        """
+        """Return `tokens` ids after each prompt, by a loop on the device, which must hold the whole model."""
 
     def close(self) -> None:
         """Release the device."""
@@ -80,11 +76,7 @@ class SimulatedInference:
     """The model on simulated IPUs: each has the parameters of its segments alone."""
 
     def __init__(self, spec: InferenceSpec, weights: Tensors) -> None:
-        """Place the weights.
-
-        Raises:
-            BackendError: the placement or the weights are of another model, or the precision is one that only IPUs have.
-        """
+        """Place the weights."""
         if spec.precision not in ("float32", "bfloat16"):
             raise BackendError(f"precision is {spec.precision}, but the simulator computes in float32 and bfloat16; take one")
         torch.set_num_threads(spec.threads)

@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from relm.devices import ranks
 from relm.devices.ranks import IPUS, LOCAL, OFFSET, TOTAL
@@ -16,15 +15,6 @@ OPTIONS = "RELM_POPRUN_OPTIONS"
 """Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
 
 
-class PopRunInstance(NamedTuple):
-    """One instance among all."""
-
-    rank: int
-    """Its index, from 0."""
-    ranks: int
-    """The count of instances."""
-
-
 def launcher(pipeline: Pipeline) -> list[str]:
     """Return the words in front of a step's name that start all instances by PopRun."""
     options = shlex.split(os.environ.get(OPTIONS, ""))
@@ -32,34 +22,21 @@ def launcher(pipeline: Pipeline) -> list[str]:
 
 
 def launch(run: Run | None, processes: int) -> list[str]:
-    """Return the words in front of a step's name that start it.
-
-    Args:
-        run: how the processes of a training job are started; None for another job.
-        processes: their number.
-    """
-    if (
-        run is not None
-        and run.pipeline is not None
-        and run.pipeline.instances > 1
-        and DEVICES[run.device].simulator is not None
-    ):
-        return launcher(run.pipeline)
+    """Return the words in front of a step's name that start it; `run` is that of a training job, None for another job."""
+    pipeline = None if run is None or DEVICES[run.device].simulator is None else run.pipeline
+    if pipeline is not None and pipeline.instances > 1:
+        return launcher(pipeline)
     return ranks.launcher(processes)
 
 
-def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> PopRunInstance:
-    """Return the index of this process among the instances of a pipeline.
-
-    Args:
-        environment: the environment variables.
-    """
+def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return the index of this process among the instances of a pipeline, from 0, and their count."""
     found = {name: environment[name] for name in (TOTAL, LOCAL, OFFSET, IPUS) if name in environment}
     start = f"start it as `{shlex.join(launcher(pipeline))} ...`" if pipeline.instances > 1 else "start it without PopRun"
     if not found:
         if pipeline.instances > 1:
             raise RelmError(f"pipeline.instances is {pipeline.instances}, but PopRun did not start this process; {start}")
-        return PopRunInstance(0, 1)
+        return 0, 1
     local = pipeline.replicas // pipeline.instances
     wanted = {TOTAL: pipeline.replicas, LOCAL: local, IPUS: pipeline.ipus_per_replica}
     for name, value in wanted.items():
@@ -77,4 +54,4 @@ def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str])
             f"{OFFSET} is {found[OFFSET]!r}, expected a multiple of {local}, the replicas of each instance, below "
             f"{pipeline.replicas}; {start}"
         )
-    return PopRunInstance(int(found[OFFSET]) // local, pipeline.instances)
+    return int(found[OFFSET]) // local, pipeline.instances

@@ -12,6 +12,8 @@ from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 import torch
 
+from relm.devices.ipu.update_rules import is_adapted, is_decayed
+
 Table = Dict[str, Any]
 """Method of `poptorch.Options`, such as "Training.gradientAccumulation" -> its argument. Members of PopTorch's enumerations,
 its execution strategies and torch's types are given by name. Applied in order."""
@@ -39,12 +41,7 @@ class Surroundings(NamedTuple):
 
 
 def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surroundings) -> Table:
-    """Return the options of one instance in the order in which the original sets them.
-
-    Args:
-        architecture: gpt2, llama, bert or roberta.
-        pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`.
-    """
+    """Return the options of one instance for a `pipeline`'s fields, in the order in which the original sets them."""
     # Options of popdist refuse the number of replicas, which PopRun knows.
     table: Table = {} if around.popdist else {"replicationFactor": pipeline["replicas"]}
     table["autoRoundNumIPUs"] = True
@@ -67,12 +64,7 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
 
 
 def memory_and_cache(shares: Sequence[float] | None, executable_cache: str) -> Table:
-    """Return the options that training and inference share.
-
-    Args:
-        shares: the share of each IPU's memory for temporary values of matrix products; None: PopTorch's.
-        executable_cache: folder for compiled executables; empty: they are not kept.
-    """
+    """Return the options that training and inference share; `shares` of each IPU's memory for temporary values of products."""
     table: Table = {}
     if shares is not None:
         table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in enumerate(shares)}
@@ -114,11 +106,7 @@ def _popart_options(architecture: str, around: Surroundings) -> Table:
 
 
 def apply_options(poptorch: Any, options: Any, table: Table) -> Any:
-    """Make the calls of a table on `options`, an instance of `poptorch.Options`, and return it.
-
-    Args:
-        poptorch: the module.
-    """
+    """Make the calls of a table on `options`, an instance of `poptorch.Options`, and return it."""
     for method, value in table.items():
         owner, _, name = method.rpartition(".")
         call = getattr(getattr(options, owner) if owner else options, name)
@@ -167,15 +155,11 @@ class OptimizerTable(NamedTuple):
 def optimizer_table(
     optimizer: Mapping[str, Any], pipeline: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]], loss_scale: float
 ) -> OptimizerTable:
-    """Return the optimizer of a recipe.
+    """Return the optimizer of a recipe, from the fields of its sections `optimizer` and `pipeline`.
 
-    Args:
-        optimizer: the fields of `relm.recipes.optimization.Optimizer`.
-        pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`.
-        shapes: name and shape of each parameter, in the model's order.
-        loss_scale: factor of the loss in the first update.
+    `shapes` are names and shapes of the parameters, in the model's order; `loss_scale` is the factor of the loss in the first
+    update.
     """
-    _require_known(optimizer, pipeline)
     arguments: dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}
     if tuple(optimizer["betas"]) != (0.9, 0.999):
         arguments["betas"] = tuple(optimizer["betas"])
@@ -214,13 +198,9 @@ class UpdateScalars(NamedTuple):
 def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update: int) -> UpdateScalars | None:
     """Return the scalars with which an AdamW that corrects the bias takes the step of one that does not; None: it corrects it.
 
-    Corrected, a step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update. It is that
-    without c1 and c2 if the rate is times c1 / sqrt(c2), the decay divided by the same, and epsilon divided by sqrt(c2).
-
-    Args:
-        optimizer: the fields of `relm.recipes.optimization.Optimizer`.
-        learning_rate: that of the update.
-        update: its number, counted from 1.
+    Corrected, a step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update, and updates
+    count from 1. It is that without c1 and c2 if the rate is times c1 / sqrt(c2), the decay divided by the same, and epsilon
+    divided by sqrt(c2).
     """
     if optimizer["name"] != "adamw" or optimizer["bias_correction"]:
         return None
@@ -229,48 +209,10 @@ def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update
     return UpdateScalars(learning_rate * ratio, optimizer["weight_decay"] / ratio, optimizer["epsilon"] / root)
 
 
-def _require_known(optimizer: Mapping[str, Any], pipeline: Mapping[str, Any]) -> None:
-    """Raise ValueError for an optimizer that PopTorch does not have."""
-    name, way_out = optimizer["name"], "; change the recipe, or train on another device"
-    if name not in ("adamw", "adam", "lamb"):
-        raise ValueError(f"optimizer.name: an IPU runs adamw, adam or lamb, found {name}{way_out}")
-    corrects = name == "adam" or pipeline["device_iterations"] > 1
-    if name != "lamb" and corrects and not optimizer["bias_correction"]:
-        raise ValueError(
-            f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, which can be undone for an "
-            f"adamw of one update a call (device_iterations: 1), found false{way_out}"
-        )
-    if name != "lamb" and optimizer["form"] != "pytorch":
-        raise ValueError(f"optimizer.form: an IPU runs pytorch, found {optimizer['form']}{way_out}")
-    if name == "lamb" and optimizer["lamb"]["normalise_gradient"]:
-        raise ValueError(f"optimizer.lamb.normalise_gradient: PopTorch's LAMB has no such option, found true{way_out}")
-    clipping = optimizer["gradient_clipping"]
-    if clipping is not None and name == "lamb":
-        raise ValueError(f"optimizer.gradient_clipping: PopTorch's LAMB does not clip, found {clipping}{way_out}")
-    if clipping is not None and pipeline["replicated_tensor_sharding"]:
-        raise ValueError(
-            f"optimizer.gradient_clipping: {clipping} would be compared with the norm of one replica's share of the gradient; "
-            "set replicated_tensor_sharding: false, or leave clipping out"
-        )
-    halves = pipeline["accumulation_precision"] == pipeline["first_moment_precision"] == "float16"
-    if clipping is not None and halves:
-        raise ValueError(
-            f"optimizer.gradient_clipping: {clipping} would be compared with a norm whose squares are added up in float16; set "
-            "first_moment_precision: float32, or leave clipping out"
-        )
-
-
-def is_decayed(optimizer: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:
-    """Return True for a parameter with weight decay (`relm.recipes.optimization.Optimizer.decayed`)."""
-    if optimizer["decayed"] == "all_but_biases":
-        return not name.endswith("bias")
-    return len(shape) >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
-
-
 def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
     """Return the decayed parameters, then the others; both groups are there even if there is no weight decay."""
-    decayed = [name for name, shape in shapes if is_decayed(optimizer, name, shape)]
-    others = [name for name, shape in shapes if not is_decayed(optimizer, name, shape)]
+    decayed = [name for name, shape in shapes if is_decayed(optimizer, name, len(shape))]
+    others = [name for name, shape in shapes if not is_decayed(optimizer, name, len(shape))]
     return [{"params": decayed, "weight_decay": optimizer["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
 
 
@@ -281,8 +223,8 @@ def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[
     """
     together: dict[tuple[bool, bool], list[str]] = {}
     for name, shape in shapes:
-        adapted = len(shape) >= 2 or optimizer["lamb"]["adapted"] == "all"
-        together.setdefault((is_decayed(optimizer, name, shape), adapted), []).append(name)
+        key = is_decayed(optimizer, name, len(shape)), is_adapted(optimizer, len(shape))
+        together.setdefault(key, []).append(name)
     groups: list[dict[str, Any]] = []
     for decayed, adapted in sorted(together, reverse=True):
         group = {"params": together[decayed, adapted], "weight_decay": optimizer["weight_decay"] if decayed else 0.0}
@@ -291,12 +233,7 @@ def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[
 
 
 def build_optimizer(poptorch: Any, table: OptimizerTable, parameters: Mapping[str, Any]) -> Any:
-    """Return the optimizer of a table.
-
-    Args:
-        poptorch: the module.
-        parameters: name -> parameter.
-    """
+    """Return the optimizer of a table for parameters by name."""
     groups = [{**group, "params": [parameters[name] for name in group["params"]]} for group in table.groups]
     arguments = {key: getattr(torch, value) if key.endswith("accum_type") else value for key, value in table.arguments.items()}
     return getattr(poptorch.optim, table.name)(groups, **arguments)

@@ -37,12 +37,7 @@ class PipelineStage(NamedTuple):
 
 
 def build_model(architecture: str, configuration: Mapping[str, Any]) -> LanguageModel:
-    """Return a model with unset weights.
-
-    Args:
-        architecture: gpt2, llama, bert or roberta.
-        configuration: the fields of the architecture's configuration.
-    """
+    """Return a model with unset weights, from the fields of its configuration."""
     if architecture not in _MODELS:
         raise ValueError(
             f"architecture {architecture!r} is not divided into segments; a pipeline trains {' or '.join(_MODELS)}"

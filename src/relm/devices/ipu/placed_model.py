@@ -14,7 +14,7 @@ from relm.models.contract import LanguageModel
 from relm.models.segments import State, terms_of
 
 DIVISOR = "divisor."
-"""Prefix of the divisors of terms in a batch (`relm.devices.ipu.backend.Call`)."""
+"""Prefix of the divisors of terms in a batch (`relm.devices.ipu.backend.UpdateCall`)."""
 
 
 class PlacedModel(nn.Module):
@@ -26,8 +26,6 @@ class PlacedModel(nn.Module):
         """Place the segments, and make the model project to the vocabulary in slices.
 
         Args:
-            poptorch: the module.
-            pipeline: the fields of `relm.recipes.machine.pipeline.Pipeline`, and its `placement`.
             inputs: names of the tensors of a micro-batch, in the order of `forward`'s arguments.
             terms: names of the loss's terms.
         """

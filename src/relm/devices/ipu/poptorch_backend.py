@@ -1,12 +1,12 @@
 """Updates computed on IPUs by PopTorch, the backend of an IPU run; it and `poptorch_inference` alone import poptorch. For 3.8.
 
 PopTorch reads the sequences of a call in the order update, micro-batch, replica: PopART's `StepIOSplitter`
-(willow/src/stepiosplitter.cpp) hands the host's arrays to the replicas in turn, one micro-batch each. `Call` has them in the
-order update, replica, micro-batch. With `OutputMode.Sum` each replica returns the sum of an output over all micro-batches of
+(willow/src/stepiosplitter.cpp) hands the host's arrays to the replicas in turn, one micro-batch each. In `UpdateCall` the order
+is update, replica, micro-batch. With `OutputMode.Sum` each replica returns the sum of an output over all micro-batches of
 all updates of a call.
 
 The gradient of an update is the mean over its micro-batches and replicas (`ReductionType.Mean`), so each micro-batch's loss is
-divided by the divisor of `Call` times one micro-batch's share of the update. For GPT-2 that is the count of labels in the
+divided by the divisor of `UpdateCall` times one micro-batch's share of the update. For GPT-2 that is the count of labels in the
 micro-batch, as in Graphcore's script.
 
 Optimizer state: PopART names the moments of a parameter Accl1___NAME and Accl2___NAME, and counts its updates in Step___NAME
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu import options
-from relm.devices.ipu.backend import Arrays, BackendError, Call, Sums, Tensors, WorkerSpec
+from relm.devices.ipu.backend import Arrays, BackendError, Tensors, UpdateCall, UpdateSums, WorkerSpec
 from relm.devices.ipu.partition import build_model, ipus_of_parameters
 from relm.devices.ipu.placed_model import DIVISOR, PlacedModel
 from relm.models.contract import LanguageModel
@@ -46,11 +46,7 @@ class PoptorchBackend:
     """Trains one model on IPUs, in this instance's replicas."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        """Check the surroundings and build the model, with unset weights.
-
-        Raises:
-            BackendError: PopRun's variables do not fit the recipe, or PopTorch cannot run the recipe.
-        """
+        """Check the surroundings and build the model, with unset weights."""
         require_torch(torch.__version__)
         self._spec = spec
         self._distributed = Instances(spec.pipeline["instances"])
@@ -97,7 +93,7 @@ class PoptorchBackend:
             self._running.load_state_dict({_PREFIX + name: tensor for name, tensor in weights.items()})
             self._write_state()
 
-    def compile(self, call: Call) -> float:
+    def compile(self, call: UpdateCall) -> float:
         """Compile the program, or load it from the cache of executables; return the seconds that it took."""
         began = time.monotonic()
         arrays = self._arrays(call.batch)
@@ -107,7 +103,7 @@ class PoptorchBackend:
             self._write_state()
         return time.monotonic() - began
 
-    def _open(self, inputs: list[str], call: Call) -> None:
+    def _open(self, inputs: list[str], call: UpdateCall) -> None:
         """Make the module, the optimizer and the executor for batches of these arrays."""
         pipeline = self._spec.pipeline
         if "document_ids" in inputs:
@@ -132,7 +128,7 @@ class PoptorchBackend:
         self._set_scalars(call)
         self._running = poptorch.trainingModel(self._placed, self._options, optimizer=self._optimizer)
 
-    def _set_scalars(self, call: Call) -> None:
+    def _set_scalars(self, call: UpdateCall) -> None:
         scalars = options.scalars_of_update(self._spec.optimizer, call.learning_rate, int(self._updates) + 1)
         for group, is_decayed in zip(self._optimizer.param_groups, self._is_decayed):
             group["lr"] = call.learning_rate if scalars is None else scalars.learning_rate
@@ -142,22 +138,22 @@ class PoptorchBackend:
         if self._spec.pipeline["loss_scaling"]["name"] == "by_step":
             self._optimizer.loss_scaling = call.loss_scale
 
-    def take(self, call: Call) -> Sums:
+    def take(self, call: UpdateCall) -> UpdateSums:
         """Take the updates of one call; its learning rate and loss scale are set before it."""
         if self._running is None:
             self.compile(call)
         self._set_scalars(call)
-        self._running.setOptimizer(self._optimizer)
+        self._running.setOptimizer(self._optimizer)  # sends the new scalars to the device; the program stays
         outputs = self._running(*self._arrays(call.batch).values())
         self._updates += self._spec.pipeline["device_iterations"]
         return self._sums([output.double().sum().item() for output in outputs])
 
-    def _sums(self, outputs: list[float]) -> Sums:
+    def _sums(self, outputs: list[float]) -> UpdateSums:
         """Return the results of a call from its outputs, summed over replicas, micro-batches and updates."""
         updates = self._spec.pipeline["device_iterations"]
         loss, each = outputs[0] / self._micro_batches() / updates, [value / updates for value in outputs[1:]]
         terms = {name: (each[2 * at], each[2 * at + 1]) for at, name in enumerate(self._placed.term_names)}
-        return Sums(np.array([loss], dtype=np.float64), terms)
+        return UpdateSums(np.array([loss], dtype=np.float64), terms)
 
     def _micro_batches(self) -> int:
         """Return the count of micro-batches of one update, of all replicas of all instances."""
@@ -241,11 +237,7 @@ class Instances:
     """The host processes that share a run: PopRun starts them, and popdist and horovod connect them."""
 
     def __init__(self, expected: int) -> None:
-        """Connect to the other instances, if there are any.
-
-        Raises:
-            BackendError: the count of instances is not the recipe's.
-        """
+        """Connect to the other instances, if the recipe has any."""
         self.popdist: Any = None
         if expected == 1:
             return
@@ -280,12 +272,8 @@ class Instances:
 def in_order_of_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """Return a call's sequences with those of one micro-batch step of all replicas together.
 
-    Args:
-        array: (updates * replicas * micro-batches * sequences, ...).
-        shape: counts of updates, of replicas, of micro-batches of one replica, and of sequences of one micro-batch.
-
-    Returns:
-        (updates * micro-batches * replicas * sequences, ...).
+    `shape` has the counts of updates, replicas, micro-batches of one replica, and sequences of one micro-batch, which are the
+    first axis of `array` in this order, and in that of updates, micro-batches, replicas, sequences in the result.
     """
     split = array.reshape((*shape, *array.shape[1:]))
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(array.shape)

@@ -47,11 +47,7 @@ class PoptorchInference:
     """One model on the IPUs that its placement names; fulfils `relm.devices.ipu.inference.Inference`."""
 
     def __init__(self, spec: InferenceSpec, weights: Tensors) -> None:
-        """Build the model.
-
-        Raises:
-            BackendError: the placement or the weights are of another model.
-        """
+        """Build the model."""
         locate_parameters(spec, weights)
         model = build_model(spec.architecture, spec.configuration)
         model.load_state_dict(weights)
@@ -103,8 +99,7 @@ class PoptorchInference:
 def inference_options(spec: InferenceSpec, folder: str) -> options.Table:
     """Return the options of inference: IPUs take turns, as a batch passes through them once.
 
-    Args:
-        folder: the compiler writes the weights to a file in it, unless there is a folder for executables.
+    The compiler writes the weights to a file in `folder`, unless there is a folder for executables.
     """
     ipus = len({ipu for _, ipu in spec.placement})
     shares = spec.available_memory_proportion or ([PROPORTION_ON_ONE] if ipus == 1 else None)

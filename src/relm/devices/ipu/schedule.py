@@ -22,12 +22,7 @@ class Work(NamedTuple):
 
 
 def pipeline_schedule(stages: int, micro_batches: int) -> Iterator[Work]:
-    """Yield the work of one update of one replica, in order.
-
-    Args:
-        stages: the count of forward stages.
-        micro_batches: the count of micro-batches of the update.
-    """
+    """Yield the work of one update of one replica, in order, through a count of forward stages."""
     pipeline_stages = 2 * stages - 1
     if micro_batches < pipeline_stages:
         raise ValueError(

@@ -67,20 +67,14 @@ def _foreign(values: Any) -> Iterator[ForeignParameter]:
 
 
 def foreign_parameter(name: str, ipu: int) -> ForeignParameter:
-    """Return what stands on the other IPUs for a parameter that lies on `ipu`."""
+    """Return the placeholder on the other IPUs for a parameter that lies on `ipu`."""
     foreign = torch.empty(0, device="meta").as_subclass(ForeignParameter)
     foreign.parameter, foreign.lies_on = name, ipu
     return foreign
 
 
 def model_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
-    """Return a copy of the model that has the parameters of one IPU, unset, and raises an error where another's is read.
-
-    Args:
-        build: returns the whole model.
-        ipu: index of the IPU.
-        lies_on: parameter -> index of its IPU.
-    """
+    """Return a copy of the model with the parameters of one IPU, unset, which raises an error where another's is read."""
     with torch.device("meta"):
         model = build()
     for name, parameter in list(model.named_parameters()):
@@ -92,7 +86,7 @@ def model_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return the seed of a generator of its own, from a seed and a name."""
+    """Return the seed of a generator, from a seed and a name."""
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -125,9 +119,6 @@ class SimulatedPipeline:
             placement: pairs of segment and IPU, in the order of execution.
             recompute: stages before the last keep their inputs alone, and compute the rest again in the backward pass.
             autocast: returns the context of a forward pass.
-
-        Raises:
-            ValueError: the placement is of another model, or a parameter would lie on two IPUs.
         """
         with torch.device("meta"):
             whole = build()
@@ -148,14 +139,7 @@ class SimulatedPipeline:
         self._recompute, self._autocast = recompute, autocast
 
     def accumulate(self, micro_batches: Sequence[SeededMicroBatch], loss_scale: float = 1.0) -> list[Outcome]:
-        """Add the gradient of the micro-batches' loss, times the loss scale, to the parameters' gradients.
-
-        Returns:
-            The results in the order of the micro-batches.
-
-        Raises:
-            ValueError: there are fewer micro-batches than the pipeline needs.
-        """
+        """Add the gradient of the micro-batches' loss, times the loss scale, to the parameters'; return their results."""
         transfers = _Transfers()
         for work in pipeline_schedule(len(self.stages), len(micro_batches)):
             micro_batch = micro_batches[work.micro_batch]
@@ -168,6 +152,7 @@ class SimulatedPipeline:
     def _forward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers) -> None:
         key, is_last = (work.stage, work.micro_batch), work.stage == len(self.stages) - 1
         inputs = transfers.sent.pop(key, {})
+        # The last stage goes back at the same clock, so that it has nothing to compute again.
         keeps_outputs = is_last or not self._recompute
         with torch.set_grad_enabled(keeps_outputs):
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
@@ -178,7 +163,7 @@ class SimulatedPipeline:
     def _backward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers, loss_scale: float) -> None:
         key = (work.stage, work.micro_batch)
         inputs, outputs = transfers.runs.pop(key)
-        if outputs is None:
+        if outputs is None:  # computed again with the seed of the forward pass, and so with the same dropout
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
         if work.stage == len(self.stages) - 1:
             terms = terms_of(outputs)

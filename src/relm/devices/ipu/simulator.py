@@ -8,7 +8,6 @@ half precision are an IPU's own.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Iterator
 
@@ -16,15 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relm.devices.ipu.backend import Arrays, BackendError, Call, Sums, Tensors, WorkerSpec
+from relm.devices.ipu.backend import Arrays, BackendError, Tensors, UpdateCall, UpdateSums, WorkerSpec
 from relm.devices.ipu.partition import build_model
+from relm.devices.ipu.placed_model import DIVISOR
 from relm.devices.ipu.simulated_pipeline import Outcome, SeededMicroBatch, SimulatedPipeline, derive_seed
 from relm.devices.ipu.stochastic_rounding import round_stochastically
 from relm.devices.ipu.update_rules import UpdateRule
 from relm.models.contract import LanguageModel
 from relm.models.layers import serialised_linear
-
-_DIVISOR = "divisor."
 
 
 class SimulatorBackend:
@@ -34,58 +32,45 @@ class SimulatorBackend:
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
-        """Build the pipeline with unset weights: call `load`.
-
-        Raises:
-            BackendError: the pipeline does not fit the model, or asks for something that the simulator does not have.
-        """
+        """Build the pipeline with unset weights: call `load`."""
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self._spec = spec
-        with _reported():
-            _require_supported(spec)
+        try:
             self._pipeline = SimulatedPipeline(
                 partial(_build, spec),
                 [(name, ipu) for name, ipu in spec.pipeline["placement"]],
                 recompute=spec.pipeline["recompute_layers"],
                 autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=spec.precision == "bfloat16"),
             )
-            self._rule = UpdateRule(spec.optimizer, self._pipeline.parameters)
+        except ValueError as error:
+            raise BackendError(str(error)) from error
+        self._rule = UpdateRule(spec.optimizer, self._pipeline.parameters)
 
     def load(self, weights: Tensors, state: Tensors) -> None:
-        """See `Backend`.
-
-        Raises:
-            BackendError: the tensors are of another model or optimizer.
-        """
+        """See `Backend`."""
         parameters = self._pipeline.parameters
         if faults := sorted(set(weights) ^ set(parameters)):
             raise BackendError(f"the weights are of another model: {', '.join(faults[:5])}; take a checkpoint of this model")
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
-        with _reported():
-            self._rule.restore(state)
+        self._rule.restore(state)
 
-    def compile(self, call: Call) -> float:
+    def compile(self, call: UpdateCall) -> float:
         """Return 0, since nothing is compiled."""
         return 0.0
 
-    def take(self, call: Call) -> Sums:
-        """Take the updates of one call, one after the other.
-
-        Raises:
-            ValueError: the call's arrays do not have the pipeline's sizes.
-        """
-        _require_sizes(call, self._spec.pipeline)
+    def take(self, call: UpdateCall) -> UpdateSums:
+        """Take the updates of one call, one after the other."""
         losses = []
         outcomes: list[Outcome] = []
         for update in _updates(call, self._spec.pipeline["micro_batch_size"]):
             outcomes = self._update(update, call)
             losses.append(sum(outcome.loss.double().item() for outcome in outcomes))
-        return Sums(np.array(losses, dtype=np.float64), _sums(outcomes))
+        return UpdateSums(np.array(losses, dtype=np.float64), _sums(outcomes))
 
-    def _update(self, replicas: list[list[SeededMicroBatch]], call: Call) -> list[Outcome]:
+    def _update(self, replicas: list[list[SeededMicroBatch]], call: UpdateCall) -> list[Outcome]:
         """Take one update, and return the results of all micro-batches, replica by replica."""
         for parameter in self._pipeline.parameters.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -129,15 +114,6 @@ class SimulatorBackend:
         """Do nothing: no device is held."""
 
 
-@contextmanager
-def _reported() -> Iterator[None]:
-    """Report a wrong value as an error of the user's."""
-    try:
-        yield
-    except ValueError as error:
-        raise BackendError(str(error)) from error
-
-
 def _build(spec: WorkerSpec) -> LanguageModel:
     """Return the whole model with the pipeline's forms of projection and loss."""
     model = build_model(spec.architecture, spec.configuration)
@@ -148,33 +124,7 @@ def _build(spec: WorkerSpec) -> LanguageModel:
     return model
 
 
-def _require_supported(spec: WorkerSpec) -> None:
-    if spec.precision not in ("float32", "bfloat16"):
-        raise ValueError(
-            f"precision is {spec.precision!r}, but the simulator computes in float32 and bfloat16; take one of them"
-        )
-    if spec.pipeline["instances"] > 1:
-        raise ValueError(
-            f"pipeline.instances is {spec.pipeline['instances']}, but the simulator runs in one process; set it to 1, which "
-            "changes no result"
-        )
-
-
-def _require_sizes(call: Call, pipeline: dict[str, Any]) -> None:
-    """Raise unless a call has the pipeline's micro-batches, all of its size."""
-    updates, replicas, micro_batches = call.seeds.shape
-    if micro_batches != pipeline["gradient_accumulation"] or replicas != pipeline["replicas"]:
-        raise ValueError(
-            f"seeds for {replicas} replicas of {micro_batches} micro-batches, expected {pipeline['replicas']} of "
-            f"{pipeline['gradient_accumulation']}"
-        )
-    sequences = updates * replicas * micro_batches * pipeline["micro_batch_size"]
-    for name, array in call.batch.items():
-        if len(array) != sequences:
-            raise ValueError(f"{name} has {len(array)} sequences, expected {sequences}")
-
-
-def _updates(call: Call, size: int) -> Iterator[list[list[SeededMicroBatch]]]:
+def _updates(call: UpdateCall, size: int) -> Iterator[list[list[SeededMicroBatch]]]:
     """Yield the micro-batches of each update, replica by replica."""
     first = 0
     for of_update in call.seeds:
@@ -189,8 +139,8 @@ def _updates(call: Call, size: int) -> Iterator[list[list[SeededMicroBatch]]]:
 def _micro_batch(batch: Arrays, first: int, size: int, seed: int) -> SeededMicroBatch:
     """Return `size` sequences of a call."""
     some = {name: array[first : first + size] for name, array in batch.items()}
-    divisors = {name[len(_DIVISOR) :]: float(array[0]) for name, array in some.items() if name.startswith(_DIVISOR)}
-    tensors = {name: _tensor(array) for name, array in some.items() if not name.startswith(_DIVISOR)}
+    divisors = {name[len(DIVISOR) :]: float(array[0]) for name, array in some.items() if name.startswith(DIVISOR)}
+    tensors = {name: _tensor(array) for name, array in some.items() if not name.startswith(DIVISOR)}
     return SeededMicroBatch(tensors, divisors, seed)
 
 

@@ -10,15 +10,10 @@ from torch import Tensor
 
 
 def round_stochastically(values: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Round each value to one of its two neighbours, to each with the share of the distance that the value is from the other.
+    """Round each float32 value to one of its two neighbours in `dtype`, to each with the share of the distance from the other.
 
     The mean of many roundings is the value, subnormal ones included. Representable values, infinities and NaN stay, and a
-    finite value beyond the largest becomes the largest.
-
-    Args:
-        values: float32, of any shape.
-        dtype: float16 or bfloat16.
-        generator: the random numbers, one for each value.
+    finite value beyond the largest becomes the largest. The generator draws one number for each value.
     """
     exact = values.double()
     nearest = values.to(dtype)

@@ -1,6 +1,7 @@
 """The weight updates that PopTorch's optimizers make, in plain torch: AdamW, Adam and LAMB.
 
-They are formulas of their own beside `relm.training.optimizers`, which imports more than the worker has; a test compares both.
+`relm.training.optimizers` has the same rules, but imports more than the worker has; a test compares both. Recipes reject what
+PopTorch computes in another way (`relm.recipes.machine.pipeline_rules`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any, Iterable, Mapping
 import torch
 from torch import Tensor
 
+from relm.devices.ipu.backend import BackendError
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 UPDATES = "updates"
 
@@ -18,16 +21,7 @@ class UpdateRule:
     """The optimizer's state of a model's parameters, and the rule by which they change."""
 
     def __init__(self, optimizer: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
-        """Create the state as zeros.
-
-        Args:
-            optimizer: the fields of `relm.recipes.optimization.Optimizer`.
-            parameters: float32, by name; `take` changes them in place.
-
-        Raises:
-            ValueError: PopTorch has no such optimizer.
-        """
-        require_on_ipus(optimizer)
+        """Create the state as zeros; `take` changes the parameters, float32 and by name, in place."""
         self.optimizer, self.parameters = optimizer, dict(parameters)
         self.state: dict[str, Tensor] = {
             f"{name}.{moment}": torch.zeros_like(parameter.detach())
@@ -42,12 +36,12 @@ class UpdateRule:
         return {**state, UPDATES: torch.tensor(float(self.updates))}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the state to copies of tensors as `tensors` returns them.
-
-        Raises:
-            ValueError: they are of another model.
-        """
-        _require_same_names({*self.state, UPDATES}, tensors)
+        """Set the state to copies of tensors as `tensors` returns them."""
+        if faults := sorted({*self.state, UPDATES} ^ set(tensors)):
+            raise BackendError(
+                f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}; take a checkpoint of this "
+                "run"
+            )
         for name, tensor in self.state.items():
             tensor.copy_(tensors[name])
         self.updates = int(tensors[UPDATES])
@@ -62,11 +56,11 @@ class UpdateRule:
 
     def _update(self, name: str, parameter: Tensor, gradient: Tensor, learning_rate: float) -> None:
         settings = self.optimizer
-        decay = settings["weight_decay"] if is_decayed(name, parameter, settings) else 0.0
+        decay = settings["weight_decay"] if is_decayed(settings, name, parameter.dim()) else 0.0
         if settings["name"] == "adam":
             gradient, decay = gradient + decay * parameter, 0.0
         step = self._moments_step(name, gradient) + decay * parameter
-        if settings["name"] == "lamb" and is_adapted(parameter, settings):
+        if settings["name"] == "lamb" and is_adapted(settings, parameter.dim()):
             step = step * _trust_ratio(parameter, step, settings["lamb"]["weight_norm_clip"])
         parameter.sub_(learning_rate * step)
 
@@ -82,46 +76,25 @@ class UpdateRule:
         return step
 
 
-def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
-    """Raise for an optimizer that PopTorch does not have, or computes in another way.
-
-    PopTorch 2.4 and later compile Adam and AdamW with bias correction whatever `bias_correction` says; the scalars of an
-    AdamW's update can undo it (`relm.devices.ipu.options.scalars_of_update`).
-    """
-    name = optimizer["name"]
-    if name not in ("adamw", "adam", "lamb"):
-        raise ValueError(f"optimizer.name is {name!r}, but IPUs have adamw, adam and lamb; take one of them")
-    expected = {"form": "pytorch", "state_precision": "float32"}
-    if name == "adam":
-        expected["bias_correction"] = True  # type: ignore[assignment]
-    for key, value in expected.items():
-        if optimizer[key] != value:
-            raise ValueError(f"optimizer.{key} is {optimizer[key]!r}, but IPUs compute {name} with {value!r} alone")
-
-
-def is_decayed(name: str, parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:
-    """Return whether a parameter has weight decay, as `decayed` of the optimizer's section selects."""
+def is_decayed(optimizer: Mapping[str, Any], name: str, dimensions: int) -> bool:
+    """Return True for a parameter with weight decay, as `decayed` of the optimizer's section selects."""
     if optimizer["decayed"] == "all_but_biases":
         return not name.endswith("bias")
-    return parameter.dim() >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
+    return dimensions >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
-def is_adapted(parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:
-    """Return whether LAMB gives a parameter a trust ratio, as `lamb.adapted` selects."""
-    return parameter.dim() >= 2 or bool(optimizer["lamb"]["adapted"] == "all")
+def is_adapted(optimizer: Mapping[str, Any], dimensions: int) -> bool:
+    """Return True for a parameter to which LAMB gives a trust ratio, as `lamb.adapted` selects."""
+    return dimensions >= 2 or bool(optimizer["lamb"]["adapted"] == "all")
 
 
 def _common_share(optimizer: Mapping[str, Any], gradients: Iterable[Tensor]) -> Tensor:
     """Return the factor of all gradients that clips their common norm."""
-    clipping, normalises = (
-        optimizer["gradient_clipping"],
-        optimizer["name"] == "lamb" and optimizer["lamb"]["normalise_gradient"],
-    )
-    if clipping is None and not normalises:
+    if optimizer["gradient_clipping"] is None:
         return torch.tensor(1.0)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    share = torch.tensor(1.0) if clipping is None else (clipping / (norm + 1e-6)).clamp(max=1.0)
-    return share / (norm * share).clamp(min=1.0) if normalises else share
+    share: Tensor = (optimizer["gradient_clipping"] / (norm + 1e-6)).clamp(max=1.0)
+    return share
 
 
 def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
@@ -129,11 +102,3 @@ def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
     weight, length = parameter.norm(), step.norm()
     weight = weight if clip is None else weight.clamp(max=clip)
     return torch.where((weight > 0) & (length > 0), weight / length, torch.ones_like(weight))
-
-
-def _require_same_names(expected: Iterable[str], found: Iterable[str]) -> None:
-    expected, found = set(expected), set(found)
-    if faults := sorted(expected ^ found):
-        raise ValueError(
-            f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}; take a checkpoint of this run"
-        )

@@ -87,11 +87,7 @@ def find_import_fault(package: str) -> str | None:
 
 
 def find_poptorch_fault(where: str) -> str | None:
-    """Return why PopTorch cannot be used, or None.
-
-    Args:
-        where: this Python, in words.
-    """
+    """Return why PopTorch cannot be used in this Python, which `where` names, or None."""
     import torch
 
     way_out = (
@@ -230,10 +226,10 @@ class Worker:
 
 def call_of(request: Message) -> Any:
     """Return the call in a request."""
-    from relm.devices.ipu.backend import Call
+    from relm.devices.ipu.backend import UpdateCall
 
     batch = select("batch.", request.arrays)
-    return Call(batch, request.arrays["seeds"], request.fields["learning_rate"], request.fields["loss_scale"])
+    return UpdateCall(batch, request.arrays["seeds"], request.fields["learning_rate"], request.fields["loss_scale"])
 
 
 def select(prefix: str, named: dict[str, Any]) -> dict[str, Any]:
@@ -246,9 +242,5 @@ def select(prefix: str, named: dict[str, Any]) -> dict[str, Any]:
 
 
 def send_error(answers: BinaryIO, message: str, known: bool) -> None:
-    """Answer a request by an error.
-
-    Args:
-        known: the message is for the user; otherwise it is a fault of this program.
-    """
+    """Answer a request by an error: one for the user if it is `known`, otherwise a fault of this program."""
     send(answers, Message("error", {"message": message, "known": known}, {}))

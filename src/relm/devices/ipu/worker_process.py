@@ -40,13 +40,9 @@ _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def find_interpreter(backend: str, environment: Mapping[str, str]) -> str | None:
-    """Return the path of the Python that runs a backend; None if there is none.
+    """Return the path of the Python that runs a backend of `relm.devices.ipu.worker.BACKENDS`; None if there is none.
 
     The simulator runs in this Python unless another is named.
-
-    Args:
-        backend: a name of `relm.devices.ipu.worker.BACKENDS`.
-        environment: the environment variables.
     """
     named = environment.get(INTERPRETER)
     if named:
@@ -81,11 +77,7 @@ class TimedPipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read some bytes, and return their count; 0 at the end.
-
-        Raises:
-            TimeoutError: there were none at the deadline.
-        """
+        """Read some bytes and return their count, 0 at the end; raise TimeoutError if there were none at the deadline."""
         if self.deadline is not None:
             waiting = select.poll()
             waiting.register(self._pipe, select.POLLIN)
@@ -109,11 +101,7 @@ class WorkerProcess:
     """A running worker."""
 
     def __init__(self, backend: str) -> None:
-        """Start the worker, and check that its Python can run the backend.
-
-        Raises:
-            RelmError: there is no such Python, or it lacks a package.
-        """
+        """Start the worker, and check that its Python can run the backend."""
         path = find_interpreter(backend, os.environ)
         if path is None:
             raise RelmError(describe_missing_interpreter(os.environ))
@@ -147,13 +135,7 @@ class WorkerProcess:
         arrays: Mapping[str, np.ndarray] | None = None,
         within: float | None = None,
     ) -> Message:
-        """Send a request, and return the answer to it.
-
-        Args:
-            kind: the kind of the request, of the answers of `relm.devices.ipu.worker.Worker`.
-            fields: its values in JSON.
-            arrays: its arrays.
-            within: seconds in which the answer must come; None: no limit.
+        """Send a request, and return the answer, which must come `within` so many seconds; None: no limit.
 
         Raises:
             RelmError: the worker answered with an error, has ended, or gave no answer in time.

@@ -18,8 +18,6 @@ INVERSION = 0xFFFFFFFF
 BLOCK = 128
 # Records at once: as many as fit into the cache.
 TOGETHER = 256
-# Pieces of one large record, which are looked up together as if they were records.
-PIECE = 1 << 14
 # tensorflow/tsl/lib/hash/crc32c.h: a checksum of data that holds checksums is weak, so those that are stored are changed.
 MASK_DELTA = 0xA282EAD8
 
@@ -32,42 +30,6 @@ def crc32c(records: Sequence[bytes]) -> Checksums:
     """
     parts = [_compute_checksums(records[first : first + TOGETHER]) for first in range(0, len(records), TOGETHER)]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
-
-
-def crc32c_of_large(record: bytes | memoryview) -> int:
-    """Return the checksum of one record of any size.
-
-    Appending bytes to a record multiplies its checksum by a power of x that depends on their count alone, so the checksums of
-    equal pieces are combined by one matrix of bits.
-
-    >>> crc32c_of_large(b"123456789") == crc32c([b"123456789"])[0]
-    True
-    """
-    first = len(record) % PIECE
-    total, step = int(crc32c([bytes(record[:first])])[0]), TOGETHER * PIECE
-    for start in range(first, len(record), step):
-        block = bytes(record[start : start + step])
-        pieces = [block[offset : offset + PIECE] for offset in range(0, len(block), PIECE)]
-        for checksum in crc32c(pieces).tolist():
-            total = checksum ^ _append_piece(total)
-    return total
-
-
-def _append_piece(checksum: int) -> int:
-    """Return a record's share of the checksum after a piece was appended to it."""
-    appended = 0
-    for bit, column in enumerate(_piece_columns()):
-        if checksum >> bit & 1:
-            appended ^= column
-    return appended
-
-
-@functools.cache
-def _piece_columns() -> list[int]:
-    """Return what `_append_piece` makes of each bit: a register is added to the first bytes of what follows."""
-    starts = [(1 << bit).to_bytes(4, "little") for bit in range(32)]
-    *columns, zeros = crc32c([start.ljust(PIECE, b"\0") for start in (*starts, b"")])
-    return [int(column ^ zeros) for column in columns]
 
 
 def _compute_checksums(records: Sequence[bytes]) -> Checksums:
@@ -87,7 +49,7 @@ def _compute_checksums(records: Sequence[bytes]) -> Checksums:
 
 
 def mask_checksums(checksums: Checksums) -> Checksums:
-    """Return the checksums in the form of TFRecords and checkpoints: rotated by 15 bits, and a constant added."""
+    """Return the checksums in the form of TFRecords: rotated by 15 bits, and a constant added."""
     return ((checksums >> np.uint32(15)) | (checksums << np.uint32(17))) + np.uint32(MASK_DELTA)
 
 

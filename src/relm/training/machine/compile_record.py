@@ -161,11 +161,7 @@ def write_compilation(path: Path, compilation: Compilation) -> None:
 
 
 def read_compilation(path: Path) -> Compilation:
-    """Read `compile.json`.
-
-    Raises:
-        RelmError: it is absent, or was written by another version.
-    """
+    """Read `compile.json`; raise if it is absent, or was written by another version."""
     try:
         return Compilation.model_validate(read_json(path))
     except ValidationError as error:

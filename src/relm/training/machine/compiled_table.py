@@ -107,11 +107,7 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
 
 
 def find_compilation(plan: Plan) -> Compilation | None:
-    """Return a run's compiled programs: those of `relm compile` in its folder, else the table's; None: neither has them.
-
-    Raises:
-        RelmError: they belong to another recipe or another version of it, or the file is damaged.
-    """
+    """Return a run's compiled programs: those of `relm compile` in its folder, else the table's; None: neither has them."""
     if not plan.compilation.is_file():
         return shipped_compilation(read_shipped(), plan)
     found = read_compilation(plan.compilation)

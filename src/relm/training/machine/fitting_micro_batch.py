@@ -28,13 +28,9 @@ def fill_in_micro_batch(
 ) -> tuple[Plan, str | None]:
     """Return the plan with a micro-batch for one phase, and a sentence on the choice.
 
-    On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None.
-
-    Args:
-        resumed: folder of the run's checkpoints, the newest of which has the size that was chosen; None: a new run.
-
-    Raises:
-        RelmError: not even one sequence fits on each device.
+    On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None. A run that is
+    resumed from the folder `resumed` of its checkpoints keeps the size that was chosen. Raise RelmError if not even one
+    sequence fits on each device.
     """
     if plan.own_machine or plan.recipe.run.micro_batch_size is not None:
         return plan, None

@@ -14,12 +14,9 @@ Stretch = dict[str, Any]
 
 
 def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list[Stretch]:
-    """Return the machines of a phase that begins, or resumes after a checkpoint, on a machine.
+    """Return the machines of a phase that begins, or resumes after a checkpoint with this state, on a machine.
 
-    Args:
-        state: the checkpoint's `state.json`; None: the phase begins. One of an earlier version lists no machines; its steps
-            count as this machine's, because `relm continue` adds the list to such a checkpoint.
-        machine: the name of the machine; None: it has none.
+    A state of an earlier version lists none; its steps count as this machine's, because `relm continue` adds the list to it.
     """
     history = list(state.get(MACHINES, [])) if state else []
     if history and history[-1]["machine"] == machine:

@@ -55,10 +55,8 @@ def choose_micro_batch(
 ) -> MicroBatch:
     """Return the largest micro-batch that fits into the memory of each device; `run.micro_batch_size` is ignored.
 
-    A size that a compiler accepted is chosen; one that it refused is too large, and arithmetic chooses among the smaller ones.
-
-    Args:
-        memory: bytes of one device, its reserve included; with a CPU, of the machine. None: unknown.
+    A size that a compiler accepted is chosen; one that it rejected is too large, and arithmetic chooses among the smaller ones.
+    `memory` is the bytes of one device, its reserve included, and for a CPU those of the machine; None: unknown.
     """
     sizes = possible_sizes(phase, run)
     if not sizes:

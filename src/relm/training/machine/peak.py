@@ -13,13 +13,8 @@ PASSES = {None: 1, "default": 1, "high": 3, "highest": 6}
 def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
     """Return the peak of one device in 10^12 operations per second; None: no figure is published.
 
-    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several. An IPU has none for
-    bfloat16: its pipelines compute in float16 instead.
-
-    Args:
-        machine: the machine.
-        precision: the precision of a phase.
-        products: the run's `float32_matmul_precision`; None: the device's own.
+    A TPU has no peak for float32: a product of float32 tensors takes one pass in bfloat16 or several, by `products`, the run's
+    `float32_matmul_precision`. An IPU has none for bfloat16: its pipelines compute in float16 instead.
     """
     if machine.peak is None:
         return None
