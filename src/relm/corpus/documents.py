@@ -25,6 +25,7 @@ TRAIN, HELD_OUT = "train", "held_out"
 LONGEST = 1 << 26
 # Words are counted in pieces of this many characters: a list of all words of a long text takes ten times its memory.
 COUNTED = 1 << 20
+_RARELY_ESCAPED = bytes(each for each in range(32) if each != ord("\n"))
 
 
 class Document(NamedTuple):
@@ -113,11 +114,15 @@ def encode_document(document: Document, decided_by: str | None = None) -> Encode
     Args:
         decided_by: the text that decides the split; None: the title.
     """
-    name, title, text = map(encode_basestring, document)  # three times as fast as json.dumps of a mapping
-    line = f'{{"id":{name},"title":{title},"text":{text}}}\n'.encode()
-    text = document.text
+    text = document.text.encode()
+    if len(text.translate(None, _RARELY_ESCAPED)) == len(text):  # twice as fast as json's own function
+        shown = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    else:
+        shown = encode_basestring(document.text)[1:-1].encode()
+    name, title = (encode_basestring(each).encode() for each in (document.id, document.title))
+    line = b'{"id":%b,"title":%b,"text":"%b"}\n' % (name, title, shown)
     number = hash_title(document.title if decided_by is None else decided_by)
-    return Encoded(number, line, count_words(text), len(text.encode()))
+    return Encoded(number, line, count_words(document.text), len(text))
 
 
 @contextlib.contextmanager

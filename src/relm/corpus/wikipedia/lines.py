@@ -10,6 +10,7 @@ INDENT = "\x1f"
 """Stands for the space at the beginning of a line of the source, which makes it a line in typewriter style."""
 
 _CELL = re.compile(r"[|!] *(?:v?align|style|class|width|height|colspan|rowspan|bgcolor|scope) *=", re.IGNORECASE)
+_HEADING = re.compile(r"(={1,6})(.+)\1", re.DOTALL)
 _WORD = re.compile(r"[^\W_]")
 _MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines that do not belong to a paragraph
 _BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of these is of a template or table without its end
@@ -78,12 +79,9 @@ class _Outline:
 
 def _read_heading(line: str, dropped: Collection[str]) -> tuple[int, str, bool] | None:
     """Return level and title of ``== Title ==``, and whether its section is left out; None for other lines."""
-    line = line.rstrip()
-    if len(line) < 3 or line[-1] != "=":
-        return None
-    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), (len(line) - 1) // 2, 6)
-    title = line[level:-level].strip()
-    return (level, title, title.rstrip(":").lower() in dropped) if title else None
+    heading = _HEADING.fullmatch(line.rstrip())
+    title = heading[2].strip() if heading else ""
+    return (len(heading[1]), title, title.rstrip(":").lower() in dropped) if heading and title else None
 
 
 def _read_marked(line: str) -> str:

@@ -63,15 +63,22 @@ def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]
     prefix, colon, rest = target.partition(":")
     if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
         return f"[{NOTHING}[{target}{bar}{label}]]"
-    namespace = prefix.strip()
-    if colon and namespace and namespace.lower() not in _PROJECTS:
-        is_picture = _PICTURE.search(rest, max(len(rest) - 6, 0))
-        if namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) or is_picture:
+    if colon and (shows := _shows_nothing(prefix, hidden)) is not False:
+        if shows or _PICTURE.search(rest, max(len(rest) - 6, 0)):
             return ""
     if not bar:
         return _remove_prefixes(target, hidden)
     # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]
     return label or (rest if colon else target).partition(" (")[0]
+
+
+@functools.lru_cache(maxsize=10_000)
+def _shows_nothing(prefix: str, hidden: Collection[str]) -> bool | None:
+    """Return whether links with a prefix show nothing; None if it depends on the rest of the target."""
+    namespace = prefix.strip()
+    if not namespace or namespace.lower() in _PROJECTS:
+        return False
+    return namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) is not None or None
 
 
 def _remove_prefixes(target: str, hidden: Collection[str]) -> str:

@@ -74,8 +74,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     first, *rest = body.split("|")
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
-    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
-    pattern = _find_pattern(name, templates.formats.language)
+    name, pattern = _find_pattern(first, templates.formats.language)
     if pattern is None and _is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
         unknown[name] = unknown.get(name, 0) + 1
@@ -98,12 +97,14 @@ def reveal_markup(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _find_pattern(name: str, language: str) -> str | None:
+def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
+    """Return a template's name in lower case and its pattern; None: it is in no table."""
+    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
     templates = templates_of(language)
     pattern = templates.patterns.get(name)
     if pattern is None and len(name) <= LONGEST_NAME:
-        return next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
-    return pattern
+        pattern = next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
+    return name, pattern
 
 
 def _is_within_sentence(match: re.Match[str]) -> bool:
