@@ -63,9 +63,9 @@ def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]
     prefix, colon, rest = target.partition(":")
     if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
         return f"[{NOTHING}[{target}{bar}{label}]]"
-    if colon and (shows := _shows_nothing(prefix, hidden)) is not False:
-        if shows or _PICTURE.search(rest, max(len(rest) - 6, 0)):
-            return ""
+    shows_nothing = colon and _shows_nothing(prefix, hidden)
+    if shows_nothing or (shows_nothing is None and _PICTURE.search(rest, max(len(rest) - 6, 0))):
+        return ""
     if not bar:
         return _remove_prefixes(target, hidden)
     # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]

@@ -248,11 +248,22 @@ def _died(arguments: Arguments, formats: Formats, told: str) -> str:
     parts, aged = _date_parts(arguments), " (aged {})"
     if formats.language == "ja":
         parts, aged = [*parts[3:6], *parts[:3]], "（{}歳没）"
-    text = format_date(parts[:3], formats, _order(arguments))
-    if told != "aged" or len(parts) < 6 or not all(part.isdecimal() and len(part) < 5 for part in parts[:6]):
-        return text
-    died, born = ([int(part) for part in three] for three in (parts[:3], parts[3:6]))
-    return text + aged.format(died[0] - born[0] - (died[1:] < born[1:]))
+    age = _count_years(parts[3:6], parts[:3]) if told == "aged" else ""
+    return format_date(parts[:3], formats, _order(arguments)) + (aged.format(age) if age else "")
+
+
+def _count_years(begin: Sequence[str], end: Sequence[str]) -> str:
+    """Return the whole years from one date to another, each a year, a month and a day; nothing if one is not."""
+    if len(begin) < 3 or len(end) < 3 or not all(part.isdecimal() and len(part) < 5 for part in (*begin, *end)):
+        return ""
+    first, last = ([int(part) for part in date] for date in (begin, end))
+    return str(last[0] - first[0] - (last[1:] < first[1:]))
+
+
+def _age(arguments: Arguments, formats: Formats, told: str) -> str:
+    """{{age|1990|1|2|2000|1|1}}: 9; with one date the age depends on the day of reading."""
+    listed = list_arguments(arguments)
+    return _count_years(listed[:3], listed[3:6])
 
 
 def _as_of(arguments: Arguments, formats: Formats, told: str) -> str:
@@ -337,6 +348,15 @@ def _coordinates(arguments: Arguments, formats: Formats, told: str) -> str:
     return text.strip()
 
 
+def _coordinate(arguments: Arguments, formats: Formats, told: str) -> str:
+    """{{Coordinate|text=DMS|NS=52/30/10.4/N|EW=13/24/15.1/E}}: 52° 30′ 10,4″ N, 13° 24′ 15,1″ O; without text none is shown."""
+    texts = []
+    for place in (arguments.get("ns", ""), arguments.get("ew", "")):
+        *numbers, side = place.replace(".", formats.decimal).split("/")
+        texts.append(" ".join([number + sign for number, sign in zip(numbers, "°′″", strict=False)] + [side.replace("E", "O")]))
+    return ", ".join(texts) if "text" in arguments and all(texts) else ""
+
+
 def _height(arguments: Arguments, formats: Formats, told: str) -> str:
     """{{Höhe|115|DE-NHN}}: 115 m ü. NHN."""
     return f"{format_number(_first_of(arguments, '1'), formats)} {_WORDS['heights'].get(_first_of(arguments, '2'), 'm')}"
@@ -369,8 +389,8 @@ def _century_es(arguments: Arguments, formats: Formats, told: str) -> str:
 FUNCTIONS: Mapping[str, Callable[[Arguments, Formats, str], str]] = {
     function.__name__[1:]: function
     for function in (
-        _as_of, _born_died, _century, _century_es, _concatenate, _convert, _coordinates, _currency, _date, _died, _fraction,
-        _hard_space, _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation,
-        _ruby, _ship, _sic, _unit, _val,
+        _age, _as_of, _born_died, _century, _century_es, _concatenate, _convert, _coordinate, _coordinates, _currency, _date,
+        _died, _fraction, _hard_space, _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal,
+        _pronunciation, _ruby, _ship, _sic, _unit, _val,
     )
 }  # fmt: skip

@@ -14,6 +14,8 @@ either, but is counted if it stands within a sentence. Most templates are boxes 
 """
 
 import functools
+import math
+import operator
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments
 # A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
 LONGEST = 4000
 LONGEST_NAME = 60
+MOST_TOKENS = 100  # of what #expr computes; brackets in brackets go no deeper
 AROUND = 60  # characters on each side of a template that are looked at to find whether it stands within a sentence
 
 # What a template shows is no markup for the template around it: each of these characters becomes two until all are expanded.
@@ -36,6 +39,7 @@ _MARKUP = re.compile(r"[|={}]")
 _NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
 _CALL = re.compile(r"\s*(#?\w+)\s*:(.*)", re.DOTALL)
 _LETTER = re.compile(r"[^\W\d_]")
+_OTHER_MARKUP = re.compile(r"\{\{[^{}]*\}\}|<[^<>]*>")
 
 
 class Templates(NamedTuple):
@@ -110,8 +114,11 @@ def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
 def _is_within_sentence(match: re.Match[str]) -> bool:
     """Return whether words stand before and after a template in its line, which is no row of a table or box."""
     text = match.string
-    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2].strip()
-    after = text[match.end() : match.end() + AROUND].partition("\n")[0]
+    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2]
+    before, after = (
+        _OTHER_MARKUP.sub("", each) for each in (before, text[match.end() : match.end() + AROUND].partition("\n")[0])
+    )
+    before = before.strip()
     if before.startswith(("|", "!", "{")):
         return False
     if not _LETTER.search(before):
@@ -225,6 +232,58 @@ def _switch(arguments: Sequence[str], formats: Formats) -> str:
     return "" if len(arguments) < 2 or "=" in arguments[-1] else arguments[-1]
 
 
+_TOKEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+|[a-z]+|<=|>=|<>|!=|[-+*/^()=<>])\s*")
+_OPERATORS: Mapping[str, tuple[int, Callable[[float, float], float]]] = {
+    "^": (7, math.pow), "*": (6, operator.mul), "/": (6, operator.truediv), "div": (6, operator.truediv),
+    "mod": (6, lambda a, b: math.fmod(int(a), int(b))), "+": (5, operator.add), "-": (5, operator.sub),
+    "round": (4, lambda a, b: math.copysign(math.floor(abs(a) * 10 ** int(b) + 0.5) / 10 ** int(b), a)),
+    "=": (3, operator.eq), "<": (3, operator.lt), ">": (3, operator.gt), "<=": (3, operator.le), ">=": (3, operator.ge),
+    "<>": (3, operator.ne), "!=": (3, operator.ne),
+    "and": (2, lambda a, b: bool(a and b)), "or": (1, lambda a, b: bool(a or b)),
+}  # fmt: skip
+
+
+def _compute(text: str) -> float | None:
+    """Return the value of what #expr is given; None: it is not of numbers and operators alone, or too long."""
+    tokens = [""] if _TOKEN.sub("", text.lower()) else _TOKEN.findall(text.lower())
+    try:
+        value = float(_take_value(tokens, 0)) if len(tokens) <= MOST_TOKENS else math.nan
+    except (ArithmeticError, LookupError, ValueError):
+        return None
+    return None if tokens or not math.isfinite(value) else value
+
+
+def _take_value(tokens: list[str], least: int) -> float:
+    """Take a value, and the operators that bind closer than some others, from the beginning of tokens."""
+    first = tokens.pop(0)
+    if first == "(":
+        value = _take_value(tokens, 0)
+        if tokens.pop(0) != ")":
+            raise ValueError
+    elif first == "not":
+        value = not _take_value(tokens, 8)
+    elif first == "-" and least:  # before a sign at the beginning, the text of a template may be missing
+        value = -_take_value(tokens, 8)
+    else:
+        value = float(first)
+    while tokens and _OPERATORS.get(tokens[0], (0, None))[0] > least:
+        strength, apply = _OPERATORS[tokens.pop(0)]
+        value = apply(value, _take_value(tokens, strength))
+    return value
+
+
+def _expr(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#expr: 7 / 2 round 1}}: 3.5; nothing for what is not of numbers alone."""
+    value = _compute(arguments[0])
+    return "" if value is None else f"{value + 0:.14g}".replace("e", "E")
+
+
+def _ifexpr(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#ifexpr: 1 > 0 | yes | no}}: yes."""
+    value = _compute(arguments[0])
+    return "" if value is None else _choose(arguments, 1 if value else 2)
+
+
 def _plural(arguments: Sequence[str], formats: Formats) -> str:
     """{{plural:1|page|pages}}: page."""
     is_one = arguments[0] in ("1", "0") if formats.language == "fr" else arguments[0] == "1"
@@ -245,4 +304,6 @@ _PARSER_FUNCTIONS: Mapping[str, Callable[[Sequence[str], Formats], str]] = {
     "#if": lambda arguments, _: _choose(arguments, 1 if arguments[0] else 2),
     "#ifeq": lambda arguments, _: _choose(arguments, 2 if arguments[0] == _choose(arguments, 1) else 3),
     "#switch": _switch,
+    "#expr": _expr,
+    "#ifexpr": _ifexpr,
 }  # fmt: skip
