@@ -80,9 +80,9 @@ def _join_value(text: str, unit: str) -> str:
     return text + unit if unit.startswith("/") else f"{text} {unit}"
 
 
-def _name_value(value: str) -> str:
-    """Return 5+1/2 as 5 1/2."""
-    return re.sub(r"(?<=\d)[+-](?=\d+/)", " ", value.replace("//", "/"))
+def _name_value(value: str, formats: Formats) -> str:
+    """Return 5+1/2 as 5 1/2, and 12345 as 12,345."""
+    return format_number(re.sub(r"(?<=\d)[+-](?=\d+/)", " ", value.replace("//", "/")), formats)
 
 
 def _is_number(text: str) -> bool:
@@ -96,16 +96,16 @@ def _convert(arguments: Arguments, formats: Formats, told: str) -> str:
     if not listed:
         return ""
     between = listed[0].lower() in ("between", "from") and len(listed) > 1
-    text, place = f"{listed[0]} " * between + _name_value(listed[between]), 1 + between
+    text, place = f"{listed[0]} " * between + _name_value(listed[between], formats), 1 + between
     while place + 1 < len(listed) and listed[place] in ranges and _is_number(listed[place + 1]):
-        text += ranges[listed[place]] + _name_value(listed[place + 1])
+        text += ranges[listed[place]] + _name_value(listed[place + 1], formats)
         place += 2
     if place < len(listed):
         text = _join_value(text, _name_unit(listed[place]))
     while (
         place + 2 < len(listed) and _WORDS["smaller"].get(listed[place]) == listed[place + 2] and _is_number(listed[place + 1])
     ):
-        text += f" {_name_value(listed[place + 1])} {_name_unit(listed[place + 2])}"
+        text += f" {_name_value(listed[place + 1], formats)} {_name_unit(listed[place + 2])}"
         place += 2
     return text
 
