@@ -23,7 +23,8 @@ import venv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from relm.corpus.wikipedia.dump import Dump, Page
+from extraction import read_articles
+
 from relm.corpus.wikipedia.markup import extract_plain_text
 from relm.corpus.wikipedia.names import WikiNames, names_of
 
@@ -140,9 +141,9 @@ def numbers_of_prose(wikitext: str, names: WikiNames) -> collections.Counter[str
 
 
 def judge_dump(path: Path, cleaners: Mapping[str, str], language: str) -> None:
-    dump = Dump(path, ends_mid_page=True)
-    sources = [_VERBATIM.sub("", page.wikitext) for page in dump if isinstance(page, Page)]
-    names = names_of(language) if language else dump.wiki.names
+    articles = list(read_articles(path))
+    sources = [_VERBATIM.sub("", page.wikitext) for page, _ in articles]
+    names = names_of(language) if language else articles[0][1].names
     numbers = [numbers_of_prose(source, names) for source in sources]
     for cleaner, python in cleaners.items():
         texts = texts_of(cleaner, python, sources, names)

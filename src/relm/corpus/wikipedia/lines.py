@@ -17,11 +17,9 @@ _BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of th
 
 
 def collect_lines(text: str, dropped: Collection[str]) -> str:
-    """Return one paragraph, heading or list item a line; the lines of a paragraph are concatenated.
+    """Return one paragraph, heading or list item a line, from wikitext without links, templates and tables.
 
-    Args:
-        text: wikitext without links, templates and tables.
-        dropped: titles, in lower case, of the sections that are left out.
+    Sections whose titles, in lower case, are in ``dropped`` are left out.
     """
     has_rows = functools.cache(lambda: any(mark in text for mark in _BROKEN))
     is_text = functools.partial(_is_text, has_rows=has_rows)
@@ -91,11 +89,7 @@ def _read_marked(line: str) -> str:
 
 
 def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
-    """Return whether a line has text; rulers, rows of tables, and indented drawings in typewriter style have none.
-
-    Args:
-        has_rows: returns whether lines that look like rows belong to a table or template without its beginning or end.
-    """
+    """Return whether a line has text; rulers, rows of unfinished tables (`has_rows`) and indented drawings have none."""
     is_row = line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
     if is_row and (_CELL.match(line) or has_rows()):
         return False

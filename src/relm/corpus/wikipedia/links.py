@@ -24,10 +24,8 @@ _PROJECTS = frozenset({
 def replace_links(text: str, hidden: Collection[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first.
 
-    Before, the spaces at the beginnings of lines become `INDENT`: others may come there when links and templates vanish.
-
-    Args:
-        hidden: namespaces, in lower case, whose links show nothing.
+    Links into ``hidden`` namespaces, in lower case, show nothing. First the spaces at the beginnings of lines become `INDENT`:
+    others may come there when links and templates vanish.
     """
     if compiled.replace_links:
         return compiled.replace_links(text, functools.partial(_choose_link_text, hidden=hidden))

@@ -188,10 +188,7 @@ def _decode_character(match: re.Match[str]) -> str:
 def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: MutableMapping[str, int] | None = None) -> str:
     """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
-    Args:
-        wikitext: an article's source, XML entities already decoded.
-        names: the names that decide what is text in this wiki; None: those of the English Wikipedia.
-        unknown: counts the templates within sentences whose text is not known, by name.
+    Without ``names`` the wiki is the English Wikipedia. ``unknown`` counts the templates within sentences that are in no table.
     """
     names = names or names_of("en")
     kept: list[str] = []

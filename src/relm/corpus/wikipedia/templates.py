@@ -18,7 +18,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments, Formats, format_number, list_arguments
 
@@ -69,8 +69,7 @@ def templates_of(language: str) -> Templates:
 def expand_template(match: re.Match[str], templates: Templates, unknown: MutableMapping[str, int]) -> str:
     """Return what a template shows, given a match whose first group is the text between its braces.
 
-    Args:
-        unknown: counts the templates within sentences that are in no table, by name.
+    ``unknown`` counts the templates within sentences that are in no table, by name.
     """
     body = match[1] or ""
     if not body or len(body) > LONGEST:
@@ -147,53 +146,48 @@ def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
 _PART = re.compile(r"\{([^{}]+)\}|[‹›]|(?:\{(?![^{}]+\})|[^{‹›])+")
 
 
-class PatternPart(NamedTuple):
-    """A part of a pattern: literal text, or the names of an argument, or parts that may be left out."""
-
-    text: str = ""
-    names: tuple[str, ...] = ()
-    parts: tuple["PatternPart", ...] = ()
+Parts = list[Any]  # each is literal text, a tuple of an argument's names, or Parts that may be left out
 
 
 @functools.cache
-def _parse(pattern: str) -> tuple[PatternPart, ...]:
-    levels: list[list[PatternPart]] = [[]]
+def _parse(pattern: str) -> Parts:
+    levels: list[Parts] = [[]]
     for part in _PART.finditer(pattern):
         if part[0] == "‹":
             levels.append([])
         elif part[0] == "›":
             inner = levels.pop()
-            levels[-1].append(PatternPart(parts=tuple(inner)))
+            levels[-1].append(inner)
         elif part[1]:
-            levels[-1].append(PatternPart(names=(part[1],) if part[1][0] == "*" else tuple(part[1].split(","))))
+            levels[-1].append((part[1],) if part[1][0] == "*" else tuple(part[1].split(",")))
         else:
-            levels[-1].append(PatternPart(part[0]))
-    return tuple(levels[0])
+            levels[-1].append(part[0])
+    return levels[0]
 
 
 def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
     """Return the text of a pattern."""
     if pattern[0] == "@":
-        name, _, told = pattern[1:].partition(" ")
-        return FUNCTIONS[name](arguments, templates.formats, told)
+        name, _, option = pattern[1:].partition(" ")
+        return FUNCTIONS[name](arguments, templates.formats, option)
     parts = _parse(pattern)
     text, is_there = _fill_parts(parts, arguments)
     # Signs around an argument that is not there go with it; a word, as in {{circa}} 1900, does not.
-    return text if is_there or _LETTER.search(text) or not any(part.names for part in parts) else ""
+    return text if is_there or _LETTER.search(text) or not any(isinstance(part, tuple) for part in parts) else ""
 
 
-def _fill_parts(parts: Sequence[PatternPart], arguments: Arguments) -> tuple[str, bool]:
+def _fill_parts(parts: Parts, arguments: Arguments) -> tuple[str, bool]:
     """Return the text of parts, and whether an argument in them is there."""
     texts, is_there = [], False
     for part in parts:
-        if part.names:
-            text = _get(arguments, part.names)
+        if isinstance(part, tuple):
+            text = _get(arguments, part)
             is_there = is_there or bool(text)
-        elif part.parts:
-            text, inner = _fill_parts(part.parts, arguments)
+        elif isinstance(part, list):
+            text, inner = _fill_parts(part, arguments)
             text, is_there = text if inner else "", is_there or inner
         else:
-            text = part.text
+            text = part
         texts.append(text)
     return "".join(texts), is_there
 
