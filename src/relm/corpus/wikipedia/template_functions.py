@@ -151,18 +151,11 @@ def _fraction(arguments: Arguments, formats: Formats, option: str) -> str:
     return "/".join(listed if len(listed) != 1 else ["1", *listed])
 
 
-def _number(arguments: Arguments, formats: Formats, option: str) -> str:
-    return format_number(_first_of(arguments, "1"), formats)
-
-
-def _money(arguments: Arguments, formats: Formats, option: str) -> str:
-    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore."""
+def _amount(arguments: Arguments, formats: Formats, option: str) -> str:
+    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore. The option is what stands around the number, {}."""
     multiple = _WORDS["indian"].get(_first_of(arguments, "2"))
-    return option + format_number(_first_of(arguments, "1"), formats) + (f" {multiple}" if multiple else "")
-
-
-def _money_after(arguments: Arguments, formats: Formats, option: str) -> str:
-    return f"{format_number(_first_of(arguments, '1'), formats)} {option}"
+    text = format_number(_first_of(arguments, "1"), formats) + (f" {multiple}" if multiple else "")
+    return option.replace("{}", text) if option else text
 
 
 def _currency(arguments: Arguments, formats: Formats, option: str) -> str:
@@ -231,14 +224,9 @@ def _order(arguments: Arguments) -> str:
 
 
 def _date(arguments: Arguments, formats: Formats, option: str) -> str:
-    """{{birth date|1990|1|2}}: January 2, 1990; {{date|2|janvier|1990}}: 2 janvier 1990."""
-    return format_date(_date_parts(arguments), formats, _order(arguments))
-
-
-def _died(arguments: Arguments, formats: Formats, option: str) -> str:
-    """{{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39); Japanese has the birth first."""
+    """{{birth date|1990|1|2}}: January 2, 1990; {{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39)."""
     parts, aged = _date_parts(arguments), " (aged {})"
-    if formats.language == "ja":
+    if option == "aged" and formats.language == "ja":  # which has the birth first
         parts, aged = [*parts[3:6], *parts[:3]], "（{}歳没）"
     age = _count_years(parts[3:6], parts[:3]) if option == "aged" else ""
     return format_date(parts[:3], formats, _order(arguments)) + (aged.format(age) if age else "")
@@ -370,8 +358,8 @@ def _century_es(arguments: Arguments, formats: Formats, option: str) -> str:
 FUNCTIONS: Mapping[str, Callable[[Arguments, Formats, str], str]] = {
     function.__name__[1:]: function
     for function in (
-        _age, _as_of, _century, _century_es, _convert, _coordinate, _coordinates, _currency, _date,
-        _died, _fraction, _hard_space, _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal,
+        _age, _amount, _as_of, _century, _century_es, _convert, _coordinate, _coordinates, _currency, _date,
+        _fraction, _hard_space, _height, _ipa, _labelled, _music, _old_style, _ordinal,
         _pronunciation, _ship, _sic, _unit, _val,
     )
 }  # fmt: skip
