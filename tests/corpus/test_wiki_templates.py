@@ -186,7 +186,8 @@ TEMPLATES = [
         "日本 漢字（かんじ） 漢（かん） 1990年1月2日（39歳没）",
     ),
     ("en", "{{#expr: 7 / 2 round 1}} {{#expr: (1 + 2) * 3 mod 4}} {{#ifexpr: 2 > 1 and not 0 | yes | no}}", "3.5 1 yes"),
-    ("en", "a {{#expr: {{gone}} / 2}} {{#expr:({{gone}} - 1) * 2}} {{#expr: 9 ^ 9 ^ 9 ^ 9}} {{#expr: 1 / 0}} b", "a b"),
+    ("en", "a {{#expr: {{gone}} / 2}} {{#expr:({{gone}} - 1) * 2}} {{#expr: 1 / 0}} b", "a b"),
+    ("en", "a {{#expr: 9 ^ 9 ^ 9 ^ 9}} {{#expr: 1 round 10000000000}} {{#expr: (1}} {{#expr: inf}} b", "a b"),
     ("en", "Aged {{age|1990|1|2|2000|1|1}} then, {{age|1990|1|2}} now.", "Aged 9 then, now."),
     ("en", "At {{coor dm|13|19|N|169|9|W|}}, {{mpl|1988 AB|5}} ({{NYSE|AMD}})", "At 13°19′N 169°9′W, 1988 AB5 (NYSE: AMD)"),
     (

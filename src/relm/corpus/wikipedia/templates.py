@@ -77,7 +77,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     first, *rest = body.split("|")
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
-    name, pattern = _find_pattern(first, templates.formats.language)
+    name, pattern = _find_pattern(first[: 2 * LONGEST_NAME], templates.formats.language)
     if pattern is None and _is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
         unknown[name] = unknown.get(name, 0) + 1
@@ -230,7 +230,7 @@ _TOKEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+|[a-z]+|<=|>=|<>|!=|[-+*/^()=<>])\s
 _OPERATORS: Mapping[str, tuple[int, Callable[[float, float], float]]] = {
     "^": (7, math.pow), "*": (6, operator.mul), "/": (6, operator.truediv), "div": (6, operator.truediv),
     "mod": (6, lambda a, b: math.fmod(int(a), int(b))), "+": (5, operator.add), "-": (5, operator.sub),
-    "round": (4, lambda a, b: math.copysign(math.floor(abs(a) * 10 ** int(b) + 0.5) / 10 ** int(b), a)),
+    "round": (4, lambda a, b: math.copysign(math.floor(abs(a) * math.pow(10, int(b)) + 0.5) / math.pow(10, int(b)), a)),
     "=": (3, operator.eq), "<": (3, operator.lt), ">": (3, operator.gt), "<=": (3, operator.le), ">=": (3, operator.ge),
     "<>": (3, operator.ne), "!=": (3, operator.ne),
     "and": (2, lambda a, b: bool(a and b)), "or": (1, lambda a, b: bool(a or b)),
