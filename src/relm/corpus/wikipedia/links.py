@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections.abc import Collection
 
 from relm.corpus import compiled
 from relm.corpus.wikipedia.lines import INDENT
@@ -21,7 +20,7 @@ _PROJECTS = frozenset({
 })  # fmt: skip
 
 
-def replace_links(text: str, hidden: Collection[str]) -> str:
+def replace_links(text: str, hidden: frozenset[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first.
 
     Links into ``hidden`` namespaces, in lower case, show nothing. First the spaces at the beginnings of lines become `INDENT`:
@@ -56,7 +55,7 @@ def replace_links(text: str, hidden: Collection[str]) -> str:
     return text
 
 
-def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]) -> str:
+def _choose_link_text(target: str, bar: str, label: str, hidden: frozenset[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     prefix, colon, rest = target.partition(":")
     if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
@@ -71,7 +70,7 @@ def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]
 
 
 @functools.lru_cache(maxsize=10_000)
-def _shows_nothing(prefix: str, hidden: Collection[str]) -> bool | None:
+def _shows_nothing(prefix: str, hidden: frozenset[str]) -> bool | None:
     """Return whether links with a prefix show nothing; None if it depends on the rest of the target."""
     namespace = prefix.strip()
     if not namespace or namespace.lower() in _PROJECTS:
@@ -79,7 +78,7 @@ def _shows_nothing(prefix: str, hidden: Collection[str]) -> bool | None:
     return namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) is not None or None
 
 
-def _remove_prefixes(target: str, hidden: Collection[str]) -> str:
+def _remove_prefixes(target: str, hidden: frozenset[str]) -> str:
     """Return a link's target without what leads to another wiki, or by a colon in front to a category: [[:wikt:fr:mot]]."""
     for _ in range(DEEPEST):
         prefix, colon, rest = target.partition(":")
