@@ -13,6 +13,7 @@ import bz2
 import importlib.util
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -68,7 +69,9 @@ def run(command: list[str], folder: str) -> tuple[Run, str]:
         "print(done.stdout);print(json.dumps([time.perf_counter()-started,used.ru_utime+used.ru_stime,used.ru_maxrss//1024]))\n"
         "sys.exit(done.returncode)"
     )
-    done = subprocess.run([sys.executable, "-c", between, *command], cwd=folder, capture_output=True, text=True)
+    # pip leaves the peer's modules compiled; relm's are compiled by its first run.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", between, *command], cwd=folder, capture_output=True, text=True, env=variables)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     *output, last = done.stdout.strip().splitlines()
