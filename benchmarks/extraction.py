@@ -13,6 +13,7 @@ import bz2
 import importlib.util
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,9 +28,11 @@ from xml.sax.saxutils import unescape
 
 from relm.artifact import checked_sidecar, sha256_of
 from relm.corpus.decompression import read_decompressed
-from relm.corpus.wikipedia.dump import OTHER_NAMESPACES, Dump, Page
+from relm.corpus.documents import Skipped
+from relm.corpus.wikipedia.dump import OTHER_NAMESPACES, Page, Wiki
 from relm.corpus.wikipedia.markup import extract_plain_text
 from relm.corpus.wikipedia.names import names_of
+from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 
 PEER = "wikiextractor==3.1.0"
 COMPARED_ARTICLES = 100
@@ -66,7 +69,9 @@ def run(command: list[str], folder: str) -> tuple[Run, str]:
         "print(done.stdout);print(json.dumps([time.perf_counter()-started,used.ru_utime+used.ru_stime,used.ru_maxrss//1024]))\n"
         "sys.exit(done.returncode)"
     )
-    done = subprocess.run([sys.executable, "-c", between, *command], cwd=folder, capture_output=True, text=True)
+    # pip leaves the peer's modules compiled; relm's are compiled by its first run.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", between, *command], cwd=folder, capture_output=True, text=True, env=variables)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     *output, last = done.stdout.strip().splitlines()
@@ -172,6 +177,17 @@ def add_namespace(page: str) -> str:
     return page[: title.end()] + added + page[title.end() :]
 
 
+def read_articles(path: Path) -> Iterator[tuple[Page, Wiki]]:
+    """Yield the articles of a dump, each with its wiki."""
+    dump = PiecedDump(path, with_wiki, ends_mid_page=True)
+    joined = itertools.chain.from_iterable(dump.join(read_piece(piece, with_wiki)) for piece in dump.cut())
+    yield from ((page, wiki) for page, wiki in itertools.chain(joined, dump.finish()) if isinstance(page, Page))
+
+
+def with_wiki(page: Page | Skipped, wiki: Wiki) -> tuple[Page | Skipped, Wiki]:
+    return page, wiki
+
+
 # --- the comparison of cleaners --------------------------------------------------------------------------------------------
 
 
@@ -191,8 +207,7 @@ def compare_cleaners(dump: Path) -> None:
     def peer(text: str) -> str:
         return str(mwparserfromhell.parse(text).strip_code())
 
-    pages = (page for page in Dump(dump, ends_mid_page=True) if isinstance(page, Page))
-    texts = [page.wikitext for page in itertools.islice(pages, COMPARED_ARTICLES)]
+    texts = [page.wikitext for page, _ in itertools.islice(read_articles(dump), COMPARED_ARTICLES)]
     times = [(seconds_of(extract_plain_text, text), seconds_of(peer, text)) for text in texts]
     ours, theirs = (sum(column) for column in zip(*times, strict=True))
     size = sum(len(text.encode()) for text in texts) / 1e6

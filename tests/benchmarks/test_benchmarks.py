@@ -39,11 +39,12 @@ ALONE = {
     "models-bert": "models.py bert-base --length 16 --masked 2 --batch 1 --layers 1 --repeats 1",
     "optimizers": "optimizers.py --layers 1 --hidden 32 --repeats 2",
     "order": "order.py --positions 4096",
-    "parser_cases": "parser_cases.py tests/data/parser_cases.txt",
     "parsing": "parsing.py --runs 1",
     "resume": "resume.py --tokens 10000000 --layers 1 --hidden 32 --repeats 1",
     "sample_index": "sample_index.py --documents 1000 --runs 1",
     "saves": "saves.py --layers 1 --hidden 32 --interval 2 --saves 2 --repeats 1",
+    "wikitext": "wikitext.py tests/data/parser_cases.txt tests/data/enwiki-sample.xml.bz2 --without-peers",
+    "wikitext_pages": "wikitext_pages.py tests/data/parsoid_page.html --without-peers",
 }
 # Benchmarks that other tests run, and scripts and modules that a benchmark runs.
 ELSEWHERE = {
@@ -97,9 +98,14 @@ def test_a_benchmark_runs_to_its_end(name: str) -> None:
 
 
 def test_cases_of_a_parser_are_compared_by_what_readers_see() -> None:
-    shown = run(shlex.split(f"{ALONE['parser_cases']} --differences 1"))
-    assert "| all | 3 | 66.7% | 33.3% |" in shown
-    assert "MediaWiki: ['2', 'km']" in shown
+    shown = run(shlex.split(f"{ALONE['wikitext']} --differences 1"))
+    assert "| relm | all | 3 | 66.7% | 33.3% |" in shown
+    assert "MediaWiki: ['3', 'km']" in shown
+    assert "| 0.000 |" in shown
+
+
+def test_paragraphs_of_a_page_are_compared_by_what_readers_see() -> None:
+    assert "| parsoid_page | relm | 85.71% | 1 | 1 | 100.00% | 0 | 0 |" in run(shlex.split(ALONE["wikitext_pages"]))
 
 
 @pytest.mark.full

@@ -1,14 +1,48 @@
-"""Dumps of a few lines, and datasets to read them with."""
+"""Dumps of a few lines, datasets to read them with, and a reader of whole dumps by one parser."""
 
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from relm.corpus.decompression import read_decompressed
+from relm.corpus.documents import Skipped
+from relm.corpus.wikipedia.dump import DumpParser, Page, SeenPages, Wiki
 from relm.recipes.datasets import Dataset
 
 SAMPLE = Path(__file__).parent.parent / "data" / "enwiki-sample.xml.bz2"
 ANY_FILE = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/file"}]}
+
+
+class Dump:
+    """A dump, to be iterated over once: articles and what is skipped, in the file's order, then its fault if it has one."""
+
+    def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
+        self._parser = DumpParser(path, ends_mid_page)
+
+    @property
+    def wiki(self) -> Wiki:
+        """The wiki; complete when the first page is yielded."""
+        return self._parser.wiki
+
+    def __iter__(self) -> Iterator[Page | Skipped]:
+        return skip_doubled(self._read())
+
+    def _read(self) -> Iterator[Page | Skipped]:
+        for block in read_decompressed(self._parser.path):
+            pages, fault = self._parser.feed(block)
+            yield from pages
+            if fault:
+                raise fault
+        yield from self._parser.finish()
+
+
+def skip_doubled(entries: Iterable[Page | Skipped]) -> Iterator[Page | Skipped]:
+    """Yield the entries, and in place of the second page with an id that it is doubled."""
+    seen = SeenPages()
+    for entry in entries:
+        yield entry if isinstance(entry, Skipped) or seen.add(entry.id) else Skipped("doubled")
 
 
 def dataset(*names: str, **settings: Any) -> Dataset:

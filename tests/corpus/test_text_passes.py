@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from sanitized import run_sanitized
+from small_dumps import Dump
 
 from relm.corpus import compiled
 from relm.corpus.documents import count_words
-from relm.corpus.wikipedia.dump import Dump, Page
+from relm.corpus.wikipedia.dump import Page
 from relm.corpus.wikipedia.lines import collect_lines
 from relm.corpus.wikipedia.links import replace_links
 from relm.corpus.wikipedia.markup import extract_plain_text

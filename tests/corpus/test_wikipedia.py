@@ -4,10 +4,10 @@ import lzma
 from pathlib import Path
 
 import pytest
-from small_dumps import SAMPLE, articles, dump, page, written
+from small_dumps import SAMPLE, Dump, articles, dump, page, written
 
 from relm.corpus.documents import Skipped
-from relm.corpus.wikipedia.dump import Dump, Page
+from relm.corpus.wikipedia.dump import Page
 from relm.corpus.wikipedia.names import names_of
 from relm.errors import RelmError
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_dumps import SAMPLE, articles, dataset, dump, page, written
+from small_dumps import SAMPLE, Dump, articles, dataset, dump, page, skip_doubled, written
 
 from relm.corpus import decompression
 from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
 from relm.corpus.wikipedia import dump_files
 from relm.corpus.wikipedia.bzip2_blocks import find_blocks
-from relm.corpus.wikipedia.dump import Dump, Page, SeenPages, Wiki
+from relm.corpus.wikipedia.dump import Page, Wiki
 from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.errors import RelmError
 
@@ -38,14 +38,13 @@ def collected(entries: Iterator[Page | Skipped]) -> Found:
 
 
 def read_in_pieces(path: Path, **options: bool) -> Found:
-    seen = SeenPages()
 
     def entries() -> Iterator[Page | Skipped]:
         pieced = PiecedDump(path, keep, **options)
         yield from itertools.chain.from_iterable(pieced.join(read_piece(piece, keep)) for piece in pieced.cut())
         yield from pieced.finish()
 
-    return collected(map(seen.skip_doubled, entries()))
+    return collected(skip_doubled(entries()))
 
 
 def packed_in_blocks(content: bytes, size: int) -> bytes:

@@ -27,6 +27,7 @@ TRAINED_NUMBER, HELD_OUT_NUMBER = 1, 0
 LONGEST = 1 << 26
 # Words are counted in pieces of this many characters: a list of all words of a long text takes ten times its memory.
 COUNTED = 1 << 20
+_RARELY_ESCAPED = bytes(each for each in range(32) if each != ord("\n"))
 
 
 class Document(NamedTuple):
@@ -111,11 +112,15 @@ def count_words(text: str) -> int:
 
 def encode_document(document: Document, decided_by: str | None = None) -> Encoded:
     """Return the document's line of JSON and its counts; the text `decided_by`, or the title, decides the split."""
-    name, title, text = map(encode_basestring, document)  # three times as fast as json.dumps of a mapping
-    line = f'{{"id":{name},"title":{title},"text":{text}}}\n'.encode()
-    text = document.text
+    text = document.text.encode()
+    if len(text.translate(None, _RARELY_ESCAPED)) == len(text):  # twice as fast as json's own function
+        shown = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    else:
+        shown = encode_basestring(document.text)[1:-1].encode()
+    name, title = (encode_basestring(each).encode() for each in (document.id, document.title))
+    line = b'{"id":%b,"title":%b,"text":"%b"}\n' % (name, title, shown)
     number = hash_title(document.title if decided_by is None else decided_by)
-    return Encoded(number, line, count_words(text), len(text.encode()))
+    return Encoded(number, line, count_words(document.text), len(text))
 
 
 @contextlib.contextmanager

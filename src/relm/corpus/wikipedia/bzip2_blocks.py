@@ -1,9 +1,9 @@
 """Find the blocks of a bzip2 file, and decompress each on its own.
 
 A block has at most 900,000 bytes before compression and begins with 48 bits that never change, its magic, at any bit of the
-file. So a file can be decompressed from any block on, by many processes, and past a damaged block. Cut out and followed by the
-end of a stream, a block is a stream that the standard library decompresses and checks by the block's CRC. The format is
-described at https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
+file, so many processes can decompress a file. Cut out and followed by the end of a stream, a block is a stream that the
+standard library decompresses and checks by the block's CRC. The format is described at
+https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
 
 Where there was a C compiler when the environment was made, `bzip2_walks.c` decompresses sound blocks, several at a time, some
 twice as fast; every other block, and every fault, is the standard library's.
@@ -141,11 +141,7 @@ def find_bits(data: bytes, magic: int) -> list[int]:
 
 
 def decompress_blocks(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
-    """Return the content of consecutive blocks.
-
-    Args:
-        file: the bzip2 file, open for reading.
-    """
+    """Return the content of consecutive blocks of a file that is open for reading."""
     return b"".join(_decompress_few(file, blocks[first : first + TOGETHER]) for first in range(0, len(blocks), TOGETHER))
 
 
@@ -163,11 +159,7 @@ def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
 
 
 def decompress_block(file: IO[bytes], block: Block) -> bytes:
-    """Return the content of a block; nothing if its magic is one by chance, inside the block before.
-
-    Args:
-        file: the bzip2 file, open for reading.
-    """
+    """Return the content of a block; nothing if its magic is one by chance, inside the block before."""
     content = _try_to_decompress(file, block.begin, block.end)
     if content is None and block.before < block.begin and _try_to_decompress(file, block.before, block.end) is not None:
         return b""

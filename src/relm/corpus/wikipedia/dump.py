@@ -6,12 +6,12 @@ and the pages that end in it are in memory.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
-from relm.corpus.decompression import BLOCK, read_decompressed
+from relm.corpus.decompression import BLOCK
 from relm.corpus.documents import Skipped
 from relm.corpus.wikipedia.languages import is_same_language, tag_of
 from relm.corpus.wikipedia.names import WikiNames, names_of
@@ -52,10 +52,6 @@ class SeenPages:
         self._bits = bytearray()
         self._others: set[str] = set()
 
-    def skip_doubled(self, page: Page | Skipped) -> Page | Skipped:
-        """Note a page, and return it, or in place of a copy a `Skipped`."""
-        return page if isinstance(page, Skipped) or self.add(page.id) else Skipped("doubled")
-
     def add(self, page_id: str) -> bool:
         """Note an id, and return True if it is new."""
         number = int(page_id) if _KEY.fullmatch(page_id) else -1
@@ -86,12 +82,7 @@ UNKNOWN_WIKI = Wiki(names_of("en"), OTHER_NAMESPACES)
 
 
 def classify_page(wiki: Wiki, title: str, namespace: str | None, is_redirect: bool, text: str, page_id: str) -> Page | Skipped:
-    """Return a page as an article, or why it is none.
-
-    Args:
-        namespace: the number in <ns>; None or empty: the title decides.
-        is_redirect: it has a <redirect>; otherwise its text decides.
-    """
+    """Return a page as an article, or why it is skipped; without the number in <ns> its title decides the namespace."""
     prefix, colon, _ = title.partition(":")
     if not namespace:
         namespace = str(int(bool(colon) and prefix.strip().lower().replace("_", " ") in wiki.other_namespaces))
@@ -117,10 +108,7 @@ class PartStart(NamedTuple):
 class DumpParser:
     """A parser that is fed the XML of a dump piece by piece, from its beginning or from between two pages.
 
-    Of a page with many revisions, the latest counts.
-
-    Args:
-        language: the language that the dump must be in, if its beginning states one; und: any.
+    Of a page with many revisions, the latest counts. A dump in another language than ``language`` is refused (und: any).
     """
 
     def __init__(
@@ -178,11 +166,7 @@ class DumpParser:
         return pages, fault
 
     def finish(self) -> list[Page | Skipped]:
-        """Return what the end of the file means for the last page.
-
-        Raises:
-            RelmError: the file is not a dump, or ends too early although ``ends_mid_page`` is false.
-        """
+        """Return what the end of the file means for the last page."""
         try:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -336,29 +320,3 @@ def _begins_with_invalid_utf8(data: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.start == 0
     return False
-
-
-class Dump:
-    """A dump to be iterated over once: articles as `Page`, everything else as `Skipped`, in the order of the file.
-
-    Raises:
-        RelmError: the file is not a dump, is damaged, or is truncated although ``ends_mid_page`` is false. All pages before the
-            fault have been yielded by then.
-    """
-
-    def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
-        self._parser = DumpParser(path, ends_mid_page)
-
-    @property
-    def wiki(self) -> Wiki:
-        """The wiki; complete when the first page is yielded."""
-        return self._parser.wiki
-
-    def __iter__(self) -> Iterator[Page | Skipped]:
-        seen = SeenPages()
-        for block in read_decompressed(self._parser.path):
-            pages, fault = self._parser.feed(block)
-            yield from map(seen.skip_doubled, pages)
-            if fault:
-                raise fault
-        yield from self._parser.finish()

@@ -10,17 +10,16 @@ INDENT = "\x1f"
 """Stands for the space at the beginning of a line of the source, which makes it a line in typewriter style."""
 
 _CELL = re.compile(r"[|!] *(?:v?align|style|class|width|height|colspan|rowspan|bgcolor|scope) *=", re.IGNORECASE)
+_HEADING = re.compile(r"(={1,6})(.+)\1", re.DOTALL)
 _WORD = re.compile(r"[^\W_]")
 _MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines that do not belong to a paragraph
 _BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of these is of a template or table without its end
 
 
 def collect_lines(text: str, dropped: Collection[str]) -> str:
-    """Return one paragraph, heading or list item a line; the lines of a paragraph are concatenated.
+    """Return one paragraph, heading or list item a line, from wikitext without links, templates and tables.
 
-    Args:
-        text: wikitext without links, templates and tables.
-        dropped: titles, in lower case, of the sections that are left out.
+    Sections whose titles, in lower case, are in ``dropped`` are left out.
     """
     has_rows = functools.cache(lambda: any(mark in text for mark in _BROKEN))
     is_text = functools.partial(_is_text, has_rows=has_rows)
@@ -78,12 +77,9 @@ class _Outline:
 
 def _read_heading(line: str, dropped: Collection[str]) -> tuple[int, str, bool] | None:
     """Return level and title of ``== Title ==``, and whether its section is left out; None for other lines."""
-    line = line.rstrip()
-    if len(line) < 3 or line[-1] != "=":
-        return None
-    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), (len(line) - 1) // 2, 6)
-    title = line[level:-level].strip()
-    return (level, title, title.rstrip(":").lower() in dropped) if title else None
+    heading = _HEADING.fullmatch(line.rstrip())
+    title = heading[2].strip() if heading else ""
+    return (len(heading[1]), title, title.rstrip(":").lower() in dropped) if heading and title else None
 
 
 def _read_marked(line: str) -> str:
@@ -93,11 +89,7 @@ def _read_marked(line: str) -> str:
 
 
 def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
-    """Return whether a line has text; rulers, rows of tables, and indented drawings in typewriter style have none.
-
-    Args:
-        has_rows: returns whether lines that look like rows belong to a table or template without its beginning or end.
-    """
+    """Return whether a line has text; rulers, rows of unfinished tables (`has_rows`) and indented drawings have none."""
     is_row = line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
     if is_row and (_CELL.match(line) or has_rows()):
         return False

@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections.abc import Collection
 
 from relm.corpus import compiled
 from relm.corpus.wikipedia.lines import INDENT
@@ -21,13 +20,11 @@ _PROJECTS = frozenset({
 })  # fmt: skip
 
 
-def replace_links(text: str, hidden: Collection[str]) -> str:
+def replace_links(text: str, hidden: frozenset[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first.
 
-    Before, the spaces at the beginnings of lines become `INDENT`: others may come there when links and templates vanish.
-
-    Args:
-        hidden: namespaces, in lower case, whose links show nothing.
+    Links into ``hidden`` namespaces, in lower case, show nothing. First the spaces at the beginnings of lines become `INDENT`:
+    others may come there when links and templates vanish.
     """
     if compiled.replace_links:
         return compiled.replace_links(text, functools.partial(_choose_link_text, hidden=hidden))
@@ -58,23 +55,30 @@ def replace_links(text: str, hidden: Collection[str]) -> str:
     return text
 
 
-def _choose_link_text(target: str, bar: str, label: str, hidden: Collection[str]) -> str:
+def _choose_link_text(target: str, bar: str, label: str, hidden: frozenset[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     prefix, colon, rest = target.partition(":")
     if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
         return f"[{NOTHING}[{target}{bar}{label}]]"
-    namespace = prefix.strip()
-    if colon and namespace and namespace.lower() not in _PROJECTS:
-        is_picture = _PICTURE.search(rest, max(len(rest) - 6, 0))
-        if namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) or is_picture:
-            return ""
+    shows_nothing = colon and _shows_nothing(prefix, hidden)
+    if shows_nothing or (shows_nothing is None and _PICTURE.search(rest, max(len(rest) - 6, 0))):
+        return ""
     if not bar:
         return _remove_prefixes(target, hidden)
     # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]
     return label or (rest if colon else target).partition(" (")[0]
 
 
-def _remove_prefixes(target: str, hidden: Collection[str]) -> str:
+@functools.lru_cache(maxsize=10_000)
+def _shows_nothing(prefix: str, hidden: frozenset[str]) -> bool | None:
+    """Return whether links with a prefix show nothing; None if it depends on the rest of the target."""
+    namespace = prefix.strip()
+    if not namespace or namespace.lower() in _PROJECTS:
+        return False
+    return namespace.lower() in hidden or _LANGUAGE.fullmatch(namespace) is not None or None
+
+
+def _remove_prefixes(target: str, hidden: frozenset[str]) -> str:
     """Return a link's target without what leads to another wiki, or by a colon in front to a category: [[:wikt:fr:mot]]."""
     for _ in range(DEEPEST):
         prefix, colon, rest = target.partition(":")

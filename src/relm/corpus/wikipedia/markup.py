@@ -98,8 +98,10 @@ _TABLE = re.compile(r"\{\|[^{|]*(?:(?:\{(?!\|)|\|(?!\}))[^{|]*)*\|\}")
 _HTML_TABLE = re.compile(r"<table\b[^<]*(?:<(?!/?table\b)[^<]*)*</table\s*>", re.IGNORECASE)
 
 
-def _replace_nested(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
+def _replace_nested(begin: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
     for _ in range(DEEPEST):
+        if begin not in text:  # one character is sought much faster than a pattern
+            break
         text, found = pattern.subn(replacement, text)
         if not found:
             break
@@ -186,10 +188,7 @@ def _decode_character(match: re.Match[str]) -> str:
 def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: MutableMapping[str, int] | None = None) -> str:
     """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
-    Args:
-        wikitext: an article's source, XML entities already decoded.
-        names: the names that decide what is text in this wiki; None: those of the English Wikipedia.
-        unknown: counts the templates within sentences whose text is not known, by name.
+    Without ``names`` the wiki is the English Wikipedia. ``unknown`` counts the templates within sentences that are in no table.
     """
     names = names or names_of("en")
     kept: list[str] = []
@@ -201,15 +200,15 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: M
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
     text = remove_quotes(text)  # before the text between them may vanish
-    if (codes := names.variants) and "-{" in text:
-        text = _replace_nested(_VARIANTS, lambda match: _choose_variant(match[1], codes), text)
+    if codes := names.variants:
+        text = _replace_nested("{", _VARIANTS, lambda match: _choose_variant(match[1], codes), text)
     text = _TERM.sub("\\g<0>\n", text)
     text = replace_links(text, names.hidden)
     known = templates_of(names.language)
     expand = functools.partial(expand_template, templates=known, unknown={} if unknown is None else unknown)
-    text = _replace_nested(_TEMPLATE, expand, text)
-    text = _replace_nested(_TABLE, "\n\n", text)
-    text = _replace_nested(_HTML_TABLE, "\n\n", text)
+    text = _replace_nested("{", _TEMPLATE, expand, text)
+    text = _replace_nested("{", _TABLE, "\n\n", text)
+    text = _replace_nested("<", _HTML_TABLE, "\n\n", text)
     text = _remove_inline_markup(text)
     if names.switches and "_" in text and "__" in text:
         text = names.switches.sub("", text)

@@ -64,11 +64,7 @@ class WikiNames(NamedTuple):
 
 @functools.cache
 def names_of(language: str) -> WikiNames:
-    """Return the names of a language, of those it falls back to, and of English, which every wiki knows.
-
-    Args:
-        language: the language's code as a dump has it in ``xml:lang``; an unknown one has the names of English.
-    """
+    """Return the names of a language, by its code in ``xml:lang``, of those it falls back to, and of English."""
     table = _read_table()
     code = language.lower()
     chain = dict.fromkeys((code, *table["languages"].get(code, {}).get("fallback", ()), "en"))

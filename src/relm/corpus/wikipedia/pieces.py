@@ -4,9 +4,6 @@ A piece of a bzip2 file is a few of its blocks, which the process that reads the
 XML. A page ends at ``</page>``, so a piece has three parts: the rest of a page that began before it, whole pages, and the
 beginning of a page that ends after it. The first and the last part go back to the process that cut the file; its `DumpParser`
 gets the end of one piece and the beginning of the next.
-
-A range of a dump has the blocks, or bytes, that begin in it. It leaves out what comes before the end of the first page that
-ends in it, and goes on to the end of the first page that ends after it, so that each page is in one range.
 """
 
 import sys
@@ -84,13 +81,10 @@ def read_piece(piece: DumpPiece, make: Callable[[Page | Skipped, Wiki], Made]) -
 
 
 class PiecedDump(Generic[Made]):
-    """A dump that is cut into pieces, and put together again from what was made of them.
+    """A dump that is cut into pieces, and put together again from what ``make`` made of their pages.
 
-    Args:
-        make: returns what becomes of a page; also called here, for pages that lie in two pieces.
-        ends_mid_page: the file is the beginning of a longer one.
-        skip_damaged_blocks: blocks of bzip2 that cannot be decompressed are skipped, with the pages that are partly in them.
-        language: the language that the dump must be in, if it states one; und: any.
+    ``ends_mid_page``: the file is the beginning of a longer one. ``skip_damaged_blocks``: blocks of bzip2 that cannot be
+    decompressed are skipped, with the pages that are partly in them.
     """
 
     def __init__(
@@ -114,22 +108,14 @@ class PiecedDump(Generic[Made]):
         self._byte = self._line = 0
 
     def cut(self) -> Iterator[DumpPiece]:
-        """Yield the pieces in order, at least one. What comes before the first page, and this page, is read here.
-
-        Raises:
-            RelmError: the file is no dump, is truncated or is damaged. All pieces before the fault have been yielded by then.
-        """
+        """Yield the pieces in order, at least one. What comes before the first page, and this page, is read here."""
         contents = read_contents(self.path)
         yield self._read_beginning(contents)
         if not self._first_fault:
             yield from (DumpPiece(self.path, self._parser.wiki, content) for content in contents)
 
     def join(self, read: PieceRead[Made]) -> Iterator[Made]:
-        """Yield what becomes of the pages up to the end of the last in a piece; the pieces come in their order.
-
-        Raises:
-            RelmError: the XML is not well-formed, or a block is damaged.
-        """
+        """Yield what becomes of the pages up to the end of the last in a piece; the pieces come in their order."""
         yield from self._take_first()
         if read.damaged:
             yield from self._join_damaged(read.piece)
@@ -147,11 +133,7 @@ class PiecedDump(Generic[Made]):
         self._byte, self._line = self._byte + read.size, self._line + read.lines
 
     def finish(self) -> Iterator[Made]:
-        """Yield what the end of the file means.
-
-        Raises:
-            RelmError: the file is no dump, or ends too early.
-        """
+        """Yield what the end of the file means."""
         yield from self._take_first()
         yield from self._feed(self._pending)
         if not self._is_seeking:

@@ -39,12 +39,7 @@ def _remove_quotes_of_line(line: str) -> str:
 
 
 def _choose_apostrophe(texts: list[str], runs: list[int]) -> int:
-    """Return which run of three is an apostrophe and italic, where bold and italic are both left open at the line's end.
-
-    Args:
-        texts: the text before each run, and the text after the last.
-        runs: the number of quotes in each run; at least one is 3.
-    """
+    """Return which run of three is an apostrophe and italic, where bold and italic are both left open at the line's end."""
     after_space = after_word = -1
     for place, run in enumerate(runs):
         if run != 3:

@@ -1,7 +1,7 @@
 """The functions of `templates.json`, for templates whose text no pattern can build.
 
-A function gets the arguments of a template by name or position, the formats of the wiki's language, and what its pattern tells
-it. It uses each argument once, so that nested templates cannot make a text many times as long.
+A function gets the arguments of a template by name or position, the formats of the wiki's language, and the option that follows
+its name in the pattern. It uses each argument once, so that nested templates cannot make a text many times as long.
 """
 
 import json
@@ -80,37 +80,37 @@ def _join_value(text: str, unit: str) -> str:
     return text + unit if unit.startswith("/") else f"{text} {unit}"
 
 
-def _name_value(value: str) -> str:
-    """Return 5+1/2 as 5 1/2."""
-    return re.sub(r"(?<=\d)[+-](?=\d+/)", " ", value.replace("//", "/"))
+def _name_value(value: str, formats: Formats) -> str:
+    """Return 5+1/2 as 5 1/2, and 12345 as 12,345."""
+    return format_number(re.sub(r"(?<=\d)[+-](?=\d+/)", " ", value.replace("//", "/")), formats)
 
 
 def _is_number(text: str) -> bool:
     return text[:1].isdigit() or text[1:2].isdigit()
 
 
-def _convert(arguments: Arguments, formats: Formats, told: str) -> str:
+def _convert(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{convert|5|km|mi}}: 5 km; {{convert|5|to|9|C}}: 5 to 9 °C; {{convert|5|ft|6|in}}: 5 ft 6 in. No converted value."""
     listed = list_arguments(arguments)
     ranges = _RANGES.get("en" if formats.language == "simple" else formats.language, _RANGES[""])
     if not listed:
         return ""
     between = listed[0].lower() in ("between", "from") and len(listed) > 1
-    text, place = f"{listed[0]} " * between + _name_value(listed[between]), 1 + between
+    text, place = f"{listed[0]} " * between + _name_value(listed[between], formats), 1 + between
     while place + 1 < len(listed) and listed[place] in ranges and _is_number(listed[place + 1]):
-        text += ranges[listed[place]] + _name_value(listed[place + 1])
+        text += ranges[listed[place]] + _name_value(listed[place + 1], formats)
         place += 2
     if place < len(listed):
         text = _join_value(text, _name_unit(listed[place]))
     while (
         place + 2 < len(listed) and _WORDS["smaller"].get(listed[place]) == listed[place + 2] and _is_number(listed[place + 1])
     ):
-        text += f" {_name_value(listed[place + 1])} {_name_unit(listed[place + 2])}"
+        text += f" {_name_value(listed[place + 1], formats)} {_name_unit(listed[place + 2])}"
         place += 2
     return text
 
 
-def _unit(arguments: Arguments, formats: Formats, told: str) -> str:
+def _unit(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{unité|1234|km|2}}: 1 234 km², {{unité|5|à|10|km}}: 5 à 10 km; a number after a unit is its exponent."""
     texts: list[str] = []
     for text in list_arguments(arguments):
@@ -123,12 +123,12 @@ def _unit(arguments: Arguments, formats: Formats, told: str) -> str:
         if len(texts) == 1 and "e" in arguments and "×" not in texts[0]:
             texts[0] += f" × 10<sup>{arguments['e']}</sup>"
     unit = _first_of(arguments, "u", "ul", "um")
-    if told == "joined":  # a prefix and a unit
+    if option == "joined":  # a prefix and a unit
         texts = [texts[0], "".join(texts[1:])] if len(texts) > 2 else texts
     return " ".join([*texts, *([_name_unit(unit)] if unit else [])])
 
 
-def _val(arguments: Arguments, formats: Formats, told: str) -> str:
+def _val(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{val|3.5|0.1|e=6|u=kg}}: 3.5 ± 0.1 × 10⁶ kg."""
     text = _first_of(arguments, "p") + format_number(_first_of(arguments, "1"), formats) + _first_of(arguments, "s")
     error, lower = _first_of(arguments, "2"), _first_of(arguments, "3")
@@ -143,7 +143,7 @@ def _val(arguments: Arguments, formats: Formats, told: str) -> str:
     return f"{text}/{_name_unit(per)}" if per else text
 
 
-def _fraction(arguments: Arguments, formats: Formats, told: str) -> str:
+def _fraction(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{frac|1|2}}: 1/2; {{frac|3|1|2}}: 3 1/2; {{frac|2}}: 1/2."""
     listed = list_arguments(arguments)
     if len(listed) > 2:
@@ -151,37 +151,26 @@ def _fraction(arguments: Arguments, formats: Formats, told: str) -> str:
     return "/".join(listed if len(listed) != 1 else ["1", *listed])
 
 
-def _number(arguments: Arguments, formats: Formats, told: str) -> str:
-    return format_number(_first_of(arguments, "1"), formats)
-
-
-def _concatenate(arguments: Arguments, formats: Formats, told: str) -> str:
-    return "".join(list_arguments(arguments))
-
-
-def _money(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore."""
+def _amount(arguments: Arguments, formats: Formats, option: str) -> str:
+    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore. The option is what stands around the number, {}."""
     multiple = _WORDS["indian"].get(_first_of(arguments, "2"))
-    return told + format_number(_first_of(arguments, "1"), formats) + (f" {multiple}" if multiple else "")
+    text = format_number(_first_of(arguments, "1"), formats) + (f" {multiple}" if multiple else "")
+    return option.replace("{}", text) if option else text
 
 
-def _money_after(arguments: Arguments, formats: Formats, told: str) -> str:
-    return f"{format_number(_first_of(arguments, '1'), formats)} {told}"
-
-
-def _currency(arguments: Arguments, formats: Formats, told: str) -> str:
+def _currency(arguments: Arguments, formats: Formats, option: str) -> str:
     code = _first_of(arguments, "2", "type") or "USD"
     return _WORDS["currencies"].get(code.upper(), f"{code} ") + _first_of(arguments, "1", "amount")
 
 
-def _ordinal(arguments: Arguments, formats: Formats, told: str) -> str:
+def _ordinal(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{XIXe siècle}}: the name itself, with the numeral in capitals."""
     numeral, space, rest = arguments["0"].partition(" ")
     numeral = re.sub(r"^[ivxlcdm]+?(?=(?:es|ers|res|ère|er|re|e)$)", lambda found: found[0].upper(), numeral)
     return f"{numeral}{space}{rest.replace('j.-c.', 'J.-C.')} {_first_of(arguments, '1')}".strip()
 
 
-def _century(arguments: Arguments, formats: Formats, told: str) -> str:
+def _century(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{s-|XIX|e}}: XIXe siècle; {{s2-|XVI|e|XVII|e}}: XVIe et XVIIe siècles; {{sp|XV|e|au|XVI|e}}: XVe au XVIe siècle."""
     texts: list[str] = []
     is_range = False
@@ -196,18 +185,14 @@ def _century(arguments: Arguments, formats: Formats, told: str) -> str:
     texts = [f"{text}{'er' if text == 'I' else 'e'}" if re.fullmatch("[IVXLCDM]+", text) else text for text in texts]
     text = " ".join(texts) if is_range else " et ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
     several = len(texts) > 1 and not is_range
-    return f"{text} {told.replace('siècle', 'siècles').replace('millénaire', 'millénaires') if several else told}".strip()
+    return f"{text} {option.replace('siècle', 'siècles').replace('millénaire', 'millénaires') if several else option}".strip()
 
 
 # --- dates -----------------------------------------------------------------------------------------------------------------
 
 
 def format_date(parts: Sequence[str], formats: Formats, order: str = "") -> str:
-    """Return year, month and day, or day, month and year, as a date; other texts as they are.
-
-    Args:
-        order: "dmy" or "mdy" in English; empty: the wiki's own.
-    """
+    """Return year, month and day, or day, month and year, as a date, in the wiki's order or "dmy"; other texts as they are."""
     parts = [part for part in parts if part][:3]
     if len(parts) < 2:
         return "".join(parts)
@@ -238,24 +223,30 @@ def _order(arguments: Arguments) -> str:
     return "dmy" if _first_of(arguments, "df", "format")[:1].lower() in tuple("yd") else ""
 
 
-def _date(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{birth date|1990|1|2}}: January 2, 1990; {{date|2|janvier|1990}}: 2 janvier 1990."""
-    return format_date(_date_parts(arguments), formats, _order(arguments))
-
-
-def _died(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39); Japanese has the birth first."""
+def _date(arguments: Arguments, formats: Formats, option: str) -> str:
+    """{{birth date|1990|1|2}}: January 2, 1990; {{death date and age|1990|1|2|1950|3|4}}: January 2, 1990 (aged 39)."""
     parts, aged = _date_parts(arguments), " (aged {})"
-    if formats.language == "ja":
+    if option == "aged" and formats.language == "ja":  # which has the birth first
         parts, aged = [*parts[3:6], *parts[:3]], "（{}歳没）"
-    text = format_date(parts[:3], formats, _order(arguments))
-    if told != "aged" or len(parts) < 6 or not all(part.isdecimal() and len(part) < 5 for part in parts[:6]):
-        return text
-    died, born = ([int(part) for part in three] for three in (parts[:3], parts[3:6]))
-    return text + aged.format(died[0] - born[0] - (died[1:] < born[1:]))
+    age = _count_years(parts[3:6], parts[:3]) if option == "aged" else ""
+    return format_date(parts[:3], formats, _order(arguments)) + (aged.format(age) if age else "")
 
 
-def _as_of(arguments: Arguments, formats: Formats, told: str) -> str:
+def _count_years(begin: Sequence[str], end: Sequence[str]) -> str:
+    """Return the whole years from one date to another, each a year, a month and a day; nothing if one is not."""
+    if len(begin) < 3 or len(end) < 3 or not all(part.isdecimal() and len(part) < 5 for part in (*begin, *end)):
+        return ""
+    first, last = ([int(part) for part in date] for date in (begin, end))
+    return str(last[0] - first[0] - (last[1:] < first[1:]))
+
+
+def _age(arguments: Arguments, formats: Formats, option: str) -> str:
+    """{{age|1990|1|2|2000|1|1}}: 9; with one date the age depends on the day of reading."""
+    listed = list_arguments(arguments)
+    return _count_years(listed[:3], listed[3:6])
+
+
+def _as_of(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{As of|2010|5|lc=y}}: as of May 2010."""
     if "alt" in arguments:
         return arguments["alt"]
@@ -264,16 +255,10 @@ def _as_of(arguments: Arguments, formats: Formats, told: str) -> str:
     return f"{word.lower() if 'lc' in arguments else word} {format_date(_date_parts(arguments), formats, order)}"
 
 
-def _born_died(arguments: Arguments, formats: Formats, told: str) -> str:
-    """{{bd|1879年|3月14日|1955年|4月18日}}: （1879年3月14日－1955年4月18日）."""
-    born, died = ("".join(_first_of(arguments, each) for each in pair) for pair in ("12", "34"))
-    return f"（{born}－{died}）" if born or died else ""
-
-
 # --- words -----------------------------------------------------------------------------------------------------------------
 
 
-def _labelled(arguments: Arguments, formats: Formats, told: str) -> str:
+def _labelled(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{zh|s=中国|p=Zhōngguó}}: simplified Chinese: 中国; pinyin: Zhōngguó."""
     labels = (
         dict.fromkeys(_WORDS["labels"], "{}")
@@ -284,7 +269,7 @@ def _labelled(arguments: Arguments, formats: Formats, told: str) -> str:
     return "; ".join([*list_arguments(arguments)[:1], *named])
 
 
-def _pronunciation(arguments: Arguments, formats: Formats, told: str) -> str:
+def _pronunciation(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{IPAc-en|ˈ|æ|l|b}}: /ˈælb/."""
     sounds = [
         each for each in list_arguments(arguments) if each.lower() not in _WORDS["pronunciation"] and not each.endswith(".ogg")
@@ -293,33 +278,28 @@ def _pronunciation(arguments: Arguments, formats: Formats, told: str) -> str:
     return f"/{text}/" if text else ""
 
 
-def _ipa(arguments: Arguments, formats: Formats, told: str) -> str:
+def _ipa(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{IPA|/a/}}: /a/; {{IPA|de|a}}: [a]."""
     first, second = _first_of(arguments, "1"), _first_of(arguments, "2")
     return f"[{second}]" if second and re.fullmatch("[a-z]{2,3}(?:-[A-Za-z]+)*", first) else first
 
 
-def _sic(arguments: Arguments, formats: Formats, told: str) -> str:
+def _sic(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{sic}}: [sic]; {{sic|teh}}: teh [sic]; {{sic|hide=y|teh}}: teh."""
     text = "".join(list_arguments(arguments))
     return text if "hide" in arguments else f"{text} [sic]".strip()
 
 
-def _ruby(arguments: Arguments, formats: Formats, told: str) -> str:
-    below, above = _first_of(arguments, "1"), _first_of(arguments, "2")
-    return f"{below}({above})" if above else below
-
-
-def _hard_space(arguments: Arguments, formats: Formats, told: str) -> str:
+def _hard_space(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{esd}} is a space, {{esd|10 km}} a text whose spaces break no line."""
     return _first_of(arguments, "1") or " "
 
 
-def _music(arguments: Arguments, formats: Formats, told: str) -> str:
+def _music(arguments: Arguments, formats: Formats, option: str) -> str:
     return _WORDS["music"].get(_first_of(arguments, "1"), _first_of(arguments, "1"))
 
 
-def _coordinates(arguments: Arguments, formats: Formats, told: str) -> str:
+def _coordinates(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{coord|57|18|N|4|27|W|display=inline}}: 57°18′N 4°27′W; {{coord|57.3|-4.5}}: 57.3°N 4.5°W."""
     if "title" in (display := arguments.get("display", "inline")) and "inline" not in display:
         return ""
@@ -337,12 +317,21 @@ def _coordinates(arguments: Arguments, formats: Formats, told: str) -> str:
     return text.strip()
 
 
-def _height(arguments: Arguments, formats: Formats, told: str) -> str:
+def _coordinate(arguments: Arguments, formats: Formats, option: str) -> str:
+    """{{Coordinate|text=DMS|NS=52/30/10.4/N|EW=13/24/15.1/E}}: 52° 30′ 10,4″ N, 13° 24′ 15,1″ O; without text none is shown."""
+    texts = []
+    for place in (arguments.get("ns", ""), arguments.get("ew", "")):
+        *numbers, side = place.replace(".", formats.decimal).split("/")
+        texts.append(" ".join([number + sign for number, sign in zip(numbers, "°′″", strict=False)] + [side.replace("E", "O")]))
+    return ", ".join(texts) if "text" in arguments and all(texts) else ""
+
+
+def _height(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{Höhe|115|DE-NHN}}: 115 m ü. NHN."""
     return f"{format_number(_first_of(arguments, '1'), formats)} {_WORDS['heights'].get(_first_of(arguments, '2'), 'm')}"
 
 
-def _old_style(arguments: Arguments, formats: Formats, told: str) -> str:
+def _old_style(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{СС|16|июня|1900|3}}: 3 (16) июня 1900; {{СС|2 января|1900|20 декабря}}: 2 января 1900 (20 декабря)."""
     listed = list_arguments(arguments)
     if len(listed) > 3 and listed[0].isdigit():
@@ -351,15 +340,15 @@ def _old_style(arguments: Arguments, formats: Formats, told: str) -> str:
     return f"{' '.join(listed[:2])} ({listed[2]})" if len(listed) > 2 else " ".join(listed)
 
 
-def _ship(arguments: Arguments, formats: Formats, told: str) -> str:
+def _ship(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{HMS|Ajax|22}}: HMS Ajax (22); a format as the last argument leaves the number out."""
     names = list_arguments(arguments)
-    names = names if told == "" else [told, *names]
+    names = names if option == "" else [option, *names]
     number = f" ({names[2]})" if len(names) == 3 else ""
     return " ".join(names[:2]) + number
 
 
-def _century_es(arguments: Arguments, formats: Formats, told: str) -> str:
+def _century_es(arguments: Arguments, formats: Formats, option: str) -> str:
     """{{siglo|XIX||s}}: siglo XIX; {{siglo|V|a|s}}: siglo V a. C."""
     era = {"a": " a. C.", "d": " d. C."}.get(_first_of(arguments, "2"), "")
     word = {"s": "siglo ", "S": "Siglo "}.get(_first_of(arguments, "3"), "")
@@ -369,8 +358,8 @@ def _century_es(arguments: Arguments, formats: Formats, told: str) -> str:
 FUNCTIONS: Mapping[str, Callable[[Arguments, Formats, str], str]] = {
     function.__name__[1:]: function
     for function in (
-        _as_of, _born_died, _century, _century_es, _concatenate, _convert, _coordinates, _currency, _date, _died, _fraction,
-        _hard_space, _height, _ipa, _labelled, _money, _money_after, _music, _number, _old_style, _ordinal, _pronunciation,
-        _ruby, _ship, _sic, _unit, _val,
+        _age, _amount, _as_of, _century, _century_es, _convert, _coordinate, _coordinates, _currency, _date,
+        _fraction, _hard_space, _height, _ipa, _labelled, _music, _old_style, _ordinal,
+        _pronunciation, _ship, _sic, _unit, _val,
     )
 }  # fmt: skip

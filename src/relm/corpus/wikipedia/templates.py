@@ -14,15 +14,18 @@ either, but is counted if it stands within a sentence. Most templates are boxes 
 """
 
 import functools
+import math
+import operator
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments, Formats, format_number, list_arguments
 
 # A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
 LONGEST = 4000
 LONGEST_NAME = 60
+MOST_TOKENS = 100  # of what #expr computes; brackets in brackets go no deeper
 AROUND = 60  # characters on each side of a template that are looked at to find whether it stands within a sentence
 
 # What a template shows is no markup for the template around it: each of these characters becomes two until all are expanded.
@@ -36,6 +39,7 @@ _MARKUP = re.compile(r"[|={}]")
 _NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
 _CALL = re.compile(r"\s*(#?\w+)\s*:(.*)", re.DOTALL)
 _LETTER = re.compile(r"[^\W\d_]")
+_OTHER_MARKUP = re.compile(r"\{\{[^{}]*\}\}|<[^<>]*>")
 
 
 class Templates(NamedTuple):
@@ -65,8 +69,7 @@ def templates_of(language: str) -> Templates:
 def expand_template(match: re.Match[str], templates: Templates, unknown: MutableMapping[str, int]) -> str:
     """Return what a template shows, given a match whose first group is the text between its braces.
 
-    Args:
-        unknown: counts the templates within sentences that are in no table, by name.
+    ``unknown`` counts the templates within sentences that are in no table, by name.
     """
     body = match[1] or ""
     if not body or len(body) > LONGEST:
@@ -74,8 +77,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     first, *rest = body.split("|")
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
-    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
-    pattern = _find_pattern(name, templates.formats.language)
+    name, pattern = _find_pattern(first[: 2 * LONGEST_NAME], templates.formats.language)
     if pattern is None and _is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
         unknown[name] = unknown.get(name, 0) + 1
@@ -98,19 +100,24 @@ def reveal_markup(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _find_pattern(name: str, language: str) -> str | None:
+def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
+    """Return a template's name in lower case and its pattern; None: it is in no table."""
+    name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
     templates = templates_of(language)
     pattern = templates.patterns.get(name)
     if pattern is None and len(name) <= LONGEST_NAME:
-        return next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
-    return pattern
+        pattern = next((pattern for expression, pattern in templates.families if expression.fullmatch(name)), None)
+    return name, pattern
 
 
 def _is_within_sentence(match: re.Match[str]) -> bool:
     """Return whether words stand before and after a template in its line, which is no row of a table or box."""
     text = match.string
-    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2].strip()
-    after = text[match.end() : match.end() + AROUND].partition("\n")[0]
+    before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2]
+    before, after = (
+        _OTHER_MARKUP.sub("", each) for each in (before, text[match.end() : match.end() + AROUND].partition("\n")[0])
+    )
+    before = before.strip()
     if before.startswith(("|", "!", "{")):
         return False
     if not _LETTER.search(before):
@@ -139,53 +146,48 @@ def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
 _PART = re.compile(r"\{([^{}]+)\}|[‹›]|(?:\{(?![^{}]+\})|[^{‹›])+")
 
 
-class PatternPart(NamedTuple):
-    """A part of a pattern: literal text, or the names of an argument, or parts that may be left out."""
-
-    text: str = ""
-    names: tuple[str, ...] = ()
-    parts: tuple["PatternPart", ...] = ()
+Parts = list[Any]  # each is literal text, a tuple of an argument's names, or Parts that may be left out
 
 
 @functools.cache
-def _parse(pattern: str) -> tuple[PatternPart, ...]:
-    levels: list[list[PatternPart]] = [[]]
+def _parse(pattern: str) -> Parts:
+    levels: list[Parts] = [[]]
     for part in _PART.finditer(pattern):
         if part[0] == "‹":
             levels.append([])
         elif part[0] == "›":
             inner = levels.pop()
-            levels[-1].append(PatternPart(parts=tuple(inner)))
+            levels[-1].append(inner)
         elif part[1]:
-            levels[-1].append(PatternPart(names=(part[1],) if part[1][0] == "*" else tuple(part[1].split(","))))
+            levels[-1].append((part[1],) if part[1][0] == "*" else tuple(part[1].split(",")))
         else:
-            levels[-1].append(PatternPart(part[0]))
-    return tuple(levels[0])
+            levels[-1].append(part[0])
+    return levels[0]
 
 
 def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
     """Return the text of a pattern."""
     if pattern[0] == "@":
-        name, _, told = pattern[1:].partition(" ")
-        return FUNCTIONS[name](arguments, templates.formats, told)
+        name, _, option = pattern[1:].partition(" ")
+        return FUNCTIONS[name](arguments, templates.formats, option)
     parts = _parse(pattern)
     text, is_there = _fill_parts(parts, arguments)
     # Signs around an argument that is not there go with it; a word, as in {{circa}} 1900, does not.
-    return text if is_there or _LETTER.search(text) or not any(part.names for part in parts) else ""
+    return text if is_there or _LETTER.search(text) or not any(isinstance(part, tuple) for part in parts) else ""
 
 
-def _fill_parts(parts: Sequence[PatternPart], arguments: Arguments) -> tuple[str, bool]:
+def _fill_parts(parts: Parts, arguments: Arguments) -> tuple[str, bool]:
     """Return the text of parts, and whether an argument in them is there."""
     texts, is_there = [], False
     for part in parts:
-        if part.names:
-            text = _get(arguments, part.names)
+        if isinstance(part, tuple):
+            text = _get(arguments, part)
             is_there = is_there or bool(text)
-        elif part.parts:
-            text, inner = _fill_parts(part.parts, arguments)
+        elif isinstance(part, list):
+            text, inner = _fill_parts(part, arguments)
             text, is_there = text if inner else "", is_there or inner
         else:
-            text = part.text
+            text = part
         texts.append(text)
     return "".join(texts), is_there
 
@@ -224,6 +226,58 @@ def _switch(arguments: Sequence[str], formats: Formats) -> str:
     return "" if len(arguments) < 2 or "=" in arguments[-1] else arguments[-1]
 
 
+_TOKEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+|[a-z]+|<=|>=|<>|!=|[-+*/^()=<>])\s*")
+_OPERATORS: Mapping[str, tuple[int, Callable[[float, float], float]]] = {
+    "^": (7, math.pow), "*": (6, operator.mul), "/": (6, operator.truediv), "div": (6, operator.truediv),
+    "mod": (6, lambda a, b: math.fmod(int(a), int(b))), "+": (5, operator.add), "-": (5, operator.sub),
+    "round": (4, lambda a, b: math.copysign(math.floor(abs(a) * math.pow(10, int(b)) + 0.5) / math.pow(10, int(b)), a)),
+    "=": (3, operator.eq), "<": (3, operator.lt), ">": (3, operator.gt), "<=": (3, operator.le), ">=": (3, operator.ge),
+    "<>": (3, operator.ne), "!=": (3, operator.ne),
+    "and": (2, lambda a, b: bool(a and b)), "or": (1, lambda a, b: bool(a or b)),
+}  # fmt: skip
+
+
+def _compute(text: str) -> float | None:
+    """Return the value of what #expr is given; None: it is not of numbers and operators alone, or too long."""
+    tokens = [""] if _TOKEN.sub("", text.lower()) else _TOKEN.findall(text.lower())
+    try:
+        value = float(_take_value(tokens, 0)) if len(tokens) <= MOST_TOKENS else math.nan
+    except (ArithmeticError, LookupError, ValueError):
+        return None
+    return None if tokens or not math.isfinite(value) else value
+
+
+def _take_value(tokens: list[str], least: int) -> float:
+    """Take a value, and the operators that bind closer than some others, from the beginning of tokens."""
+    first = tokens.pop(0)
+    if first == "(":
+        value = _take_value(tokens, 0)
+        if tokens.pop(0) != ")":
+            raise ValueError
+    elif first == "not":
+        value = not _take_value(tokens, 8)
+    elif first == "-" and least:  # before a sign at the beginning, the text of a template may be missing
+        value = -_take_value(tokens, 8)
+    else:
+        value = float(first)
+    while tokens and _OPERATORS.get(tokens[0], (0, None))[0] > least:
+        strength, apply = _OPERATORS[tokens.pop(0)]
+        value = apply(value, _take_value(tokens, strength))
+    return value
+
+
+def _expr(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#expr: 7 / 2 round 1}}: 3.5; nothing for what is not of numbers alone."""
+    value = _compute(arguments[0])
+    return "" if value is None else f"{value + 0:.14g}".replace("e", "E")
+
+
+def _ifexpr(arguments: Sequence[str], formats: Formats) -> str:
+    """{{#ifexpr: 1 > 0 | yes | no}}: yes."""
+    value = _compute(arguments[0])
+    return "" if value is None else _choose(arguments, 1 if value else 2)
+
+
 def _plural(arguments: Sequence[str], formats: Formats) -> str:
     """{{plural:1|page|pages}}: page."""
     is_one = arguments[0] in ("1", "0") if formats.language == "fr" else arguments[0] == "1"
@@ -244,4 +298,6 @@ _PARSER_FUNCTIONS: Mapping[str, Callable[[Sequence[str], Formats], str]] = {
     "#if": lambda arguments, _: _choose(arguments, 1 if arguments[0] else 2),
     "#ifeq": lambda arguments, _: _choose(arguments, 2 if arguments[0] == _choose(arguments, 1) else 3),
     "#switch": _switch,
+    "#expr": _expr,
+    "#ifexpr": _ifexpr,
 }  # fmt: skip
