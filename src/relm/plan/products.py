@@ -88,7 +88,7 @@ _TUNED = [
 # Paths of an earlier version, which had no keys there; runs in buckets have them.
 _OLDER = [
     *("{of}/{task}.json", f"{CONTAMINATION}/{{test}}.json", "verify.json", "verify_reference.json"),
-    *(f"report/{name}" for name in (*REPORT_FILES, COMPILATION)),
+    *(f"report/{name}" for name in REPORT_FILES),
 ]
 PRODUCTS = {
     "download": ProductKind("downloads/data/{dataset}/{key}/{shard}", "download"),
@@ -125,7 +125,6 @@ PRODUCTS = {
     },
     **{name: ProductKind(f"{RUN}/{{inside}}/{name}{{rest}}", "pretrain", pushed=False) for name in OF_ONE_MACHINE},
     COMPILATION: ProductKind(f"{RUN}/{COMPILATION}", "compile"),
-    "reported compilation": ProductKind(f"{RUN}/report/{{key}}/{COMPILATION}", "compile", COMPILATION, optional=True),
     "evaluation": ProductKind(EVALUATION.replace("{of}", TRAINED), "evaluate", "eval/{task}.json", of_each_seed=True),
     "evaluation before": ProductKind(EVALUATION.replace("{of}", BEFORE), "evaluate", "eval/before/{task}.json"),
     "reference": ProductKind(EVALUATION.replace("{of}", REFERENCE), "evaluate", "eval/{task}.json", in_reference=True),
@@ -181,7 +180,7 @@ def list_figures(plan: Plan) -> Iterator[Path]:
     yield from plan.contamination().values()
     if not plan.number:
         yield plan.verdict()
-        yield from (plan.report_folder / name for name in (*REPORT_FILES, COMPILATION))
+        yield from (plan.report_folder / name for name in REPORT_FILES)
     if plan.reference_model is not None:
         yield plan.verdict(REFERENCE)
 

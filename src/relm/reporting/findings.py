@@ -22,7 +22,6 @@ from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.resolved import resolve
 from relm.recipes.run_folder import DEVICE_SHAPE
-from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
@@ -61,8 +60,6 @@ class Findings:
     """Maps a phase to its train.jsonl."""
     devices: Mapping[str, DeviceSummary]
     """Maps a phase to the counters of its device, for phases on a device that compiles."""
-    compiled: ReportedCompilation | None
-    """The TPU compiler's figures, where the recipe was compiled."""
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
@@ -281,7 +278,7 @@ def gather(
     before, contamination = before or {}, contamination or {}
     project = Project()
     figures = [path for files in (evaluations, before, contamination, *other_seeds) for path in files.values()]
-    for path in (verify, *figures, plan.compilation):
+    for path in (verify, *figures):
         require_as_made(path)
     for run in plan.runs:
         require_phases_as_made(run)
@@ -294,7 +291,6 @@ def gather(
         contamination={test: read_contamination(contamination[test]) for test in plan.tests if test in contamination},
         logs=dict(zip(plan.phases, plan.logs, strict=True)),
         devices=_on_devices(plan),
-        compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
         model=_read_model(model),
         records=records,
         seeds=compare_seeds(plan, [_in_order(plan, files) for files in (evaluations, *other_seeds)]),
