@@ -83,7 +83,7 @@ def describe_estimate(
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(seeds * estimates, seeds), *machine_lines(work, plan.recipe.run, known, price)]
-    return "\n".join([*lines, *compiled_lines(plan, price)])
+    return "\n".join([*lines, *compiled_lines(plan)])
 
 
 def _phase_estimate(plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts) -> PhaseEstimate:

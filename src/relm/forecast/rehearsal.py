@@ -12,7 +12,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.forecast.measured_steps import take_steps
 from relm.forecast.prepared_run import PreparedRun, Rehearsal, micro_batch_count, prepare, read_ahead
-from relm.forecast.profiling import Profile, profile_steps
+from relm.forecast.profiling import profile_steps
 from relm.forecast.rehearsal_lines import describe_request, describe_steps
 from relm.limits import nearest_existing
 from relm.training.input import Reader, Round
@@ -40,7 +40,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
             steps = take_steps(ready, inputs, count)
             lines = describe_steps(ready, steps)
             if rehearsal.trace is not None:
-                lines += trace_steps(ready, inputs, profiled, rehearsal.trace).lines()
+                lines += trace_steps(ready, inputs, profiled, rehearsal.trace)
     return "\n".join(lines)
 
 
@@ -66,8 +66,8 @@ def profiled_step_count(reader: Reader) -> int:
     return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batch_count(reader)))
 
 
-def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: Path) -> Profile:
-    """Take further steps under the profiler; rank 0 writes the trace."""
+def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: Path) -> list[str]:
+    """Take further steps under the profiler, and return lines on them; rank 0 writes the trace."""
     run, updates = ready.run, require_torch_updates(ready.updates)
 
     def step(forward: Forward, given: Round) -> None:
