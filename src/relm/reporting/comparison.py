@@ -1,6 +1,7 @@
-"""Two recipes, runs or published results compared: their keys, their figures with intervals, their logs."""
+"""`relm diff`: two recipes, runs or published results compared: their keys, and their figures with intervals."""
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,16 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.errors import RelmError
+from relm.formatting import format_table
 from relm.plan.published_files import find_changed
-from relm.recipes.evaluation.expectations import Noise
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
 from relm.recipes.run_folder import MACHINES
 from relm.recipes.run_name import RunName
 from relm.reporting.check import require_as_published
-from relm.reporting.equivalence import MeanDifference, Spread
 from relm.reporting.run_record import RunRecord, find_runs, read_object
+from relm.reporting.runs_table import format_value, wrap_lines
 
 # A 95 % interval of a mean over many items, which is nearly normal.
 NORMAL = 1.959964
@@ -27,6 +28,8 @@ STANDARD_ERRORS = ("{}_standard_error", "{}_stderr")
 # Parts of a protocol that are prose, or notes that older results lack, or say where and on what it ran, which changes rounding
 # alone.
 NOT_PROTOCOL = frozenset({"in_words", "near_ties", "tie_split", "scored_as_text", MACHINES})
+LARGE = 10_000
+"""From here on, figures are written without digits behind the point."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,6 @@ class FigureDifference(NamedTuple):
     """The reason why the two say nothing about each other."""
     interval: tuple[float, float] | None = None
     """95 % interval of second - first, by the standard errors that both evaluations state."""
-    seed_half_width: float | None = None
-    """Half of the interval in which two seeds of one recipe differ 95 % of the time, where the recipe states its noise."""
 
     @property
     def difference(self) -> float | None:
@@ -63,12 +64,10 @@ class FigureDifference(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The interval of the difference, how far seeds differ, or the reason why there is no difference."""
+        """The interval of the difference, or the reason why there is no difference."""
         if self.not_comparable:
             return f"not comparable: {self.not_comparable}"
-        interval = [] if self.interval is None else ["95 % interval {:+.3g} to {:+.3g}".format(*self.interval)]
-        seeds = [] if self.seed_half_width is None else [f"seeds ±{self.seed_half_width:.3g}"]
-        return ", ".join([*interval, *seeds])
+        return "" if self.interval is None else "95 % interval {:+.3g} to {:+.3g}".format(*self.interval)
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,7 @@ def compare(project: Project, first: str, second: str) -> RunComparison:
 
 
 def find_side(project: Project, work: Path, given: str) -> Side:
-    """Return the recipe, run or published folder that a user named.
-
-    Args:
-        given: NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in `results` or of a run.
-    """
+    """Return what a user named: NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in `results` or of a run."""
     folder = Path(given)
     if (folder / "recipe.json").is_file():
         return _read_published(folder)
@@ -171,8 +166,7 @@ def _compare_task(task: str, first: Side, second: Side) -> Iterator[FigureDiffer
         errors = _standard_error(key, one), _standard_error(key, other)
         half = None if None in errors else NORMAL * math.hypot(*(error or 0.0 for error in errors))
         interval = None if half is None else (b - a - half, b - a + half)
-        seeds = _seed_half_width(f"{task}.{key}", first, second)
-        yield FigureDifference(task, key, a, b, interval=interval, seed_half_width=seeds)
+        yield FigureDifference(task, key, a, b, interval=interval)
 
 
 def _figures(content: Mapping[str, Any]) -> dict[str, float]:
@@ -201,11 +195,66 @@ def _protocol(content: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _seed_half_width(metric: str, first: Side, second: Side) -> float | None:
-    """Return half of the 95 % interval of the difference of two seeds, if a recipe states the noise of a figure."""
-    for side in (first, second):
-        for row in (side.resolved or {}).get("recipe", {}).get("expect") or ():
-            if row.get("metric") == metric and row.get("noise"):
-                noise = Noise.model_validate(row["noise"])
-                return MeanDifference(Spread(noise.standard_deviation, noise.runs - 1), our_runs=1, published_runs=1).half_width
-    return None
+def describe_comparison(compared: RunComparison) -> str:
+    """Return a comparison as text of a hundred columns: the keys, and the figures with their differences."""
+    sides = [f"A  {compared.first.label}", f"B  {compared.second.label}"]
+    return "\n".join([*sides, "", *_key_lines(compared), "", *_figure_lines(compared)])
+
+
+def _key_lines(compared: RunComparison) -> Iterator[str]:
+    if compared.keys is None:
+        yield "keys: the recipe of one side was not recorded, so they cannot be compared"
+        return
+    meaning = [each for each in compared.keys if each.is_meaning]
+    others = [each for each in compared.keys if not each.is_meaning]
+    if not meaning:
+        yield "keys: none differs that the fingerprint depends on"
+    for title, differences in (("keys of the fingerprint:", meaning), ("other keys:", others)):
+        if differences:
+            yield title
+        for each in differences:
+            yield from wrap_lines(f"{each.key}: {format_value(each.first)} | {format_value(each.second)}", indent="  ")
+
+
+def _figure_lines(compared: RunComparison) -> Iterator[str]:
+    if not compared.figures:
+        yield "figures: neither side has any that differ"
+        return
+    cells = [
+        [f"  {each.task}.{each.figure}", *map(_format_figure, (each.first, each.second)), _format_difference(each.difference)]
+        for each in compared.figures
+    ]
+    header, *rows = format_table([["figures:", "A", "B", "B - A"], *cells], "<>>>")
+    yield header
+    for number, (each, row) in enumerate(zip(compared.figures, rows, strict=True), 1):
+        yield row
+        following = next((other.not_comparable for other in compared.figures[number:] if other.task == each.task), None)
+        if each.note and (each.not_comparable is None or each.not_comparable != following):
+            yield from wrap_lines(each.note, indent="      ")
+
+
+def _format_figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if isinstance(value, int) or LARGE <= abs(value) < 1e15 else f"{value:.5g}"
+
+
+def _format_difference(difference: float | None) -> str:
+    if difference is None:
+        return ""
+    return f"{difference:+,.0f}" if LARGE <= abs(difference) < 1e15 else f"{difference:+.4g}"
+
+
+def describe_as_json(compared: RunComparison) -> str:
+    """Return a comparison as JSON."""
+    keys = [
+        {"key": each.key, "first": each.first, "second": each.second, "in_fingerprint": each.is_meaning}
+        for each in compared.keys or ()
+    ]
+    content = {
+        "first": compared.first.label,
+        "second": compared.second.label,
+        "keys": None if compared.keys is None else keys,
+        "figures": [{**each._asdict(), "difference": each.difference} for each in compared.figures],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)

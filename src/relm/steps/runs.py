@@ -28,8 +28,7 @@ def shows_colours() -> bool:
 
 
 def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison import compare
-    from relm.reporting.comparison_text import describe_as_json, describe_comparison
+    from relm.reporting.comparison import compare, describe_as_json, describe_comparison
 
     describe = describe_as_json if a.json else describe_comparison
     return Job(lambda: describe(compare(Project(), a.first, a.second)))
