@@ -37,12 +37,7 @@ class Candidate:
 
 
 def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, keep: Sequence[str]) -> list[Candidate]:
-    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files.
-
-    Args:
-        minimum_age: seconds since the last change.
-        keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
-    """
+    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files."""
     for name in keep:
         if not any(_find_named(run, [name]) for run in needs.runs):
             known = ", ".join(dict.fromkeys(run.name for run in needs.runs)) or "none"

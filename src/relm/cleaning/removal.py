@@ -45,9 +45,6 @@ def clean(
         projects: the checkouts whose recipes and results count.
         minimum_age: seconds since the last change.
         keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
-
-    Raises:
-        RelmError: a recipe was edited meanwhile, or a file cannot be removed.
     """
     needs, uses = Needs(projects, work), Uses()
     found = _keep_unknown(find_candidates(work, needs, uses, minimum_age, keep), needs)

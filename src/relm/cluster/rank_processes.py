@@ -45,9 +45,6 @@ def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
 
     >>> split_processes(["--processes", "2", "pretrain", "NAME"])
     (2, ['pretrain', 'NAME'])
-
-    Raises:
-        RelmError: it gives no count, or more than `MOST_RANKS` and than this machine has cores.
     """
     first, equals, value = words[0].partition("=") if words else ("", "", "")
     if first != PROCESSES:

@@ -93,11 +93,7 @@ def is_locked(folder: Path, state: Path = STATE) -> bool:
 
 
 def list_locked(state: Path = STATE, kind: str = "*") -> list[str]:
-    """Return the files that Snakemake has locked, as it names them; none if every possible owner is proven dead.
-
-    Args:
-        kind: `input`, `output`, or `*` for both.
-    """
+    """Return the files that Snakemake has locked (`input`, `output` or `*`); none if every possible owner is proven dead."""
     owners = [_read_owner(path) for path in (state / "relm-owners").glob("*.json")]
     if owners and all(_is_proven_dead(owner) for owner in owners):
         return []

@@ -30,13 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_seeds(target: Plan, source: Plan) -> str:
-    """Take over each run of a recipe that has begun elsewhere: of several seeds the finished ones, too, if one is not.
+    """Take over each run of a recipe that has begun elsewhere, and return a sentence for each.
 
-    Returns:
-        A sentence for each run.
-
-    Raises:
-        RelmError: as for `take_over`; before anything is copied if a target has begun.
+    Of several seeds the finished ones are taken as well if one is not finished.
     """
     pairs = [(ours, theirs) for ours, theirs in zip(target.runs, source.runs, strict=False) if _has_begun(theirs)]
     if len(pairs) < 2:
@@ -58,13 +54,7 @@ def _is_finished(plan: Plan) -> bool:
 def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> str:
     """Copy the finished phases and the newest checkpoint of a run into the folder of the same run on another machine.
 
-    Args:
-        target: the run that has not begun.
-        source: the run with the same fingerprint that trained elsewhere; it is unchanged.
-        takes_finished: copy a finished run as well.
-
-    Returns:
-        A sentence with the step after which the target resumes.
+    The source is unchanged. Returns a sentence with the step after which the target resumes.
     """
     _require_same_run(target, source)
     folder, partial, before = _folders(target)

@@ -57,11 +57,8 @@ def describe_estimate(
     """Return a table for each phase, and for all of them together.
 
     Args:
-        price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
-        machines: the machines by name, for which hours are computed; None: that of the plan alone.
-
-    Raises:
-        RelmError: the price is negative or infinite, or the recipe describes no model.
+        price: of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
+        machines: those for which hours are computed; None: that of the plan alone.
     """
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")

@@ -49,9 +49,6 @@ def tokenizer_of(plan: Plan) -> tuple[TokenizerFacts, str]:
     """Return facts on the tokenizer that a recipe is trained with, and a phrase that states their source.
 
     They come from the recipe's own tokenizer where it exists already; else from the recipe and the kind of tokenizer.
-
-    Raises:
-        RelmError: the count of tokens is not known.
     """
     if (made := made_tokenizer(plan)) is not None:
         facts = _facts_of(made)

@@ -29,10 +29,7 @@ class PhaseWork(NamedTuple):
 def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:
     """Return the hours of the whole machine at its whole peak; None if none is published for a phase's precision.
 
-    Args:
-        work: the operations of the phases.
-        machine: the machine.
-        products: the run's `float32_matmul_precision`; None: the device's own.
+    `products` is the run's `float32_matmul_precision`; None: the device's own.
     """
     hours = 0.0
     for part in work:
@@ -44,11 +41,7 @@ def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | N
 
 
 def price_of_hour(machine: Machine, price: float | None) -> float | None:
-    """Return the price of an hour of the whole machine; None: not known.
-
-    Args:
-        price: the price of an hour of one accelerator, of a TPU one chip, in any currency; None: that of the machine's file.
-    """
+    """Return the price of an hour of the whole machine, from that of one accelerator or the machine's file; None: not known."""
     if price is not None:
         return price * machine.chip_count
     return None if machine.price is None else machine.price.usd_per_hour

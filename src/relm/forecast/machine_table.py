@@ -11,14 +11,7 @@ from relm.training.machine.peak import find_peak
 
 
 def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:
-    """Yield a row for the run's own statement of its peak, for its machine, and for each other machine with a peak.
-
-    Args:
-        work: the operations of the phases.
-        run: the run's section, which may name a machine and a peak.
-        machines: the machines by name.
-        price: the price of an hour of one accelerator, of a TPU one chip, in any currency; None: those of the machines' files.
-    """
+    """Yield a row for the run's own statement of its peak, for its machine, and for each other machine with a peak."""
     precisions = sorted({str(part.phase.precision) for part in work})
     yield ""
     yield (

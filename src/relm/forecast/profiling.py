@@ -27,12 +27,7 @@ def profile_steps(
     device: Device,
     trace: Path | None,
 ) -> list[str]:
-    """Take steps under torch's profiler, and return lines on their operations.
-
-    Args:
-        take: takes one step with a forward pass.
-        trace: the path of the trace in Chrome's format, written whole or not at all; None: it is not kept.
-    """
+    """Take steps under torch's profiler, and return lines on their operations; the trace is in Chrome's format."""
 
     def named(batch: Mapping[str, Tensor]) -> Mapping[str, Term]:
         with record_function("forward"):

@@ -24,11 +24,7 @@ PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
 
 
 def rehearse(rehearsal: Rehearsal) -> str:
-    """Take the steps, and return a few lines on their speed, memory and loss.
-
-    Raises:
-        RelmError: the recipe does not fit the tokenizer or the machine; or the loss is not a number.
-    """
+    """Take the steps, and return a few lines on their speed, memory and loss."""
     with prepare(rehearsal) as ready:
         run, count = ready.run, 1 if rehearsal.compile_only else rehearsal.steps
         if rehearsal.compile_only and isinstance(ready.updates, DeviceUpdates):

@@ -112,11 +112,7 @@ class AttestedRun:
         return min(filter(self.can_be_replayed, self.segments), key=lambda segment: (segment.steps, -segment.number)).number
 
     def segment(self, number: int) -> Segment:
-        """Return a segment whose first checkpoint exists and is undamaged.
-
-        Raises:
-            RelmError: the segment is unknown, or its first checkpoint is missing or not the attested one.
-        """
+        """Return a segment whose first checkpoint exists and is undamaged."""
         if not 0 <= number < len(self.segments):
             raise RelmError(f"{self.records[CHECKPOINTS]}: its segments are 0 to {len(self.segments) - 1}, found {number}")
         segment = self.segments[number]
@@ -224,9 +220,6 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
         folder: results/NAME or a copy of it; or work/runs/NAME/FINGERPRINT, with or without /PHASE.
         phase: the phase; None: the folder's, or the only one.
         checkpoints: the folder of the checkpoints; None: that in the run's folder.
-
-    Raises:
-        RelmError: the folder is not that of a run, its recipe has changed since, or a record is absent or damaged.
     """
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
@@ -281,11 +274,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def run_of_folder(folder: Path) -> str:
-    """Return the name of the run whose own folder this is.
-
-    Raises:
-        RelmError: it is no run's folder.
-    """
+    """Return the name of the run whose own folder this is."""
     return _parts_of(folder)[0]
 
 

@@ -103,11 +103,7 @@ class Replay:
         return float(read_state(self.end)["seconds"] - before)
 
     def update(self) -> UpdateDifference | None:
-        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept.
-
-        Raises:
-            RelmError: that checkpoint exists, but is not the attested one.
-        """
+        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept."""
         run, segment = self.run, self.segment
         if not run.is_kept(segment.end):
             return None
@@ -131,22 +127,14 @@ class Replay:
 def reproduce(
     project: Project, folder: Path, phase: str | None, number: int | None, checkpoints: Path | None, wanted: Mapping[str, Any]
 ) -> str:
-    """Train one segment of a run again and compare it.
+    """Train one segment of a run again, compare it, and return the verdict with the comparisons.
+
+    Raises NotReproduced if it differs; a RelmError names the file without which it cannot be trained.
 
     Args:
         folder: results/NAME or a run's folder.
-        phase: the phase; None if there is only one.
         number: the segment's number, from 0; None: the shortest that can be replayed.
-        checkpoints: the folder of the checkpoints; None: that in the run's folder.
         wanted: keys of a recipe's section `run` with values that replace those of the attested training.
-
-    Returns:
-        The verdict, the comparisons, the segment's duration, and the expected duration of all steps.
-
-    Raises:
-        NotReproduced: it differs from the attested segment.
-        RelmError: it cannot be trained again, since a file is missing, damaged or another one; the message names it.
-        Preempted: TERM or INT came.
     """
     run = find_run(project, folder, phase, checkpoints)
     require_recorded(run)

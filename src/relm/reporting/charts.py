@@ -119,13 +119,9 @@ def draw_chart(
     may_be_logarithmic: bool = False,
     form: Callable[[float], str] = lambda value: format(value, ".4g"),
 ) -> Chart:
-    """Return a chart of values over steps.
+    """Return a chart of values over steps, whose horizontal axis ends at `last_step`.
 
-    Args:
-        last_step: where the horizontal axis, which begins at 0, ends.
-        from_zero: begin the vertical axis at 0.
-        may_be_logarithmic: draw logarithms where few values are far above the others.
-        form: formats a value for the legend.
+    It draws logarithms, where allowed, if few values are far above the others; `form` formats a value for the legend.
     """
     series = [_finite(each) for each in series]
     values = np.concatenate([*(each.values for each in series), np.array([level.value for level in levels])])

@@ -22,9 +22,7 @@ class DamagedResult(RelmError):
 def check_folders(folders: Sequence[Path]) -> str:
     """Compare every file of some folders with its recorded hash, and return a line for each folder.
 
-    Raises:
-        DamagedResult: files differ or are missing; the message names each, and the step that made it.
-        RelmError: a folder records no hashes.
+    Raises DamagedResult with each file that differs or is missing, and the step that made it.
     """
     found = [_check(folder) for folder in folders]
     text = "\n".join(lines for _, lines in found)

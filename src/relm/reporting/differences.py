@@ -56,13 +56,9 @@ class Difference(NamedTuple):
 def find_difference(
     change: str, metric: str, control: Mapping[int, Mapping[str, Any]], changed: Mapping[int, Mapping[str, Any]]
 ) -> Difference | None:
-    """Return the difference of a figure over the seeds that both recipes have; None without such a seed.
+    """Return the difference of TASK.FIGURE over the seeds that both recipes have; None without such a seed.
 
-    Args:
-        change: the one thing in which they differ.
-        metric: TASK.FIGURE.
-        control: seed -> task -> content of eval/TASK.json, of the control.
-        changed: the same of the recipe.
+    `control` and `changed` map a seed and a task to the content of eval/TASK.json.
     """
     pairs = [
         (ours, theirs)
@@ -97,19 +93,7 @@ def format_table(differences: Sequence[Difference]) -> str:
 
 
 def write_differences(key: str, pairs: Mapping[str, tuple[Plan, Plan]], output: Path) -> str:
-    """Write the table of a paper's recipes that have a control.
-
-    Args:
-        key: the paper's key.
-        pairs: name -> plans of such a recipe and of its control.
-        output: the table, in Markdown.
-
-    Returns:
-        A sentence with the path of the table.
-
-    Raises:
-        RelmError: there is no such recipe, or a figure that it names was not measured for a seed that both have.
-    """
+    """Write the Markdown table of a paper's recipes that have a control; `pairs` maps a name to the plans of both."""
     if not pairs:
         raise RelmError(f"differences: no recipe of paper {key} has a control; give `control` in one, or another key")
     rows = [row for name, (plan, control) in pairs.items() for row in _differences(name, plan, control)]

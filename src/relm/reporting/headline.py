@@ -36,11 +36,7 @@ class Trained:
 
 
 def run_facts(plan: Plan, trained: Trained, seconds: float | None) -> list[Fact]:
-    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost where its one machine has a price.
-
-    Args:
-        seconds: the wall time of training; None: it was not logged.
-    """
+    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost on one machine with a price."""
     facts = []
     if trained.parameters is not None:
         facts.append(Fact("parameters", format_count(trained.parameters), plan.recipe.model.architecture))

@@ -50,11 +50,7 @@ def read_oracles() -> list[MeasuredOracle]:
 
 
 def describe_oracles(name: str) -> list[str]:
-    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation.
-
-    Args:
-        name: the run's, such as NAME@MACHINE.
-    """
+    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation."""
     run = RunName.parse(name)
     if run.is_twin or run.published.settings:
         return []

@@ -70,11 +70,7 @@ class PaperRun:
 
 
 def write_paper(project: Project, key: str, folder: Path) -> str:
-    """Write the page of a paper, a table in Markdown and the same as JSON.
-
-    Raises:
-        RelmError: no recipe names the paper, or a published file is damaged.
-    """
+    """Write the page of a paper, a table in Markdown and the same as JSON."""
     paper, runs = read_paper(project, key)
     rows = [row for run in runs for row in run.rows]
     headline, tone, summary = describe_paper(rows)

@@ -21,11 +21,7 @@ from relm.training.model_files import checked_model
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
-    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists.
-
-    Raises:
-        RelmError: a file of the run differs, or as for `publish`.
-    """
+    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists."""
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
@@ -42,14 +38,8 @@ def publish_run(plan: Plan, folder: Path) -> str:
 def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str, str] | None = None) -> str:
     """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder) and the list of their hashes.
 
-    It is built beside its path under a temporary name and renamed, so that readers find all files or none. An existing folder
-    is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
-
-    Args:
-        reported: the sha256 that files must have, by name.
-
-    Raises:
-        RelmError: a file is absent or another one, or the folder cannot be written; the existing folder stays.
+    It is built under a temporary name beside its path and renamed, so that readers find all files or none; after an error the
+    existing folder stays. `reported` has the sha256 that files must have, by name.
     """
     plan_files = {name: path for name, path in plan_files.items() if name != CHECKSUMS}  # pulled ones have a list already
     _require_present(plan_files, folder)

@@ -32,20 +32,13 @@ def write_report(
 ) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
-    Where the recipe was compiled, `compile.json` is copied as the page shows it. Times come from the steps' records, so writing
-    the report of the same run again gives the same bytes.
+    Times come from the steps' records, so writing the report of the same run again gives the same bytes.
 
     Args:
-        plan: the plan of the run.
-        verify: the verdict, `verify.json`.
         evaluations: task -> figures of the trained model.
-        output_folder: the folder of the five files.
         before: task -> figures of the starting weights.
         other_seeds: the evaluations of the recipe's other seeds, in turn.
         contamination: test -> counts of its items in the training documents.
-
-    Raises:
-        RelmError: a file of the run is absent or damaged.
     """
     findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
     _write(output_folder / "report.html", report_page(findings))

@@ -67,11 +67,7 @@ def _wrap(fault: str) -> list[str]:
 
 
 def describe_machine_runs(project: Project, name: str) -> str:
-    """Return a row for each run with its figures on one machine.
-
-    Raises:
-        RelmError: the machine is unknown.
-    """
+    """Return a row for each run with its figures on one machine."""
     machine = project.machine(name, f"@{name}")
     plans, faults = _read_plans(project)
     placed = [plan for plan in plans.values() if can_place(plan.recipe, name, machine)]
@@ -82,11 +78,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
 
 
 def describe_run_on_machines(project: Project, name: str) -> str:
-    """Return a row for each machine that can train a run, with the run's figures there.
-
-    Raises:
-        RelmError: the recipe is unknown or has faults.
-    """
+    """Return a row for each machine that can train a run, with the run's figures there."""
     plan = project.plan(str(RunName.parse(name)._replace(machine=None)))
     machines = project.machines()
     placed = [(plan, each, machine) for each, machine in machines.items() if can_place(plan.recipe, each, machine)]

@@ -241,11 +241,7 @@ class RunRecord:
 
 
 def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
-    """Return all runs in a work folder by name and fingerprint, the twins last; links are not followed.
-
-    Args:
-        projects: the checkouts whose recipes and results count.
-    """
+    """Return all runs in a work folder, the twins last, beside the recipes of some checkouts; links are not followed."""
     runs = work / "runs"
     folders = [(path.name, path) for path in _folders(runs) if path.name != SMOKE.rstrip("/")]
     folders += [(f"{SMOKE}{path.name}", path) for path in _folders(runs / SMOKE)]

@@ -24,11 +24,7 @@ COLOURS = {PUBLISHED: "32", FINISHED: "32", RUNNING: "36", STOPPED: "33", FAILED
 def describe_stored_runs(
     project: Project, name: str | None, as_json: bool = False, coloured: bool = False, only_running: bool = False
 ) -> str:
-    """Return all runs of the work folder, or those of one recipe, on its machines too.
-
-    Raises:
-        RelmError: there is neither a run nor a recipe of this name.
-    """
+    """Return all runs of the work folder, or those of one recipe, on its machines too."""
     work = work_folder()
     runs = [run for run in find_runs(work, [project]) if not only_running or run.state == RUNNING]
     order = {run.name: number for number, run in enumerate(runs)}

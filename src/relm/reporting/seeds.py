@@ -34,12 +34,7 @@ class SeedTable:
 
 
 def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, Any]]]) -> SeedTable | None:
-    """Return the table of a recipe's runs; None for a single one.
-
-    Args:
-        plan: the plan of the first run.
-        evaluations: task -> content of eval/TASK.json, of each run in turn.
-    """
+    """Return the table of a recipe's runs from the figures of each run in turn, by task; None for a single run."""
     if len(plan.runs) < 2:
         return None
     first, *others = evaluations

@@ -58,13 +58,7 @@ OTHERS = (
 def training_charts(
     log: Log, levels: Mapping[str, Any], published: PublishedCurve | None = None, verdict: str = ""
 ) -> list[Chart]:
-    """Return the chart of the loss, and one for each other column that the log has.
-
-    Args:
-        levels: `figures` of eval/held_out.json; those in `LEVELS` become lines.
-        published: a published curve, over whose band the losses are drawn.
-        verdict: the sentence on the published curve.
-    """
+    """Return the chart of the loss, with the `LEVELS` of eval/held_out.json as lines, and one for each other column."""
     marks = [*_phase_marks(log), *(Mark(at, "interruption", f"resumed after step {at:,.0f}") for at in log.interruptions)]
     last_step = float(log.steps[-1])
     found = [_loss_chart(log, levels, published, marks, verdict)]
@@ -114,11 +108,7 @@ def _phase_marks(log: Log) -> list[Mark]:
 
 
 def describe_loss(log: Log, verdict: str = "") -> str:
-    """Return a sentence on the loss for those who cannot see it.
-
-    Args:
-        verdict: that on a published curve; empty: none is drawn.
-    """
+    """Return a sentence on the loss for those who cannot see it."""
     beside = f" The published curve is drawn with its band: {verdict}." if verdict else ""
     return (
         f"Training loss from {log.losses[0]:.2f} to {log.losses[-1]:.2f} nats per token over "

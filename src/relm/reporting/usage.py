@@ -8,12 +8,7 @@ NEW_TOKENS = 40  # that the lines for a model that writes ask for, or half of it
 
 
 def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
-    """Return three lines of Python that load a model and print what it makes of a text.
-
-    Args:
-        prompt: a text that it can continue, such as the first of the evaluated samples.
-        model: the folder of `results/`, or the repository on the Hugging Face hub.
-    """
+    """Return three lines of Python that load a model and print what it makes of a text."""
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)
     new_tokens = min(NEW_TOKENS, context(plan) // 2)

@@ -58,10 +58,7 @@ class _Attended:
 def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None], damaged: Collection[str]) -> None:
     """Remember the workflow, whose graph has the results that the last lines are about.
 
-    Args:
-        workflow: Snakemake's.
-        find_seed: function of a job's wildcards that returns the seed by which its line is told from those of other seeds.
-        damaged: results with damaged files, filled while the graph is built; nothing good is said of them.
+    `find_seed` returns the seed that a job's line names; nothing good is said of `damaged` results.
     """
     _Attended.workflow, _Attended.find_seed, _Attended.damaged = workflow, staticmethod(find_seed), damaged
 

@@ -28,14 +28,7 @@ _STATE = re.compile("(?:work/runs/.+/[0-9a-f]{12}/)?([^/]+)/checkpoints/step-([0
 
 
 def pull(url: str, project: Project, name: str | None) -> str:
-    """Pull one run of a store with all its seeds there, or all whose recipes are here.
-
-    Returns:
-        A line for each run.
-
-    Raises:
-        RelmError: the store has no such run, or as for `pull_run`.
-    """
+    """Pull one run of a store with all its seeds there, or all whose recipes are here; return a line for each run."""
     store = Store(url)
     newest = {(index.name, index.fingerprint): index for index in store.indexes()}
     there = list(dict.fromkeys(run for run, _ in newest))
@@ -77,12 +70,7 @@ class Puller:
     """sha256 -> a local file with that content."""
 
     def pull(self) -> str:
-        """Fetch all files of the index that are not here already; return the outcome as a line.
-
-        Raises:
-            RelmError: push never writes such a name, a link leads elsewhere, an object is damaged, the disk is full, a
-                trainer is at work here, or the run is further here.
-        """
+        """Fetch all files of the index that are not here already; return the outcome as a line."""
         targets = self._find_targets()
         self._require_not_further()
         published = {path: entry for path, entry in targets.items() if not path.is_relative_to(self.plan.work)}

@@ -20,18 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
-    """Push runs into a store.
+    """Push runs into a store, once or every `watch` seconds, and return a line for each run.
 
-    Args:
-        url: of the store, as fsspec has it.
-        watch: push repeatedly, with this many seconds between; None: once.
-
-    Returns:
-        A line for each run.
-
-    Raises:
-        RelmError: the store cannot be used, a file is not what its sidecar says, or `results/NAME` is damaged; while it
-            watches, only the first time: later it warns, and tries again.
+    While it watches, only the first fault is an error: later it warns, and tries again.
     """
     plans, store = list(plans), Store(url)
     lines = "\n".join(push_run(store, plan) for plan in plans)

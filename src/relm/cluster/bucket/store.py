@@ -82,11 +82,7 @@ class Store:
     """One store, by its address."""
 
     def __init__(self, url: str) -> None:
-        """Open the store without a request.
-
-        Raises:
-            RelmError: no installed package knows such an address, or there is a secret in it.
-        """
+        """Open the store without a request."""
         if "@" in url or "?" in url:
             raise RelmError(
                 "STORE: an address has no @ and no ?, since what stands there may be a secret and would be shown; give "
@@ -139,12 +135,7 @@ class Store:
         self._write(f"objects/{sha256}", content)
 
     def put(self, sha256: str, path: Path, stamp: list[int], bar: ProgressBar) -> None:
-        """Store a file.
-
-        Args:
-            stamp: `relm.artifact.stamp_of` the file when it was hashed.
-            bar: shows the bytes sent.
-        """
+        """Store a file that had this stamp (`relm.artifact.stamp_of`) when it was hashed."""
         with self._new_object(f"objects/{sha256}") as target:
             progress = _Advance(bar)
             try:

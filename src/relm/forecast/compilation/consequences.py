@@ -45,11 +45,7 @@ class Work(NamedTuple):
 
 
 def consequences_lines(compilation: Compilation, recipe: Recipe) -> Iterator[str]:
-    """Yield a block of lines for each phase that was compiled.
-
-    Raises:
-        RelmError: the compilation belongs to an earlier version of the recipe.
-    """
+    """Yield a block of lines for each phase that was compiled; raise RelmError where the recipe has changed since."""
     ceiling, phases = ceiling_of(compilation), dict[str, dict[str, Compiled]]()
     for each in compilation.programs:
         phases.setdefault(each.phase, {})[each.name] = each.compiled

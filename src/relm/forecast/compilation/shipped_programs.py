@@ -71,11 +71,7 @@ def key_of(program: TracedProgram) -> str:
 
 
 def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int | None]) -> Compilation | None:
-    """Return the table's programs of a run; None where `compile_run` would compile others.
-
-    Args:
-        chosen: maps phases to the micro-batches that were chosen for another machine.
-    """
+    """Return the table's programs of a run; None where `compile_run` would compile others."""
     try:
         found = shipped_compilation(shipped, plan)
     except RelmError:
