@@ -68,7 +68,7 @@ def _find_named(run: RunRecord, names: Sequence[str]) -> str | None:
 def _old_runs(needs: Needs) -> Iterator[Candidate]:
     for run in needs.runs:
         if not needs.has_run(run):
-            now = ", ".join(run.requested.fingerprints)
+            now = ", ".join(dict.fromkeys(plan.fingerprint for plan in run.requested.plans))
             reason = f"its recipe asks for {now} now" if now else "no recipe of this name is left"
             yield Candidate(run.folder, RUN, reason, run.disk, run)
 

@@ -69,7 +69,7 @@ def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candi
         return replace(candidate, kept=hindrance)
     try:
         with contextlib.ExitStack() as stack:  # no trainer starts there meanwhile
-            for lock in candidate.run.locks if candidate.run else ():
+            for lock in candidate.run.folder.glob("*/lock") if candidate.run else ():
                 stack.enter_context(run_lock(lock))
             _remove_path(candidate.path)
     except FileNotFoundError:

@@ -138,7 +138,7 @@ def describe_as_json(run: RunRecord) -> dict[str, Any]:
         "folder": str(run.folder),
         "requested": run.plan is not None,
         "recipe": "absent" if not run.requested.exists else "faulty" if run.requested.fault else "present",
-        "requested_fingerprints": run.requested.fingerprints,
+        "requested_fingerprints": list(dict.fromkeys(plan.fingerprint for plan in run.requested.plans)),
         "differences": None if run.differences is None else differences,
         "phases": [{"name": each.name, "step": each.step, "steps": each.steps} for each in run.phases],
         "failure": run.failure if run.state == FAILED else None,
