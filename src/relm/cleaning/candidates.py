@@ -19,8 +19,8 @@ RUN, DATA, UNFINISHED = "run", "data", "unfinished"
 _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
 # Names under which files and folders are written, or moved before they are removed.
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
-# Scratch folders right in the work folder: of `relm reproduce` and `relm pull`.
-_SCRATCH = re.compile(r"replay-.+|pulled")
+# Scratch folders of `relm reproduce`, right in the work folder.
+_SCRATCH = re.compile(r"replay-.+")
 
 
 @dataclass(frozen=True)

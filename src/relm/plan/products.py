@@ -273,14 +273,6 @@ def match_run_files(plan: Plan, only_pushed: bool) -> re.Pattern[str]:
     return re.compile(rf"(?:{paths})(?:\.json|\.record\.json)?")
 
 
-def match_published_files(plan: Plan, in_reference: bool) -> re.Pattern[str]:
-    """Return the pattern of the names in the published folder of a plan."""
-    rows = [each for each in PRODUCTS.values() if each.published and each.in_reference == in_reference]
-    seeds = _either(str(run.recipe.seed) for run in plan.runs[1:])
-    names = [(_make_pattern(each.published_in(plan.phases), plan), each.of_each_seed) for each in rows]
-    return re.compile(_join([name if not of_seed else rf"(?:{SEEDS}/(?:{seeds})/)?{name}" for name, of_seed in names]))
-
-
 def published_name(record: str, phase: str, phases: Sequence[str]) -> str:
     """Return the name of a phase's record in `results/NAME`.
 

@@ -41,7 +41,6 @@ def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str,
     It is built under a temporary name beside its path and renamed, so that readers find all files or none; after an error the
     existing folder stays. `reported` has the sha256 that files must have, by name.
     """
-    plan_files = {name: path for name, path in plan_files.items() if name != CHECKSUMS}  # pulled ones have a list already
     _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     try:

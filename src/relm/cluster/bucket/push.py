@@ -3,7 +3,6 @@
 import datetime
 import hashlib
 import logging
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,40 +13,23 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
-from relm.reporting.check import is_published, require_whole
 
 logger = logging.getLogger(__name__)
 
 
-def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
-    """Push runs into a store, once or every `watch` seconds, and return a line for each run.
-
-    While it watches, only the first fault is an error: later it warns, and tries again.
-    """
-    plans, store = list(plans), Store(url)
-    lines = "\n".join(push_run(store, plan) for plan in plans)
-    while watch is not None:
-        print(lines, flush=True)
-        time.sleep(watch)
-        try:
-            lines = "\n".join(push_run(store, plan) for plan in plans)
-        except RelmError as error:
-            lines = f"not pushed this time: {error}"
-    return lines
+def push(url: str, plans: Iterable[Plan]) -> str:
+    """Push runs into a store, and return a line for each run."""
+    store = Store(url)
+    return "\n".join(push_run(store, plan) for plan in plans)
 
 
 def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     """Send the files of a run that the store lacks, then list all; return the outcome as a line.
 
-    Args:
-        store: the store.
-        plan: the run's plan.
-        run_folder_alone: send only checkpoints, logs and figures; data and results stay as the newest index lists them.
+    If only checkpoints, logs and figures are sent, the data stay as the newest index lists them.
     """
     if not run_folder_alone:
         _warn_of_the_rest(plan)
-    if not run_folder_alone and not plan.number and is_published(plan.results):
-        require_whole(plan.results)
     objects, files = store.objects(), list_files(plan)
     if run_folder_alone:
         files = {name: path for name, path in files.items() if is_of_run(plan, name)}
@@ -61,11 +43,10 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
             try:
                 stamp = stamp_of(path)
                 entry = Entry(path=name, sha256=_hash(path, objects, stamp[0]), size=stamp[0])
-                if entry.sha256 in objects:
-                    bar.update(entry.size)
-                else:
-                    store.put(entry.sha256, path, stamp, bar)
+                if entry.sha256 not in objects:
+                    store.put(entry.sha256, path, stamp)
                     sent.append(entry.size)
+                bar.update(entry.size)
                 entries[name] = _require_size(store, entry, objects.setdefault(entry.sha256, entry.size))
             except (FileNotFoundError, Changed):
                 gone.add(choose_group(name))

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import fsspec
-from fsspec.callbacks import Callback
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from relm.artifact import stamp_of
 from relm.errors import RelmError
-from relm.progress import ProgressBar
 from relm.recipes.run_name import RUN_NAME
 from relm.training.kill_points import kill_point
 
@@ -134,12 +132,11 @@ class Store:
         """Store bytes that are in memory."""
         self._write(f"objects/{sha256}", content)
 
-    def put(self, sha256: str, path: Path, stamp: list[int], bar: ProgressBar) -> None:
+    def put(self, sha256: str, path: Path, stamp: list[int]) -> None:
         """Store a file that had this stamp (`relm.artifact.stamp_of`) when it was hashed."""
         with self._new_object(f"objects/{sha256}") as target:
-            progress = _Advance(bar)
             try:
-                self._files.put_file(str(path), target, callback=progress, **self._verified())
+                self._files.put_file(str(path), target, **self._verified())
                 is_same = stamp_of(path) == stamp
             except FileNotFoundError:
                 if path.exists():
@@ -149,7 +146,6 @@ class Store:
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rm_file(target)
                 raise Changed(path)
-            progress.absolute_update(stamp[0])
 
     def pieces(self, sha256: str) -> Iterator[bytes]:
         """Yield the bytes of an object; the caller compares their hash."""
@@ -190,21 +186,6 @@ class Store:
             raise
         except Exception as error:
             raise RelmError(f"{self.url}: {what}: {explain_error(error)}") from error
-
-
-class _Advance(Callback):  # type: ignore[misc]
-    """Updates a progress bar with fsspec's reports of a transfer."""
-
-    def __init__(self, bar: ProgressBar) -> None:
-        super().__init__()
-        self._bar, self._done = bar, 0
-
-    def absolute_update(self, value: int) -> None:
-        self._bar.update(value - self._done)
-        self._done = value
-
-    def relative_update(self, inc: int = 1) -> None:
-        self.absolute_update(self._done + inc)
 
 
 def explain_error(error: Exception) -> str:
