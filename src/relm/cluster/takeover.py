@@ -57,7 +57,8 @@ def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> st
     The source is unchanged. Returns a sentence with the step after which the target resumes.
     """
     _require_same_run(target, source)
-    folder, partial, before = _folders(target)
+    folder = target.run_folder
+    partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     _restore(folder, before)
     _require_not_begun(target)
     for plan in (source, target):
@@ -94,12 +95,6 @@ def _require_same_run(target: Plan, source: Plan) -> None:
         )
     if target.run_folder == source.run_folder:
         raise RelmError(f"{target.name} and {source.name} are the same run; `snakemake {target.results}` resumes it")
-
-
-def _folders(plan: Plan) -> tuple[Path, Path, Path]:
-    """Return the run folder, its name while it is copied, and the name of the folder that it replaces."""
-    folder = plan.run_folder
-    return folder, folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.before")
 
 
 def _restore(folder: Path, before: Path) -> None:
@@ -145,7 +140,9 @@ def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, i
             steps[phase] = newest
         break
     else:
-        if not takes_finished and _name_of_run(source) == _name_of_run(target):
+        # A variation of what is evaluated has another name, and takes the finished model.
+        names = {RunName.parse(plan.name).published._replace(machine=None) for plan in (source, target)}
+        if not takes_finished and len(names) == 1:
             raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
     if not steps:
         raise RelmError(
@@ -153,11 +150,6 @@ def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, i
             f"`snakemake {target.results}` trains from the beginning"
         )
     return steps
-
-
-def _name_of_run(plan: Plan) -> RunName:
-    """Return the name of a run wherever it is executed; a variation of what is evaluated has another name."""
-    return RunName.parse(plan.name).published._replace(machine=None)
 
 
 def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
@@ -184,13 +176,12 @@ def _list_files(source: Plan, phase: str, step: int | None) -> Sequence[Path]:
     """Return the files of a phase to copy; of its checkpoints only that of a step, or the newest of a finished phase."""
     folder = source.run_folder / phase
     kept = next(_intact_checkpoints(source, phase), None) if step is None else step
-    return [path for path in _visible_files(folder) if _is_taken(path.relative_to(folder).parts, kept)]
-
-
-def _is_taken(parts: Sequence[str], step: int | None) -> bool:
-    if parts[0] == "checkpoints":
-        return step is not None and parts[1] == f"step-{step:08d}"
-    return parts[0] not in OF_ONE_MACHINE
+    files = []
+    for path in _visible_files(folder):
+        top, *inside = path.relative_to(folder).parts
+        if inside[0] == f"step-{kept or 0:08d}" if top == "checkpoints" else top not in OF_ONE_MACHINE:
+            files.append(path)
+    return files
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -266,9 +266,9 @@ def _join(patterns: Iterable[str]) -> str:
     return "|".join(re.sub(r"\?P<\w+>", "?:", pattern) for pattern in patterns)
 
 
-def match_run_files(plan: Plan, only_pushed: bool) -> re.Pattern[str]:
-    """Return the pattern of the paths inside a run's folder of its files, their sidecars and records."""
-    rows = [each for each in PRODUCTS.values() if each.path.startswith(RUN) and (each.pushed or not only_pushed)]
+def match_run_files(plan: Plan) -> re.Pattern[str]:
+    """Return the pattern of the paths inside a run's folder of its pushed files, their sidecars and records."""
+    rows = [each for each in PRODUCTS.values() if each.path.startswith(RUN) and each.pushed]
     paths = _join(_make_pattern(each.path.removeprefix(f"{RUN}/"), plan) for each in rows)
     return re.compile(rf"(?:{paths})(?:\.json|\.record\.json)?")
 

@@ -73,6 +73,12 @@ class LogHandlerSettings(LogHandlerSettingsBase):
 class LogHandler(LogHandlerBase):
     """One line for each job; in a file, one when it begins and one when it ends."""
 
+    writes_to_stream = True
+    """Snakemake adds no handler for the terminal then."""
+    writes_to_file = False
+    has_filter = has_formatter = True
+    needs_rulegraph = False
+
     def __post_init__(self) -> None:
         """Start with an empty screen. The log file in .snakemake/log has commands, whether or not the terminal shows them."""
         given = self.common_settings
@@ -96,31 +102,6 @@ class LogHandler(LogHandlerBase):
         self.group_log: str | None = None
         self.end = threading.Event()
         self.drawing = threading.Thread(target=self._draw_again, daemon=True)
-
-    @property
-    def writes_to_stream(self) -> bool:
-        """Return True: Snakemake adds no handler for the terminal then."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """Return False."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """Return True: which events are shown is decided here."""
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """Return False."""
-        return False
 
     # --- events --------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.artifact import sha256_of, stamp_of
-from relm.cluster.bucket.run_files import choose_group, is_of_run, list_files, list_others, read_recorded_sha256
+from relm.cluster.bucket.run_files import choose_group, is_of_run, list_files, read_recorded_sha256
 from relm.cluster.bucket.store import Changed, Entry, Index, Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
@@ -28,8 +28,9 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
 
     If only checkpoints, logs and figures are sent, the data stay as the newest index lists them.
     """
-    if not run_folder_alone:
-        _warn_of_the_rest(plan)
+    named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model] if not run_folder_alone else []
+    for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
+        logger.warning("%s reads your folder %s, which is not pushed; copy it to the other machine yourself", plan.name, folder)
     objects, files = store.objects(), list_files(plan)
     if run_folder_alone:
         files = {name: path for name, path in files.items() if is_of_run(plan, name)}
@@ -63,16 +64,6 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     left = len(files) - len(kept)
     changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""
     return f"{plan.run_name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
-
-
-def _warn_of_the_rest(plan: Plan) -> None:
-    """Warn of files and folders that belong to the run and are not sent."""
-    named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model]
-    for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
-        logger.warning("%s reads your folder %s, which is not pushed; copy it to the other machine yourself", plan.name, folder)
-    if others := list_others(plan):
-        shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
-        logger.warning("%s: not pushed, since no step of relm writes files of this name: %s", plan.name, shown)
 
 
 def _hash(path: Path, objects: dict[str, int], size: int) -> str:

@@ -14,13 +14,11 @@ from relm.plan.products import list_shared_files, match_run_files
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import WEIGHTS
 
-_ANY = re.compile(".*", re.DOTALL)
-
 
 def list_files(plan: Plan) -> dict[str, Path]:
     """Return name -> file of all existing files: downloads, documents, tokenizer, examples, weights, run folder."""
     known = {path for path in list_shared_files(plan) if path.is_file()}
-    known |= {*_list_inside(plan.run_folder, match_run_files(plan, only_pushed=True))}
+    known |= {*_list_inside(plan.run_folder, match_run_files(plan))}
     return {_name_file(plan, path): path for path in sorted(known)}
 
 
@@ -29,15 +27,9 @@ def is_of_run(plan: Plan, name: str) -> bool:
     return name.startswith(f"{_name_file(plan, plan.run_folder)}/")
 
 
-def list_others(plan: Plan) -> list[Path]:
-    """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
-    known = set(_list_inside(plan.run_folder, match_run_files(plan, only_pushed=False)))
-    return [path for path in _list_inside(plan.run_folder) if path not in known]
-
-
 def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
     """Return name -> path of the names that push gives this plan's files."""
-    shared, of_run = set(list_shared_files(plan)), match_run_files(plan, only_pushed=True)
+    shared, of_run = set(list_shared_files(plan)), match_run_files(plan)
     paths = {name: plan.work / name.removeprefix("work/") for name in names if name.startswith("work/")}
     return {
         name: path
@@ -54,7 +46,7 @@ def _has(folder: Path, path: Path, names: re.Pattern[str]) -> bool:
     return path.is_relative_to(folder) and names.fullmatch(path.relative_to(folder).as_posix()) is not None
 
 
-def _list_inside(folder: Path, names: re.Pattern[str] = _ANY) -> Iterator[Path]:
+def _list_inside(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
     """Yield the files in a folder whose paths in it match a pattern; not hidden ones and links."""
     for path in sorted(folder.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
