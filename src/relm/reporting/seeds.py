@@ -2,28 +2,24 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.recipes.plan import Plan
 from relm.reporting.curve import watched_run
 from relm.reporting.figures import format_figure
 
 
-@dataclass(frozen=True)
-class SeedRow:
-    """One figure of all runs."""
+class SeedRow(NamedTuple):
+    """One figure of all runs, as text."""
 
     task: str
     name: str
     values: Sequence[str]
-    """One for each seed."""
     mean: str
     standard_deviation: str
 
 
-@dataclass(frozen=True)
-class SeedTable:
+class SeedTable(NamedTuple):
     """The figures of a recipe's runs that differ between them."""
 
     seeds: Sequence[int]

@@ -33,8 +33,7 @@ def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
 
 def context(plan: Plan) -> int:
     """Return the longest sequence that a model takes, or, where it has no longest one, that it was trained on."""
-    trained_on = max(phase.sequence_length for phase in plan.recipe.pretrain.values())
-    return plan.recipe.model.longest_sequence or trained_on
+    return plan.recipe.model.longest_sequence or max(phase.sequence_length for phase in plan.recipe.pretrain.values())
 
 
 def describe_context(plan: Plan) -> str:
