@@ -1,7 +1,5 @@
 """Commands on the runs of the work folder: list, compare and remove them."""
 
-import os
-import sys
 from pathlib import Path
 
 from relm.errors import RelmError
@@ -19,12 +17,7 @@ def runs_job(a: Arguments) -> Job:
 
     if not work_folder().is_dir():
         require_checkout()
-    return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json, coloured=shows_colours()))
-
-
-def shows_colours() -> bool:
-    """Return True on a terminal that shows colours, unless NO_COLOR is set (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json))
 
 
 def diff_job(a: Arguments) -> Job:
