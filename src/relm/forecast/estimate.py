@@ -12,8 +12,7 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_figures import PhaseWork
-from relm.forecast.machine_table import machine_lines
+from relm.forecast.machine_figures import PhaseWork, machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
 from relm.forecast.pipeline_table import pipeline_lines

@@ -10,10 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.forecast.measured_steps import take_steps
 from relm.forecast.prepared_run import PreparedRun, Rehearsal, micro_batch_count, prepare, read_ahead
 from relm.forecast.profiling import profile_steps
-from relm.forecast.rehearsal_lines import describe_request, describe_steps
+from relm.forecast.rehearsal_lines import describe_request, describe_steps, take_steps
 from relm.limits import nearest_existing
 from relm.training.input import Reader, Round
 from relm.training.loop import WARM_UP
