@@ -68,7 +68,7 @@ class Segment(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The count of its steps."""
+        """Their count."""
         return self.last - self.first + 1
 
 
@@ -84,9 +84,8 @@ class AttestedRun:
     records: Mapping[str, Path]
     """Maps each name of RECORDS to its path."""
     checkpoints: Path
-    """The folder of the kept checkpoints."""
     weights: Path
-    """The path of the finished model, which need not exist."""
+    """Of the finished model, which need not exist."""
     segments: Sequence[Segment]
 
     @property
@@ -119,9 +118,10 @@ class AttestedRun:
         if segment.start is None:
             return segment
         if not self.is_kept(segment.start):
+            there = ", ".join(str(each.number) for each in filter(self.can_be_replayed, self.segments))
             raise RelmError(
                 f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which does not exist; "
-                f"{self._list_replayable()}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
+                f"segments that can be replayed: {there}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
             )
         self.require_attested(segment.start)
         return segment
@@ -151,10 +151,6 @@ class AttestedRun:
             raise RelmError(f"{path}: loss or seconds is missing; {way_out}")
         if checkpoint.state_sha256 not in (None, state_sha256(state)):
             raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
-
-    def _list_replayable(self) -> str:
-        replayable = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
-        return f"segments that can be replayed: {replayable}"
 
     def differing_lines(self) -> list[str]:
         """Return a sentence for each segment of `train.jsonl` that lacks lines, or has others than were attested."""
@@ -203,14 +199,7 @@ class AttestedRun:
             for segment in self.segments
         ]
         title = f"{self.plan.name}, phase {self.phase}, {self.settings.steps:,} steps; checkpoints in {self.checkpoints}"
-        return "\n".join(
-            [
-                title,
-                "segment  steps",
-                *rows,
-                "--segment K trains one of them again",
-            ]
-        )
+        return "\n".join([title, "segment  steps", *rows, "--segment K trains one of them again"])
 
 
 def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Path | None = None) -> AttestedRun:

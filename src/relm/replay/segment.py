@@ -60,9 +60,8 @@ class Comparison(NamedTuple):
 
     holds: bool
     verdict: str
-    """The degree of agreement: identical, or within the band; empty where it does not hold."""
+    """Identical, or within the band; empty where it does not hold."""
     sentences: list[str]
-    """A phrase for each comparison and its result."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Replay:
     segment: Segment
     recipe: Recipe
     folder: Path
-    """The folder of the new training, laid out like a phase's folder."""
+    """Laid out like a phase's folder."""
 
     @property
     def end(self) -> Path:
@@ -140,7 +139,8 @@ def reproduce(
     require_recorded(run)
     segment = run.segment(run.cheapest_segment() if number is None else number)
     require_inputs(run)
-    log.info("%s", describe_start(run, segment))
+    took, span = format_duration(run.recorded_seconds(segment)), f"steps {segment.first:,} to {segment.last:,}"
+    log.info("training segment %d, %s, again; it took %s", segment.number, span, took)
     recipe = recipe_as_attested(run, segment, wanted)
     with scratch_folder(run, segment) as scratch:
         require_order(run, scratch)
@@ -153,12 +153,6 @@ def reproduce(
     if not comparison.holds:
         raise NotReproduced(sentence)
     return sentence
-
-
-def describe_start(run: AttestedRun, segment: Segment) -> str:
-    """Return a sentence on the steps that are trained again, and the time that they took."""
-    took = format_duration(run.recorded_seconds(segment))
-    return f"training segment {segment.number}, steps {segment.first:,} to {segment.last:,}, again; it took {took}"
 
 
 def require_recorded(run: AttestedRun) -> None:
