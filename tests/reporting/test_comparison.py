@@ -1,6 +1,5 @@
 """`relm diff`: keys, and figures with intervals, of two recipes, runs or results."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -16,9 +15,9 @@ from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.recipes.resolved import record_run
 from relm.reporting.comparison import (
+    RunComparison,
     compare,
     compare_sides,
-    describe_as_json,
     describe_comparison,
     find_other_protocol,
     find_side,
@@ -64,9 +63,14 @@ def held_out(run: str) -> Path:
 
 
 def compared(first: str, second: str) -> dict[str, Any]:
-    """Return a comparison as `relm diff --json` prints it."""
-    found: dict[str, Any] = json.loads(describe_as_json(compare(Project(), first, second)))
-    return found
+    """Return a comparison as plain values."""
+    return plain(compare(Project(), first, second))
+
+
+def plain(found: RunComparison) -> dict[str, Any]:
+    """Return a comparison as plain values."""
+    figures = [{**each._asdict(), "difference": each.difference} for each in found.figures]
+    return {"keys": [(each.key, each.first, each.second, each.is_meaning) for each in found.keys or ()], "figures": figures}
 
 
 def text_of(first: str, second: str) -> str:
@@ -82,8 +86,8 @@ def figure_of(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_keys_with_both_values_those_of_the_fingerprint_first(two_runs: tuple[str, str]) -> None:
     assert compared(*two_runs)["keys"] == [
-        {"key": "pretrain.main.optimizer.learning_rate", "first": 0.001, "second": 0.002, "in_fingerprint": True},
-        {"key": "title", "first": "A tiny GPT-2 on two texts", "second": "Another title", "in_fingerprint": False},
+        ("pretrain.main.optimizer.learning_rate", 0.001, 0.002, True),
+        ("title", "A tiny GPT-2 on two texts", "Another title", False),
     ]
 
 
@@ -152,7 +156,7 @@ def test_a_text_is_a_hundred_columns_wide_and_equal_sides_differ_in_nothing(two_
     text = text_of(*two_runs)
     assert max(map(len, text.splitlines())) <= 100
     side = find_side(Project(), Path("work"), two_runs[0])
-    same = json.loads(describe_as_json(compare_sides(side, side)))
+    same = plain(compare_sides(side, side))
     assert same["keys"] == []
     assert {row["difference"] for row in same["figures"]} == {0}
 
@@ -179,5 +183,5 @@ def test_a_recipe_that_has_not_run_is_compared_by_its_keys_alone(two_runs: tuple
     content["seed"] = 5
     Path("recipes/new.yaml").write_text(yaml.safe_dump(content))
     found = compared(two_runs[1], "new")
-    assert [row["key"] for row in found["keys"]] == ["seed"]
+    assert [row[0] for row in found["keys"]] == ["seed"]
     assert {row["not_comparable"] for row in found["figures"]} == {"only A has it"}

@@ -1,7 +1,6 @@
 """`relm diff`: two recipes, runs or published results compared: their keys, and their figures with intervals."""
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,18 +242,3 @@ def _format_difference(difference: float | None) -> str:
     if difference is None:
         return ""
     return f"{difference:+,.0f}" if LARGE <= abs(difference) < 1e15 else f"{difference:+.4g}"
-
-
-def describe_as_json(compared: RunComparison) -> str:
-    """Return a comparison as JSON."""
-    keys = [
-        {"key": each.key, "first": each.first, "second": each.second, "in_fingerprint": each.is_meaning}
-        for each in compared.keys or ()
-    ]
-    content = {
-        "first": compared.first.label,
-        "second": compared.second.label,
-        "keys": None if compared.keys is None else keys,
-        "figures": [{**each._asdict(), "difference": each.difference} for each in compared.figures],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False)

@@ -41,7 +41,7 @@ class Figures(NamedTuple):
     """A run on a machine."""
 
     fits: list[MemoryVerdict]
-    """The verdicts on the phases; empty if the machine's devices do not divide a batch."""
+    """Of the phases; empty if the machine's devices do not divide a batch."""
     hours: float | None
     """At `USUAL` of the published peak; None: no peak is published."""
     price: float | None
@@ -58,12 +58,9 @@ def describe_runs(project: Project) -> str:
     for heading, group in _group_by_paper(plans.values()):
         lines += ["", *textwrap.wrap(heading, WIDTH)]
         lines += [_cut(row_of[plan.name], WIDTH) for plan in group]
-    wrapped = [line for fault in faults for line in _wrap(fault)]
+    form = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+    wrapped = [line for fault in faults for line in textwrap.wrap(fault, WIDTH, **form)]
     return "\n".join([*lines, "", *wrapped, *([""] if wrapped else []), *([LEGEND] if plans else []), TARGETS])
-
-
-def _wrap(fault: str) -> list[str]:
-    return textwrap.wrap(fault, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def describe_machine_runs(project: Project, name: str) -> str:

@@ -9,7 +9,6 @@ from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, requ
 
 # Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
 SHORTEST, DAY = 3600.0, 86400.0
-JSON = argument("--json", action="store_true", help="print JSON")
 
 
 def runs_job(a: Arguments) -> Job:
@@ -21,10 +20,9 @@ def runs_job(a: Arguments) -> Job:
 
 
 def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison import compare, describe_as_json, describe_comparison
+    from relm.reporting.comparison import compare, describe_comparison
 
-    describe = describe_as_json if a.json else describe_comparison
-    return Job(lambda: describe(compare(Project(), a.first, a.second)))
+    return Job(lambda: describe_comparison(compare(Project(), a.first, a.second)))
 
 
 def gc_job(a: Arguments) -> Job:
@@ -34,7 +32,7 @@ def gc_job(a: Arguments) -> Job:
     if absent := next((root for root in (Path(), *a.also) if not (root / "recipes").is_dir()), None):
         raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
     projects = [Project(root) for root in (Path(), *a.also)]
-    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes, as_json=a.json))
+    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes))
 
 
 def days(text: str) -> float:
@@ -47,7 +45,7 @@ def days(text: str) -> float:
 STEPS: dict[str, Step] = {
     "runs": Step(
         "list all runs in the work folder: state, step, figures, size, and what differs from the recipe as it is now",
-        [ANY_RECIPE, JSON],
+        [ANY_RECIPE, argument("--json", action="store_true", help="print JSON")],
         runs_job,
         records=False,
         group="overview",
@@ -60,7 +58,6 @@ STEPS: dict[str, Step] = {
         [
             argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
             argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
-            JSON,
         ],
         diff_job,
         records=False,
@@ -92,7 +89,6 @@ STEPS: dict[str, Step] = {
                 metavar="CHECKOUT",
                 help="keep what recipes and results of these checkouts need as well, which share the work folder",
             ),
-            JSON,
         ],
         gc_job,
         records=False,
