@@ -153,7 +153,7 @@ def signal_jobs(number: signal.Signals) -> None:
 
 
 def handle_interrupts() -> None:
-    """Stop quietly at Ctrl-C, from now on: the running steps are told to stop, and the main process ends with 130.
+    """Stop quietly at Ctrl-C, from now on: ask the running steps to stop, and end the main process with 130.
 
     A second Ctrl-C changes nothing: a trainer still saves its checkpoint. A third one kills the steps; files that are written
     whole or not at all, such as the checkpoint before it, stay.

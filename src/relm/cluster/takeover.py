@@ -104,7 +104,7 @@ def _restore(folder: Path, before: Path) -> None:
 
 
 def _require_not_begun(target: Plan) -> None:
-    """Raise an error if a phase has files; figures of the starting weights and `compile.json` are no beginning."""
+    """Raise an error if a phase has files; figures of the starting weights and `compile.json` do not count."""
     for phase in target.phases:
         folder = target.run_folder / phase
         if begun := next(
@@ -219,7 +219,7 @@ def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[st
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:
-    """Give a copied folder its name; other files that the folder had, which are no phase's, are kept."""
+    """Give a copied folder its name; keep other files of the folder, which belong to no phase."""
     shutil.rmtree(before, ignore_errors=True)
     if folder.exists():
         for path in folder.rglob("*"):

@@ -134,7 +134,7 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
 
 
 def _format_memory(needed: int, run: Run) -> str:
-    """Return the memory of one process or device; in main memory, beside the memory that is available."""
+    """Return the memory of one process or device; in main memory, also what is available."""
     if not DEVICES[run.device].in_main_memory:
         return f"{format_bytes(needed)} of each device"
     available, total = available_memory(), run.processes * needed

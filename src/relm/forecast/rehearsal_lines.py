@@ -120,7 +120,7 @@ def memory_line(memory: int | None, in_pipeline: bool = False) -> str:
 
 
 def _describe_loss(ready: PreparedRun, steps: StepMeasurements) -> str:
-    """Return the first loss beside that of a uniform guess; a large difference points to wrong weights or data."""
+    """Return the first loss and that of a uniform guess; a large difference points to wrong weights or data."""
     parts = []
     for name, value in steps.first_terms.items():
         if term := name.removesuffix("_loss") if name.endswith("_loss") else "":

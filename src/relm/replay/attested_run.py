@@ -85,7 +85,7 @@ class AttestedRun:
     """Maps each name of RECORDS to its path."""
     checkpoints: Path
     weights: Path
-    """Of the finished model, which need not exist."""
+    """The path of the finished model, which need not exist."""
     segments: Sequence[Segment]
 
     @property

@@ -1,7 +1,7 @@
 """Comparison of the files of `results/NAME`, or of a run's own folder, with their recorded sha256s. Imports no torch.
 
 For a published folder, `published_files` compares its two lists. Each step's record has the sha256 of the step's inputs and
-outputs: it lies beside the output and, for a published run, in `provenance.json`.
+outputs: it is next to the output and, for a published run, in `provenance.json`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Curve = NDArray[np.float64]
 POINTS = 300  # of a line; longer ones are averaged in bins of equal length
 SMOOTHED_FROM = 100  # rows; a shorter line is not smoothed
-SIDE = 1000  # width and height of the drawing, in units of its own
+SIDE = 1000  # width and height of the drawing, in its units
 TICKS = 5  # of an axis at most
 # A logarithmic axis where the largest value is this many times the median.
 SPREAD = 8

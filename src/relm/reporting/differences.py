@@ -1,4 +1,4 @@
-"""The cost of one change: a recipe's figures beside those of its control, paired by seed.
+"""The cost of one change: a recipe's figures and those of its control, paired by seed.
 
 Two runs with the same seed have the same initial weights and, of as many examples, the same order, so their difference varies
 less than either. Of n differences with mean m and standard deviation s, the 95 % interval of the true one is

@@ -145,7 +145,7 @@ def measured_task(
     before: Mapping[str, Any] | None,
     contamination: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Return the figures of `eval/TASK.json`, the well-known ones first, beside those of the starting weights."""
+    """Return the figures of `eval/TASK.json`, the well-known ones first, with those of the starting weights."""
     values, earlier = evaluation["figures"], (before or {}).get("figures", {})
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
     protocol = dict(evaluation.get("protocol", {}))

@@ -63,7 +63,7 @@ class Findings:
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
-    """Of all steps in order of the data flow, each with its line of `docker run`."""
+    """The records of all steps in order of the data flow, each with its line of `docker run`."""
     seeds: SeedTable | None
     date: str
     """When the last step ended, UTC; not when the report was written, so that writing it again gives the same bytes."""

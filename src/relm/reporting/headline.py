@@ -84,7 +84,7 @@ def describe_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def describe_measured(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a sentence on the loss on held-out documents, beside counts; empty if it was not measured."""
+    """Return a sentence on the loss on held-out documents and that of counts; empty if it was not measured."""
     figures = evaluations.get("held_out", {}).get("figures", {})
     if "nats_per_token" not in figures:
         return ""

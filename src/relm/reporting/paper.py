@@ -1,4 +1,4 @@
-"""`results/papers/KEY`: the figures of a paper, ours beside them, and those that are missing."""
+"""`results/papers/KEY`: the figures of a paper with ours, and those that are missing."""
 
 import contextlib
 from collections import Counter
@@ -43,7 +43,7 @@ class PaperRow:
     runs: int
     """The number of seeds."""
     interval: tuple[float, float] | None
-    """Of the difference, 95 %."""
+    """The 95 % interval of the difference."""
     verdict: str
     """As in verify.json, or `missing`."""
     sentence: str

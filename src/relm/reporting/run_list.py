@@ -41,7 +41,7 @@ class Figures(NamedTuple):
     """A run on a machine."""
 
     fits: list[MemoryVerdict]
-    """Of the phases; empty if the machine's devices do not divide a batch."""
+    """The verdicts on the phases; empty if the machine's devices do not divide a batch."""
     hours: float | None
     """At `USUAL` of the published peak; None: no peak is published."""
     price: float | None

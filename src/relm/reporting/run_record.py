@@ -88,14 +88,14 @@ class Requested(NamedTuple):
 
     plans: Sequence[Plan] = ()
     exists: bool = False
-    """False: there is no such recipe or machine."""
+    """False: unknown recipe or machine."""
     fault: str | None = None
     """The fault because of which nothing can be planned."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A folder `work/runs/NAME/FINGERPRINT`, beside its recipe as it is now."""
+    """A folder `work/runs/NAME/FINGERPRINT`, and what its recipe asks for now."""
 
     name: str
     """Name of the run, as in `results/NAME`."""
@@ -174,7 +174,7 @@ class RunRecord:
 
     @cached_property
     def phases(self) -> list[PhaseProgress]:
-        """The progress of each phase of the recipe as recorded, else as it is now, else of each that has files."""
+        """The progress of each phase of the recorded recipe, else of the present one, else of each phase that has files."""
         if self.resolved is not None:
             pretrain = self.resolved["recipe"].get("pretrain")
             steps = {name: phase["steps"] for name, phase in pretrain.items()} if isinstance(pretrain, dict) else {}
@@ -196,7 +196,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The steps of all phases; None: nothing tells."""
+        """The steps of all phases; None: not known."""
         known = [phase.steps for phase in self.phases if phase.steps is not None]
         return sum(known) if known and len(known) == len(self.phases) else None
 
@@ -239,7 +239,7 @@ class RunRecord:
 
 
 def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
-    """Return all runs in a work folder, the twins last, beside the recipes of some checkouts; links are not followed."""
+    """Return all runs in a work folder, the twins last; follow no links. The checkouts have the recipes."""
     runs = work / "runs"
     folders = [(path.name, path) for path in _folders(runs) if path.name != SMOKE.rstrip("/")]
     folders += [(f"{SMOKE}{path.name}", path) for path in _folders(runs / SMOKE)]

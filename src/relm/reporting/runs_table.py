@@ -76,7 +76,7 @@ def _cells(run: RunRecord) -> list[str]:
 
 
 def _details(run: RunRecord) -> Iterator[str]:
-    """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the recipe as it is now."""
+    """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the present recipe."""
     for step, working in groupby(sorted(run.working), lambda each: each.name):
         first, *others = working
         yield f"{step}: process {first.pid}{f' and {len(others)} more' if others else ''}"

@@ -1,4 +1,4 @@
-"""The runs of a recipe with `seeds` beside each other: a table for the report."""
+"""The report's table of the runs of a recipe with `seeds`."""
 
 import statistics
 from collections.abc import Mapping, Sequence

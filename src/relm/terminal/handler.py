@@ -40,9 +40,9 @@ SUMMARIES = re.compile("Exiting because a job execution failed|WorkflowError:\nA
 FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero exit status")
 
 
-# The first words of a step that saved a checkpoint because it was told to stop, also without Ctrl-C.
+# The first words of a step that saved a checkpoint after a request to stop, also without Ctrl-C.
 STOPPED = "stopped by "
-# Of a step that was told to stop before it had a handler for the signal, as while it imports its libraries.
+# Of a step that was stopped before it handled the signal, as while it imports its libraries.
 STOPPED_EARLY = STOPPED + "{sender} before it had anything new to save; the same command continues"
 STOPPED_BY_SIGNAL = re.compile(rf"^{STOPPED}SIG[A-Z]+")
 

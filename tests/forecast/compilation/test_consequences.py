@@ -7,7 +7,7 @@ import pytest
 
 from made_compilation import REAL_BERT_LARGE, compilation, program, recipe, refused
 from relm.errors import RelmError
-from relm.forecast.compilation.consequences import Work, ceiling_of, consequences_lines, step_programs, step_work
+from relm.forecast.compilation.consequences import ProgramWork, ceiling_of, consequences_lines, step_programs, step_work
 from relm.forecast.compilation.tracing import step_names
 
 
@@ -44,8 +44,8 @@ def test_micro_batches_are_summed_the_one_between_as_often_as_it_runs() -> None:
     programs = {
         each.name: each.compiled for each in (program("first", 1, 10), program("between", 2, 20), program("last", 5, 50))
     }
-    assert step_work(programs, 8) == Work(1.0 + 6 * 2.0 + 5.0, 10.0 + 6 * 20.0 + 50.0)
-    assert step_work(programs, 2) == Work(6.0, 60.0)
+    assert step_work(programs, 8) == ProgramWork(1.0 + 6 * 2.0 + 5.0, 10.0 + 6 * 20.0 + 50.0)
+    assert step_work(programs, 2) == ProgramWork(6.0, 60.0)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])

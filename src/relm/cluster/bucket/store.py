@@ -51,7 +51,7 @@ class Entry(BaseModel):
     path: Annotated[str, Field(max_length=1000), AfterValidator(_require_printable)]
     """`work/...` or `results/...`."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    size: Annotated[int, Field(ge=0, le=1 << 50)]  # a petabyte is no file of a run
+    size: Annotated[int, Field(ge=0, le=1 << 50)]  # no run has a file of a petabyte
 
 
 class Index(BaseModel):

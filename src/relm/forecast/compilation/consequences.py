@@ -1,4 +1,4 @@
-"""What `relm estimate` prints of compiled programs: each one's memory, and the work and the least time of a step.
+"""The lines of `relm estimate` on compiled programs: each one's memory, and the work and the least time of a step.
 
 A step's work is the compiler's count over all its programs, for one device; its roofline is the larger of two times: that of
 the operations at the device's published peak, and that of the bytes at the published bandwidth of its memory (Williams et al.
@@ -33,7 +33,7 @@ class Ceiling(NamedTuple):
     """Bytes a second, to and from its memory."""
 
 
-class Work(NamedTuple):
+class ProgramWork(NamedTuple):
     """The operations and bytes of programs, as the compiler counts them for one device."""
 
     flops: float
@@ -64,7 +64,7 @@ def consequences_lines(compilation: Compilation, recipe: Recipe) -> Iterator[str
             yield format_row("roofline", _describe_roofline(work, ceiling, settings[name].steps))
 
 
-def _describe_roofline(work: Work, ceiling: Ceiling, steps: int) -> str:
+def _describe_roofline(work: ProgramWork, ceiling: Ceiling, steps: int) -> str:
     operations, memory = work.seconds(ceiling)
     seconds = max(operations, memory)
     return (
@@ -97,7 +97,7 @@ def step_programs(micro_batches: int) -> dict[str, int]:
     return {"first": 1, **between, "last": 1}
 
 
-def step_work(programs: Mapping[str, Compiled], micro_batches: int) -> Work | None:
+def step_work(programs: Mapping[str, Compiled], micro_batches: int) -> ProgramWork | None:
     """Return the work of a step on one device; None: the compiler has no counts for one of its programs."""
     flops = size = 0.0
     for name, times in step_programs(micro_batches).items():
@@ -105,7 +105,7 @@ def step_work(programs: Mapping[str, Compiled], micro_batches: int) -> Work | No
         if compiled.flops is None or compiled.bytes_accessed is None:
             return None
         flops, size = flops + compiled.flops * times, size + compiled.bytes_accessed * times
-    return Work(flops, size)
+    return ProgramWork(flops, size)
 
 
 def _require_same(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
@@ -155,6 +155,6 @@ def format_memory(compiled: Compiled) -> str:
     )
 
 
-def format_work(work: Work) -> str:
+def format_work(work: ProgramWork) -> str:
     """Return a phrase on the operations and bytes that were counted."""
     return f"{work.flops:.4g} operations, {work.bytes:.4g} bytes read and written"

@@ -44,7 +44,7 @@ def collective_operations(text: str) -> dict[str, int]:
 
 
 def find_beyond_gradients(carried: Iterable[tuple[str, int]], program: Program) -> dict[str, int]:
-    """Return the elements of the largest array that is no sum of a gradient's size, by kind of operation."""
+    """Return the elements of the largest array that cannot be the sum of a gradient, by kind of operation."""
     others = sorted((kind, size) for kind, size in carried if kind not in SUMS or size not in program.parameters)
     return dict(others)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from relm.forecast.compilation.consequences import Work, device, format_memory, format_work, versions
+from relm.forecast.compilation.consequences import ProgramWork, device, format_memory, format_work, versions
 from relm.formatting import GIB, format_row
 from relm.training.machine.compile_record import Compilation, CompiledProgram
 
@@ -40,7 +40,7 @@ def _program_lines(each: CompiledProgram) -> Iterator[str]:
         for allocation in made.refusal.largest:
             yield format_row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")
     if made.flops is not None and made.bytes_accessed is not None:
-        yield format_row("work", format_work(Work(made.flops, made.bytes_accessed)))
+        yield format_row("work", format_work(ProgramWork(made.flops, made.bytes_accessed)))
     sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
     if made.fits:
         beyond = max(made.beyond_gradients.values(), default=0)
