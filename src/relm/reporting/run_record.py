@@ -142,25 +142,19 @@ class RunRecord:
         return [each for each in nearest if each.is_meaning]
 
     @cached_property
-    def evaluations(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> the content of its file; {} for one that was changed since."""
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Evaluation -> its figures, of the trained weights; a file that was damaged or changed is left out."""
         newest: dict[str, Path] = {}
         for path in newest_first(self.folder, TRAINED, "*.json"):
             if not path.name.endswith(".record.json"):
                 newest.setdefault(path.stem, path)
         found = dict[str, dict[str, Any]]()
         for task, path in sorted(newest.items()):
-            found[task] = {}
             with contextlib.suppress(RelmError, OSError):
                 require_as_made(path)
-                found[task] = read_object(path)
+                if isinstance(figures := read_object(path).get("figures"), dict):
+                    found[task] = figures
         return found
-
-    @property
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> its figures, of the trained weights; a damaged file is left out."""
-        found = ((task, content.get("figures")) for task, content in self.evaluations.items())
-        return {task: figures for task, figures in found if isinstance(figures, dict)}
 
     @cached_property
     def disk(self) -> DiskUse:

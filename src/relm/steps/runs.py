@@ -1,4 +1,4 @@
-"""Commands on the runs of the work folder: list, compare and remove them."""
+"""Commands on the runs of the work folder: list and remove them."""
 
 from pathlib import Path
 
@@ -17,12 +17,6 @@ def runs_job(a: Arguments) -> Job:
     if not work_folder().is_dir():
         require_checkout()
     return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json))
-
-
-def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison import compare, describe_comparison
-
-    return Job(lambda: describe_comparison(compare(Project(), a.first, a.second)))
 
 
 def gc_job(a: Arguments) -> Job:
@@ -50,19 +44,7 @@ STEPS: dict[str, Step] = {
         records=False,
         group="overview",
         epilog="`old` marks a run that its recipe does not ask for now. Beneath it are the keys that differ, with the run's "
-        "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm diff` compares two runs, `relm gc` "
-        "removes old ones.",
-    ),
-    "diff": Step(
-        "compare two recipes, runs or published results: keys, figures with the interval of their difference, curves",
-        [
-            argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
-            argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
-        ],
-        diff_job,
-        records=False,
-        group="results",
-        epilog="Figures of other protocols, such as another tokenizer or text, are shown and not subtracted.",
+        "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm gc` removes old ones.",
     ),
     "gc": Step(
         "show what nothing needs in the work folder: old runs, their data, unfinished files; remove it with --yes",
