@@ -58,8 +58,8 @@ def describe_runs(project: Project) -> str:
     for heading, group in _group_by_paper(plans.values()):
         lines += ["", *textwrap.wrap(heading, WIDTH)]
         lines += [_cut(row_of[plan.name], WIDTH) for plan in group]
-    form = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
-    wrapped = [line for fault in faults for line in textwrap.wrap(fault, WIDTH, **form)]
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    wrapped = [line for fault in faults for line in wrapper.wrap(fault)]
     return "\n".join([*lines, "", *wrapped, *([""] if wrapped else []), *([LEGEND] if plans else []), TARGETS])
 
 
