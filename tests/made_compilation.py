@@ -54,8 +54,6 @@ def recipe(
     length: int = 32,
     precision: str = "bfloat16",
     micro_batch: int | None = None,
-    validation_interval: int | None = None,
-    validation_batches: int = 20,
     phase: str = "main",
     recomputes: bool = False,
 ) -> Recipe:
@@ -63,7 +61,6 @@ def recipe(
     settings = {"objective": "causal", "sequence_length": length, "global_batch_size": batch, "steps": steps}
     settings |= {"precision": precision, "optimizer": {"learning_rate": 0.001}}
     run = {"device": "tpu", "topology": "v3-8", "micro_batch_size": micro_batch, "activation_checkpointing": recomputes}
-    run |= {"validation_interval": validation_interval, "validation_batches": validation_batches}
     return Recipe.model_validate(
         {
             "title": "Tiny",

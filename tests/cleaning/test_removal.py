@@ -1,6 +1,5 @@
 """`relm gc`: what it removes, what it never does, and a kill in the middle."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,9 @@ import yaml
 
 from finished_runs import FinishedRun
 from relm.artifact import write_json
-from relm.cleaning.removal import clean
+from relm.cleaning.candidates import Candidate, find_candidates
+from relm.cleaning.needs import Needs
+from relm.cleaning.removal import collect
 from relm.cli import main
 from relm.errors import RelmError
 from relm.recipes.project import Project
@@ -38,8 +39,8 @@ def found(
     removes: bool = False, minimum_age: float = 0, keep: tuple[str, ...] = (), also: Sequence[Project] = ()
 ) -> dict[str, Any]:
     """Return path -> the reason to keep it, of everything that `relm gc` finds; None: it would be removed, or is."""
-    told = clean(WORK, [Project(), *also], minimum_age, keep, removes=removes, as_json=True)
-    return {entry["path"]: entry["kept"] for entry in json.loads(told)}
+    found = collect(WORK, Needs([Project(), *also], WORK), minimum_age, keep, removes)
+    return {str(each.path): each.kept for each in found}
 
 
 def files(folder: Path = WORK) -> set[str]:
@@ -232,10 +233,12 @@ def test_the_recipes_of_another_checkout_that_shares_the_folder_count(old_run: F
 
 
 def test_an_edit_of_a_recipe_meanwhile_ends_the_removal(old_run: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def restore(*_: object) -> None:
+    def find_and_edit(*arguments: Any) -> list[Candidate]:
+        candidates = find_candidates(*arguments)
         os.utime("recipes/tiny.yaml")
+        return candidates
 
-    monkeypatch.setattr("relm.cleaning.removal._keep_unknown", lambda candidates, needs: restore() or candidates)
+    monkeypatch.setattr("relm.cleaning.removal.find_candidates", find_and_edit)
     with pytest.raises(RelmError, match="changed meanwhile; run it again"):
         found(removes=True)
     assert old_run.model.exists()

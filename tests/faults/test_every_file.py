@@ -33,7 +33,7 @@ UNREAD = {
     r"work/logs/.+\.log": "a step's messages, for people",
     r"work/checked/.+": "hashes with times, which spare `relm status` from hashing again; `relm check` reads every byte",
     r"work/runs/.+/main/lock": "held while training runs",
-    r"work/runs/.+/resolved\.json": "the recipe as it was, for `relm runs` and `relm diff`, which leave a changed one out",
+    r"work/runs/.+/resolved\.json": "the recipe as it was, for `relm runs`, which leaves a changed one out",
     r"work/runs/.+/checkpoints/step-00000030/.+": "older than the newest; read when that one is damaged",
 }
 

@@ -37,12 +37,12 @@ def made(recipe: str = "on_tpu") -> Compilation:
 def test_a_recipe_for_a_tpu_is_given_the_command_of_its_compiler(plan: Plan) -> None:
     text = describe_estimate(plan, None)
     assert text.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
-    assert [*compiled_lines(Project().plan("tiny"), None)] == []
+    assert [*compiled_lines(Project().plan("tiny"))] == []
 
 
 def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
-    output = "\n".join(compiled_lines(plan, None))
+    output = "\n".join(compiled_lines(plan))
     step = next(each for each in shipped_compilation(read_shipped(), plan).programs if each.name == "step")
     assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in output
     assert "relm compile" not in output
@@ -51,7 +51,7 @@ def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
 def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
     monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
-    output = [*compiled_lines(plan, None)]
+    output = [*compiled_lines(plan)]
     assert len(output) == 2
     assert output[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
     assert "relm compile roberta_base_v3-8" in output[1]
@@ -59,20 +59,19 @@ def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatc
 
 def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
-    output = describe_estimate(plan, 2.0)
+    output = describe_estimate(plan, None)
     assert "hours by arithmetic" in output
     assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in output
     assert "at least 4 s: operations 2 s" in output
-    # 900 steps of 4 s on four chips at 2 an hour.
-    assert output.rpartition("  100% ")[2].split("\n")[0].split()[-3:] == ["1.00", "4.00", "8.00"]
+    assert output.endswith("900 steps take 1.00 h")
 
 
 def test_a_file_of_another_recipe_or_version_is_left_out_with_the_reason(plan: Plan) -> None:
     write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
-    output = [*compiled_lines(plan, None)]
+    output = [*compiled_lines(plan)]
     assert len(output) == 2
     assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in output[1]
     write_compilation(plan.compilation, made("roberta_base_v3-8"))
-    assert "is left out: it belongs to recipe roberta_base_v3-8, not to on_tpu" in [*compiled_lines(plan, None)][1]
+    assert "is left out: it belongs to recipe roberta_base_v3-8, not to on_tpu" in [*compiled_lines(plan)][1]
     plan.compilation.write_text("{}")
-    assert "make it again with `relm compile`" in [*compiled_lines(plan, None)][1]
+    assert "make it again with `relm compile`" in [*compiled_lines(plan)][1]

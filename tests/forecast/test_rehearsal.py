@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.prepared_run import Rehearsal
-from relm.forecast.profiling import time_parts
 from relm.forecast.rehearsal import rehearse
 from relm.forecast.rehearsal_lines import memory_line
 from relm.recipes.section import merge
@@ -91,7 +89,7 @@ def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
     assert "8 sequences of 24 tokens a step in 1 micro-batch" in output
 
 
-def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
+def test_the_trace_has_our_steps_and_the_output_its_operations(tmp_path: Path) -> None:
     output = rehearse(rehearsal("masked", steps=4, trace=tmp_path / "traces" / "t.json"))
     assert [path.name for path in (tmp_path / "traces").iterdir()] == ["t.json"]
     events = json.loads((tmp_path / "traces" / "t.json").read_text())["traceEvents"]
@@ -101,26 +99,9 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert names.count("input") == 3
     assert "Optimizer.step#Lamb.step" in names
 
-    shares = {name: number(rf"{name} ([\d.]+) %", output) for name in ("input", "forward", "backward", "optimizer", "rest")}
-    assert sum(shares.values()) == pytest.approx(100, abs=0.3)
-    assert shares["forward"] > 5
-    assert shares["backward"] > 5
-    assert shares["optimizer"] > 0.1
-    assert 0 <= shares["rest"] < 80
     assert len([line for line in output.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
     # Memory of the whole process, in which other tests may have run.
     assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", output), output
-
-
-def test_a_part_has_the_time_of_what_is_inside_it() -> None:
-    step = SimpleNamespace(name="step 1", cpu_time_total=100e6, cpu_parent=None)
-    forward = SimpleNamespace(name="forward", cpu_time_total=30e6, cpu_parent=step)
-    backward = SimpleNamespace(name="autograd::engine::evaluate_function: MmBackward0", cpu_time_total=40e6, cpu_parent=step)
-    node = SimpleNamespace(name="MmBackward0", cpu_time_total=35e6, cpu_parent=backward)
-    inner = SimpleNamespace(name=backward.name, cpu_time_total=5e6, cpu_parent=node)  # a backward pass inside another
-    product = SimpleNamespace(name="aten::mm", cpu_time_total=20e6, cpu_parent=forward)
-    found = time_parts([step, forward, backward, node, inner, product])
-    assert found == {"input": 0, "forward": 30, "backward": 40, "optimizer": 0}
 
 
 @pytest.mark.full

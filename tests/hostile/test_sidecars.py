@@ -38,16 +38,16 @@ DAMAGES = {
 SIZES = {"beyond floats": "1e999", "NaN": "NaN", "negative": "-1", "text": '"5"', "true": "true", "null": "null", "list": "[]"}
 # File -> the commands that read it.
 READERS = {
-    "results/tiny/recipe.json": ("check", "runs", "status", "diff", "gc"),
+    "results/tiny/recipe.json": ("check", "runs", "status", "gc"),
     "results/tiny/verify.json": ("check", "runs", "status", "gc"),
     "results/tiny/provenance.json": ("check", "gc"),
     "results/tiny/ro-crate-metadata.json": ("check", "status"),
     "results/tiny/SHA256SUMS": ("check", "status"),
-    "results/tiny/model.safetensors.json": ("check", "diff"),
-    "{run}/resolved.json": ("runs", "status", "diff", "gc"),
+    "results/tiny/model.safetensors.json": ("check",),
+    "{run}/resolved.json": ("runs", "status", "gc"),
     "{verdict}": ("report", "runs", "status"),
     "{verdict}.record.json": ("report",),
-    "{held_out}": ("verify", "report", "runs", "diff"),
+    "{held_out}": ("verify", "report", "runs"),
     "{run}/main/model/model.safetensors.json": ("verify", "report", "runs"),
     "{run}/main/model/model.safetensors.record.json": ("report",),
     "{run}/main/logs/train.jsonl": ("report",),
@@ -58,7 +58,7 @@ READERS = {
     "{manifest}": ("inspect",),
 }
 # A command that shows many runs or keeps what it cannot judge goes on without a damaged file.
-SHOWS_THE_REST = {"runs", "status", "diff", "gc"}
+SHOWS_THE_REST = {"runs", "status", "gc"}
 # One damage of each kind for every command, since all of them read by the same function; that one gets all of them.
 KINDS = ("{}", "list of null", "nested lists")
 CASES = {
@@ -96,7 +96,6 @@ def commands(names: dict[str, str]) -> dict[str, list[str]]:
         "check run": ["check", run],
         "runs": ["runs"],
         "status": ["status", "tiny"],
-        "diff": ["diff", "tiny", "results/tiny"],
         "gc": ["gc"],
         "inspect": ["inspect", names["examples"]],
         "report": ["report", "tiny", "--verify", names["verdict"], *figures, "--output", names["report"]],

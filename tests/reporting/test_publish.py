@@ -14,7 +14,6 @@ from relm.artifact import sha256_of, write_json
 from relm.errors import RelmError
 from relm.plan.products import published_files
 from relm.recipes.run_folder import REPORT_FILES
-from relm.reporting import file_copies
 from relm.reporting.publish import publish, publish_run
 
 
@@ -59,25 +58,11 @@ def test_files_are_copies_beside_the_list_of_their_hashes_in_place_of_others(fil
         "eval/held_out.json": "eval/held_out.json",
         "SHA256SUMS": f"{hashes['README.md']}  README.md\n{hashes['eval/held_out.json']}  eval/held_out.json\n",
     }
-    assert re.fullmatch(r".* has 3 files of 27 B, (copied|sharing blocks with the run's own until one is changed)", sentence)
+    assert re.fullmatch(r".* has 3 files of 27 B", sentence)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
     for name, own in files.items():
         (folder / name).write_text("x")
         assert own.read_text() == name, "damage to a published file leaves the run's own unharmed"
-
-
-def test_a_large_file_is_linked_read_only_where_the_disk_has_no_room(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_copies, "SMALL", 12)
-    monkeypatch.setattr(file_copies, "free_disk", lambda _: 1000)
-    monkeypatch.setattr(file_copies, "clone_file", lambda *_: False)
-    sentence = publish(files, tmp_path / "a")
-    assert "copied but for eval/held_out.json: the disk has no room for it" in sentence
-    linked, copied = tmp_path / "a/eval/held_out.json", tmp_path / "a/README.md"
-    assert linked.samefile(files["eval/held_out.json"])
-    assert linked.stat().st_mode & 0o222 == 0
-    assert not copied.samefile(files["README.md"])
 
 
 def test_a_file_that_was_changed_since_the_report_is_not_published(files: dict[str, Path], tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_help_has_each_step_in_one_line_under_its_group(monkeypatch: pytest.
         (["zzz"], "relm: there is no step 'zzz'; `relm --help` lists the steps."),
         (["status", "tiny", "--lgo=x"], "unknown argument '--lgo=x'; did you mean --log?"),
         (["pretrain"], "the following arguments are required: NAME"),
-        (["diff", "tiny"], "relm diff: the following arguments are required: B\n"),
+        (["paper"], "relm paper: the following arguments are required: KEY\n"),
     ],
     ids=["step", "far", "option", "missing", "of no graph"],
 )

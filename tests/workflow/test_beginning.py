@@ -311,17 +311,6 @@ def test_a_kept_optimizer_that_is_lost_is_named_with_what_to_delete(finished: Co
     assert (run / "second" / "model" / "model.safetensors").read_bytes() == before
 
 
-def test_more_steps_than_a_finished_run_has_are_announced_as_a_run_from_step_0(finished: Commands) -> None:
-    (run,) = finished.folder.glob("work/runs/tiny/*")
-    notice = f": trains from step 0, because a finished run is not extended: {run.relative_to(finished.folder)} is the same run"
-    name = "tiny+pretrain.main.steps=42"
-    assert f"{name}{notice} with 40 of 42 steps" in finished.snakemake(f"results/{name}", "-n").stdout
-    plan = Project().plan(name)
-    options = ["--phase", "main", "--manifest", str(plan.manifest("main")), "--tokenizer", str(plan.tokenizer)]
-    by_hand = finished.relm("pretrain", name, *options, "--output", str(plan.model_folder("main") / "model.safetensors"))
-    assert f"relm pretrain: {name}{notice} with 40 of 42 steps" in by_hand.stderr
-
-
 @pytest.mark.full
 def test_a_finished_run_goes_on_from_its_weights_or_with_its_optimizer_as_the_page_says(finished: Commands) -> None:
     (model,) = finished.folder.glob("work/runs/tiny/*/main/model")

@@ -19,8 +19,8 @@ RUN, DATA, UNFINISHED = "run", "data", "unfinished"
 _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
 # Names under which files and folders are written, or moved before they are removed.
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
-# Scratch folders right in the work folder: of `relm reproduce` and `relm pull`.
-_SCRATCH = re.compile(r"replay-.+|pulled")
+# Scratch folders of `relm reproduce`, right in the work folder.
+_SCRATCH = re.compile(r"replay-.+")
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,7 @@ class Candidate:
 
 
 def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, keep: Sequence[str]) -> list[Candidate]:
-    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files.
-
-    Args:
-        minimum_age: seconds since the last change.
-        keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
-    """
+    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files."""
     for name in keep:
         if not any(_find_named(run, [name]) for run in needs.runs):
             known = ", ".join(dict.fromkeys(run.name for run in needs.runs)) or "none"
@@ -73,7 +68,7 @@ def _find_named(run: RunRecord, names: Sequence[str]) -> str | None:
 def _old_runs(needs: Needs) -> Iterator[Candidate]:
     for run in needs.runs:
         if not needs.has_run(run):
-            now = ", ".join(run.requested.fingerprints)
+            now = ", ".join(dict.fromkeys(plan.fingerprint for plan in run.requested.plans))
             reason = f"its recipe asks for {now} now" if now else "no recipe of this name is left"
             yield Candidate(run.folder, RUN, reason, run.disk, run)
 

@@ -5,7 +5,6 @@ name is whole. What a kill leaves under the other name nothing reads, and the ne
 """
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from relm.cleaning.candidates import DATA, RUN, UNFINISHED, Candidate, find_cand
 from relm.cleaning.needs import Needs
 from relm.cleaning.uses import Uses
 from relm.errors import RelmError
-from relm.formatting import format_bytes, format_duration, format_moment
+from relm.formatting import format_bytes, format_duration
 from relm.recipes.project import Project
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
@@ -31,37 +30,25 @@ TITLES = {
 SHOWN_FAULTS = 3
 
 
-def clean(
-    work: Path,
-    projects: Sequence[Project],
-    minimum_age: float,
-    keep: Sequence[str] = (),
-    removes: bool = False,
-    as_json: bool = False,
-) -> str:
+def clean(work: Path, projects: Sequence[Project], minimum_age: float, keep: Sequence[str] = (), removes: bool = False) -> str:
     """Find what nothing needs in a work folder, remove it if wanted, and return a text on it.
 
     Args:
         projects: the checkouts whose recipes and results count.
         minimum_age: seconds since the last change.
         keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
-
-    Raises:
-        RelmError: a recipe was edited meanwhile, or a file cannot be removed.
     """
-    needs, uses = Needs(projects, work), Uses()
-    found = _keep_unknown(find_candidates(work, needs, uses, minimum_age, keep), needs)
-    if removes:
-        found = [_remove(each, work, needs, uses) if each.kept is None else each for each in found]
-    if as_json:
-        return json.dumps([_as_json(each, removes) for each in found], indent=1, ensure_ascii=False)
+    needs = Needs(projects, work)
+    found = collect(work, needs, minimum_age, keep, removes)
     return "\n".join([*_lines(found), *_notes(work, needs, found, removes)])
 
 
-def _keep_unknown(found: Sequence[Candidate], needs: Needs) -> list[Candidate]:
-    """Keep all data where it is not known which of them are needed."""
-    why = "not known whether it is needed, see below"
-    return [replace(each, kept=why) if needs.faults and each.kind == DATA and each.kept is None else each for each in found]
+def collect(work: Path, needs: Needs, minimum_age: float, keep: Sequence[str], removes: bool) -> list[Candidate]:
+    """Find what nothing needs, and remove it if wanted; all data stay where it is not known which of them are needed."""
+    uses, why = Uses(), "not known whether it is needed, see below"
+    found = find_candidates(work, needs, uses, minimum_age, keep)
+    found = [replace(each, kept=why) if needs.faults and each.kind == DATA and each.kept is None else each for each in found]
+    return [_remove(each, work, needs, uses) if removes and each.kept is None else each for each in found]
 
 
 def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candidate:
@@ -72,7 +59,7 @@ def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candi
         return replace(candidate, kept=hindrance)
     try:
         with contextlib.ExitStack() as stack:  # no trainer starts there meanwhile
-            for lock in candidate.run.locks if candidate.run else ():
+            for lock in candidate.run.folder.glob("*/lock") if candidate.run else ():
                 stack.enter_context(run_lock(lock))
             _remove_path(candidate.path)
     except FileNotFoundError:
@@ -141,15 +128,3 @@ def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) 
             f"{work} lies outside this checkout: if another one shares it, name that with --also, or what only its recipes "
             "need counts as not needed."
         )
-
-
-def _as_json(candidate: Candidate, removes: bool) -> dict[str, object]:
-    return {
-        "path": str(candidate.path),
-        "kind": candidate.kind,
-        "reason": candidate.reason,
-        "kept": candidate.kept,
-        "removed": removes and candidate.kept is None,
-        "bytes": candidate.disk.freed,
-        "changed": format_moment(candidate.disk.changed),
-    }

@@ -16,7 +16,7 @@ VALID = 0.5
 
 
 class Uses:
-    """The uses of files by processes of this machine, looked up anew when they are old."""
+    """The uses of files by processes of this machine, looked up again after half a second."""
 
     def __init__(self) -> None:
         self._paths: set[str] = set()

@@ -23,7 +23,7 @@ from relm.training.interruption import STOP_WITH_PARENT, Preempted
 # Ranks on a machine with fewer cores; each takes some hundred megabytes, so that thousands would exhaust its memory.
 MOST_RANKS = 64
 _SECONDS_BETWEEN_LOOKS = 0.05
-# A rank whose neighbour has died finds its connection closed, and ends with a message of its own.
+# A rank whose neighbour has died finds its connection closed, and ends with another message.
 SECONDS_TO_NOTICE = 5.0
 # After TERM, for a rank that waits for a dead one in a way that no signal interrupts, such as a sum on a GPU.
 SECONDS_TO_END = 60.0
@@ -45,9 +45,6 @@ def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
 
     >>> split_processes(["--processes", "2", "pretrain", "NAME"])
     (2, ['pretrain', 'NAME'])
-
-    Raises:
-        RelmError: it gives no count, or more than `MOST_RANKS` and than this machine has cores.
     """
     first, equals, value = words[0].partition("=") if words else ("", "", "")
     if first != PROCESSES:

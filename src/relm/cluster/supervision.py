@@ -93,11 +93,7 @@ def is_locked(folder: Path, state: Path = STATE) -> bool:
 
 
 def list_locked(state: Path = STATE, kind: str = "*") -> list[str]:
-    """Return the files that Snakemake has locked, as it names them; none if every possible owner is proven dead.
-
-    Args:
-        kind: `input`, `output`, or `*` for both.
-    """
+    """Return the files that Snakemake has locked (`input`, `output` or `*`); none if every possible owner is proven dead."""
     owners = [_read_owner(path) for path in (state / "relm-owners").glob("*.json")]
     if owners and all(_is_proven_dead(owner) for owner in owners):
         return []
@@ -157,7 +153,7 @@ def signal_jobs(number: signal.Signals) -> None:
 
 
 def handle_interrupts() -> None:
-    """Stop quietly at Ctrl-C, from now on: the running steps are told to stop, and the main process ends with 130.
+    """Stop quietly at Ctrl-C, from now on: ask the running steps to stop, and end the main process with 130.
 
     A second Ctrl-C changes nothing: a trainer still saves its checkpoint. A third one kills the steps; files that are written
     whole or not at all, such as the checkpoint before it, stay.

@@ -30,13 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_seeds(target: Plan, source: Plan) -> str:
-    """Take over each run of a recipe that has begun elsewhere: of several seeds the finished ones, too, if one is not.
+    """Take over each run of a recipe that has begun elsewhere, and return a sentence for each.
 
-    Returns:
-        A sentence for each run.
-
-    Raises:
-        RelmError: as for `take_over`; before anything is copied if a target has begun.
+    Of several seeds the finished ones are taken as well if one is not finished.
     """
     pairs = [(ours, theirs) for ours, theirs in zip(target.runs, source.runs, strict=False) if _has_begun(theirs)]
     if len(pairs) < 2:
@@ -58,16 +54,11 @@ def _is_finished(plan: Plan) -> bool:
 def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> str:
     """Copy the finished phases and the newest checkpoint of a run into the folder of the same run on another machine.
 
-    Args:
-        target: the run that has not begun.
-        source: the run with the same fingerprint that trained elsewhere; it is unchanged.
-        takes_finished: copy a finished run as well.
-
-    Returns:
-        A sentence with the step after which the target resumes.
+    The source is unchanged. Returns a sentence with the step after which the target resumes.
     """
     _require_same_run(target, source)
-    folder, partial, before = _folders(target)
+    folder = target.run_folder
+    partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     _restore(folder, before)
     _require_not_begun(target)
     for plan in (source, target):
@@ -106,12 +97,6 @@ def _require_same_run(target: Plan, source: Plan) -> None:
         raise RelmError(f"{target.name} and {source.name} are the same run; `snakemake {target.results}` resumes it")
 
 
-def _folders(plan: Plan) -> tuple[Path, Path, Path]:
-    """Return the run folder, its name while it is copied, and the name of the folder that it replaces."""
-    folder = plan.run_folder
-    return folder, folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.before")
-
-
 def _restore(folder: Path, before: Path) -> None:
     """Give a replaced folder its name again, after a kill or an error between the two renames of `_swap`."""
     if before.exists() and not folder.exists():
@@ -119,7 +104,7 @@ def _restore(folder: Path, before: Path) -> None:
 
 
 def _require_not_begun(target: Plan) -> None:
-    """Raise an error if a phase has files; figures of the starting weights and `compile.json` are no beginning."""
+    """Raise an error if a phase has files; figures of the starting weights and `compile.json` do not count."""
     for phase in target.phases:
         folder = target.run_folder / phase
         if begun := next(
@@ -155,7 +140,9 @@ def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, i
             steps[phase] = newest
         break
     else:
-        if not takes_finished and _name_of_run(source) == _name_of_run(target):
+        # A variation of what is evaluated has another name, and takes the finished model.
+        names = {RunName.parse(plan.name).published._replace(machine=None) for plan in (source, target)}
+        if not takes_finished and len(names) == 1:
             raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
     if not steps:
         raise RelmError(
@@ -163,11 +150,6 @@ def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, i
             f"`snakemake {target.results}` trains from the beginning"
         )
     return steps
-
-
-def _name_of_run(plan: Plan) -> RunName:
-    """Return the name of a run wherever it is executed; a variation of what is evaluated has another name."""
-    return RunName.parse(plan.name).published._replace(machine=None)
 
 
 def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
@@ -194,13 +176,12 @@ def _list_files(source: Plan, phase: str, step: int | None) -> Sequence[Path]:
     """Return the files of a phase to copy; of its checkpoints only that of a step, or the newest of a finished phase."""
     folder = source.run_folder / phase
     kept = next(_intact_checkpoints(source, phase), None) if step is None else step
-    return [path for path in _visible_files(folder) if _is_taken(path.relative_to(folder).parts, kept)]
-
-
-def _is_taken(parts: Sequence[str], step: int | None) -> bool:
-    if parts[0] == "checkpoints":
-        return step is not None and parts[1] == f"step-{step:08d}"
-    return parts[0] not in OF_ONE_MACHINE
+    files = []
+    for path in _visible_files(folder):
+        top, *inside = path.relative_to(folder).parts
+        if inside[0] == f"step-{kept or 0:08d}" if top == "checkpoints" else top not in OF_ONE_MACHINE:
+            files.append(path)
+    return files
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
@@ -238,7 +219,7 @@ def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[st
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:
-    """Give a copied folder its name; other files that the folder had, which are no phase's, are kept."""
+    """Give a copied folder its name; keep other files of the folder, which belong to no phase."""
     shutil.rmtree(before, ignore_errors=True)
     if folder.exists():
         for path in folder.rglob("*"):

@@ -12,8 +12,7 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_figures import PhaseWork
-from relm.forecast.machine_table import machine_lines
+from relm.forecast.machine_figures import PhaseWork, machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
 from relm.forecast.pipeline_table import pipeline_lines
@@ -57,11 +56,8 @@ def describe_estimate(
     """Return a table for each phase, and for all of them together.
 
     Args:
-        price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
-        machines: the machines by name, for which hours are computed; None: that of the plan alone.
-
-    Raises:
-        RelmError: the price is negative or infinite, or the recipe describes no model.
+        price: of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
+        machines: those for which hours are computed; None: that of the plan alone.
     """
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")
@@ -83,7 +79,7 @@ def describe_estimate(
     seeds = plan.recipe.seeds
     work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(seeds * estimates, seeds), *machine_lines(work, plan.recipe.run, known, price)]
-    return "\n".join([*lines, *compiled_lines(plan, price)])
+    return "\n".join([*lines, *compiled_lines(plan)])
 
 
 def _phase_estimate(plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts) -> PhaseEstimate:
@@ -138,7 +134,7 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
 
 
 def _format_memory(needed: int, run: Run) -> str:
-    """Return the memory of one process or device; in main memory, beside the memory that is available."""
+    """Return the memory of one process or device; in main memory, also what is available."""
     if not DEVICES[run.device].in_main_memory:
         return f"{format_bytes(needed)} of each device"
     available, total = available_memory(), run.processes * needed

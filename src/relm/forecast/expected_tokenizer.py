@@ -49,12 +49,13 @@ def tokenizer_of(plan: Plan) -> tuple[TokenizerFacts, str]:
     """Return facts on the tokenizer that a recipe is trained with, and a phrase that states their source.
 
     They come from the recipe's own tokenizer where it exists already; else from the recipe and the kind of tokenizer.
-
-    Raises:
-        RelmError: the count of tokens is not known.
     """
     if (made := made_tokenizer(plan)) is not None:
-        facts = _facts_of(made)
+        from relm.examples.tokenization.tokenizer_files import load_tokenizer
+
+        loaded = load_tokenizer(made)
+        special = dataclasses.asdict(loaded.special)
+        facts = TokenizerFacts(loaded.sha256, loaded.vocabulary_size, loaded.special.end_of_text, special)
         return facts, f"{facts.vocabulary_size:,} tokens, of {made}"
     facts, source = expected_tokenizer(plan)
     return facts, f"{facts.vocabulary_size:,} tokens, taken from {source}; it is not made yet"
@@ -98,14 +99,6 @@ def made_tokenizer(plan: Plan) -> Path | None:
         return None
 
 
-def _facts_of(tokenizer: Path) -> TokenizerFacts:
-    from relm.examples.tokenization.tokenizer_files import load_tokenizer
-
-    loaded = load_tokenizer(tokenizer)
-    special = dataclasses.asdict(loaded.special)
-    return TokenizerFacts(loaded.sha256, loaded.vocabulary_size, loaded.special.end_of_text, special)
-
-
 def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
     """Return the known or assumed facts of a recipe's tokenizer before there are data, and a phrase on their source."""
     try:
@@ -113,12 +106,8 @@ def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
     except RelmError:
         if made_tokenizer(plan) is not None:  # and it is damaged
             raise
-        size, words = _assumed_tokens(plan)
+        size, why = ASSUMED_TOKENS, f"{plan.recipe.tokenizer.from_model} is not here yet"
+        if plan.tokenizer_model is None:
+            size, why = ASSUMED_CHARACTERS, "the text's characters are not counted yet"
         special: dict[str, int | None] = {**KINDS[tokenizer_kind(plan)].special}
-        return TokenizerFacts("", size, special.get("end_of_text"), special), words
-
-
-def _assumed_tokens(plan: Plan) -> tuple[int, str]:
-    if plan.tokenizer_model is None:
-        return ASSUMED_CHARACTERS, f"{ASSUMED_CHARACTERS} tokens are ASSUMED: the text's characters are not counted yet"
-    return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
+        return TokenizerFacts("", size, special.get("end_of_text"), special), f"{size:,} tokens are ASSUMED: {why}"

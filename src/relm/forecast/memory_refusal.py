@@ -15,15 +15,10 @@ SMALLER = "Make the model smaller (fewer model.layers, or a smaller hidden size)
 
 
 def find_memory_fault(plan: Plan, phase: str, tokenizer: TokenizerFacts, here: bool) -> str | None:
-    """Return why a phase cannot fit, however its data are; None if it may.
+    """Return why a phase cannot fit, whatever its data are; None if it may.
 
-    What counts is all memory of the machine, used or free: other programs may end before training begins.
-
-    Args:
-        plan: the plan of the run.
-        phase: one of its phases.
-        tokenizer: the facts of its tokenizer.
-        here: it trains on this machine, whose memory counts; otherwise only what the recipe's machine states does.
+    If it trains `here`, all memory of this machine counts, used or free: other programs may end before training begins.
+    Otherwise only what the recipe's machine states counts.
     """
     if limits_ignored():
         return None

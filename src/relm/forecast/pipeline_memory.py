@@ -83,13 +83,7 @@ def bubble_share(pipeline: Pipeline) -> float:
 
 
 def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> list[IpuMemory]:
-    """Return the memory of each IPU of a replica, by arithmetic.
-
-    Args:
-        config: the model's configuration.
-        phase: the phase, whose optimizer and lengths count.
-        pipeline: the pipeline of this phase, which the recipe's rules accept.
-    """
+    """Return the memory of each IPU of a replica, by arithmetic."""
     weights, stages = model_weights(config), list_stages(pipeline)
     return [
         _ipu_memory(config, phase, pipeline, weights, [stage for stage in stages if stage.ipu == ipu])

@@ -18,101 +18,55 @@ class PipelineVerdict(NamedTuple):
     fits: bool | None
     """None: the memory of an IPU is not known."""
     reason: str
-    """A phrase with the figures."""
     needed: int
     """Bytes of the IPU that needs most."""
 
 
 def judge_pipeline(ipus: Sequence[IpuMemory], memory: int | None) -> PipelineVerdict:
-    """Return the verdict on a pipeline.
-
-    Args:
-        ipus: the memory that each IPU needs.
-        memory: the bytes of one IPU; None: not known.
-    """
+    """Return the verdict on a pipeline whose IPUs have `memory` bytes each; None: not known."""
     most = max(range(len(ipus)), key=lambda ipu: ipus[ipu].total)
     needed = ipus[most].total
     if memory is None:
         return PipelineVerdict(None, f"IPU {most} needs {format_bytes(needed)} by arithmetic; its memory is not known", needed)
-    excess = needed - memory
-    if excess > 0:
-        reason = f"exceeds IPU {most} by {format_bytes(excess)}: {format_bytes(needed)} of {format_bytes(memory)} by arithmetic"
-        return PipelineVerdict(False, reason, needed)
-    reason = f"fits by arithmetic: IPU {most} needs most, {format_bytes(needed)} of {format_bytes(memory)}"
-    return PipelineVerdict(True, reason, needed)
+    sizes = f"{format_bytes(needed)} of {format_bytes(memory)}"
+    if needed > memory:
+        return PipelineVerdict(False, f"exceeds IPU {most} by {format_bytes(needed - memory)}: {sizes} by arithmetic", needed)
+    return PipelineVerdict(True, f"fits by arithmetic: IPU {most} needs most, {sizes}", needed)
 
 
 def pipeline_lines(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | None) -> Iterator[str]:
-    """Yield the rows on a pipeline: its sizes, a table with a row for each IPU, what is off chip, the bubble, the verdict.
-
-    Args:
-        pipeline: the pipeline of a phase.
-        ipus: the memory that each of its IPUs needs.
-        memory: the bytes of one IPU; None: not known.
-    """
-    yield from (format_row(name, text) for name, text in describe_facts(pipeline, ipus, memory).items())
+    """Yield the sizes of a phase's pipeline, its bubble, the verdict on the memory of its IPUs, and a row for each IPU."""
+    stages = _format_count(pipeline.stages, "forward stage")
+    instances = f" in {pipeline.instances:,} processes" if pipeline.instances > 1 else ""
+    replicas = f"{_format_count(pipeline.replicas, 'replica')} of {_format_count(pipeline.ipus_per_replica, 'IPU')}"
+    yield format_row("pipeline", f"{replicas}{instances}, {stages}")
+    batches = _format_count(pipeline.gradient_accumulation, "micro-batch", "micro-batches")
+    yield format_row(
+        "update",
+        f"{batches} (at least {2 * pipeline.stages - 1:,}) of {_format_count(pipeline.micro_batch_size, 'sequence')} on each "
+        f"replica; {_format_count(pipeline.device_iterations, 'update')} a call of the device",
+    )
+    yield format_row("off chip", _describe_off_chip(pipeline, ipus))
+    idle = pipeline.stages - 1
+    yield format_row(
+        "bubble",
+        f"{100 * bubble_share(pipeline):.2g} % of an update, while the pipeline fills and empties: (S - 1) / (GA + S - 1) = "
+        f"{idle:,} / {pipeline.gradient_accumulation + idle:,}",
+    )
+    yield format_row("precision", f"weights {pipeline.precision}, gradients {pipeline.accumulation_precision}")
+    yield format_row("memory", f"{judge_pipeline(ipus, memory).reason}; {NOT_COUNTED}")
     yield format_row("", COMPILER)
-    rows = [[str(number), *format_sizes(ipu), ", ".join(name_segments(ipu.segments))] for number, ipu in enumerate(ipus)]
+    rows = [[str(number), *_format_sizes(ipu), ", ".join(name_segments(ipu.segments))] for number, ipu in enumerate(ipus)]
     yield from format_table([["IPU", *COLUMNS, "segments"], *rows], ">" * (1 + len(COLUMNS)) + "<", indent="  ")
 
 
-def describe_facts(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | None) -> dict[str, str]:
-    """Return name -> phrase: the sizes of a pipeline, its bubble, and the verdict on the memory of its IPUs."""
-    return {
-        "pipeline": describe_pipeline(pipeline),
-        "update": describe_update(pipeline),
-        "off chip": describe_off_chip(pipeline, ipus),
-        "bubble": describe_bubble(pipeline),
-        "precision": f"weights {pipeline.precision}, gradients {pipeline.accumulation_precision}",
-        "memory": f"{judge_pipeline(ipus, memory).reason}; {NOT_COUNTED}",
-    }
-
-
-def describe_pipeline(pipeline: Pipeline) -> str:
-    """Return the number of replicas, IPUs and forward stages."""
-    each = _format_count(pipeline.ipus_per_replica, "IPU")
-    instances = f" in {pipeline.instances:,} processes" if pipeline.instances > 1 else ""
-    return (
-        f"{_format_count(pipeline.replicas, 'replica')} of {each}{instances}, {_format_count(pipeline.stages, 'forward stage')}"
-    )
-
-
-def describe_update(pipeline: Pipeline) -> str:
-    """Return the micro-batches of an update, and the updates of a call."""
-    batches = _format_count(pipeline.gradient_accumulation, "micro-batch", "micro-batches")
-    return (
-        f"{batches} (at least {2 * pipeline.stages - 1:,}) of {_format_count(pipeline.micro_batch_size, 'sequence')} on each "
-        f"replica; {_format_count(pipeline.device_iterations, 'update')} a call of the device"
-    )
-
-
-def describe_off_chip(pipeline: Pipeline, ipus: Sequence[IpuMemory]) -> str:
-    """Return the optimizer's state that is in the host's DRAM."""
+def _describe_off_chip(pipeline: Pipeline, ipus: Sequence[IpuMemory]) -> str:
     each = sum(ipu.off_chip for ipu in ipus)
     if not each:
         return "nothing: the optimizer's state is in the IPUs' memory"
     share = "a share for each replica" if pipeline.replicated_tensor_sharding else "all of it for each replica"
-    if pipeline.replicas == 1:
-        return f"{format_bytes(each)} of the optimizer's state, in the host's DRAM"
-    return f"{format_bytes(pipeline.replicas * each)} of the optimizer's state, {share}, in the host's DRAM"
-
-
-def describe_bubble(pipeline: Pipeline) -> str:
-    """Return the share of an update in which a stage waits, with the arithmetic."""
-    idle, batches = pipeline.stages - 1, pipeline.gradient_accumulation
-    return (
-        f"{format_share(bubble_share(pipeline))} of an update, while the pipeline fills and empties: (S - 1) / (GA + S - 1) = "
-        f"{idle:,} / {batches + idle:,}"
-    )
-
-
-def format_share(share: float) -> str:
-    """Return a share in percent, with two digits.
-
-    >>> format_share(0.00194932), format_share(0.25), format_share(0)
-    ('0.19 %', '25 %', '0 %')
-    """
-    return f"{100 * share:.2g} %"
+    where = f"{share}, in the host's DRAM" if pipeline.replicas > 1 else "in the host's DRAM"
+    return f"{format_bytes(pipeline.replicas * each)} of the optimizer's state, {where}"
 
 
 def name_segments(segments: Sequence[str]) -> list[str]:
@@ -127,8 +81,7 @@ def name_segments(segments: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def format_sizes(ipu: IpuMemory) -> list[str]:
-    """Return an IPU's sizes as `COLUMNS` name them."""
+def _format_sizes(ipu: IpuMemory) -> list[str]:
     sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
     return [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
 

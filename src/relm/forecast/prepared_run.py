@@ -97,8 +97,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
     """Return a reader of random examples, with the names, shapes and types of real ones.
 
-    Args:
-        settings: the phase to read for, perhaps with fewer sequences a step than its recipe has.
+    The settings may have fewer sequences a step than the recipe.
     """
     whole = recipe.pretrain[phase]
     seed = derived_seed(recipe.seed, "rehearsal", phase)

@@ -10,10 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.forecast.measured_steps import take_steps
 from relm.forecast.prepared_run import PreparedRun, Rehearsal, micro_batch_count, prepare, read_ahead
-from relm.forecast.profiling import Profile, profile_steps
-from relm.forecast.rehearsal_lines import describe_request, describe_steps
+from relm.forecast.profiling import profile_steps
+from relm.forecast.rehearsal_lines import describe_request, describe_steps, take_steps
 from relm.limits import nearest_existing
 from relm.training.input import Reader, Round
 from relm.training.loop import WARM_UP
@@ -24,11 +23,7 @@ PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
 
 
 def rehearse(rehearsal: Rehearsal) -> str:
-    """Take the steps, and return a few lines on their speed, memory and loss.
-
-    Raises:
-        RelmError: the recipe does not fit the tokenizer or the machine; or the loss is not a number.
-    """
+    """Take the steps, and return a few lines on their speed, memory and loss."""
     with prepare(rehearsal) as ready:
         run, count = ready.run, 1 if rehearsal.compile_only else rehearsal.steps
         if rehearsal.compile_only and isinstance(ready.updates, DeviceUpdates):
@@ -40,7 +35,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
             steps = take_steps(ready, inputs, count)
             lines = describe_steps(ready, steps)
             if rehearsal.trace is not None:
-                lines += trace_steps(ready, inputs, profiled, rehearsal.trace).lines()
+                lines += trace_steps(ready, inputs, profiled, rehearsal.trace)
     return "\n".join(lines)
 
 
@@ -66,8 +61,8 @@ def profiled_step_count(reader: Reader) -> int:
     return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batch_count(reader)))
 
 
-def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: Path) -> Profile:
-    """Take further steps under the profiler; rank 0 writes the trace."""
+def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: Path) -> list[str]:
+    """Take further steps under the profiler, and return lines on them; rank 0 writes the trace."""
     run, updates = ready.run, require_torch_updates(ready.updates)
 
     def step(forward: Forward, given: Round) -> None:

@@ -47,14 +47,7 @@ class _Difference(Exception):
 
 
 def describe_start(plan: Plan, path: Path) -> str:
-    """Return the comparisons of a run's start with its original, a line each.
-
-    Args:
-        path: the oracles of the run's start, which may be absent.
-
-    Raises:
-        RelmError: something differs; the text has all lines.
-    """
+    """Return the comparisons of a run's start with its original, a line each; they are an error if something differs."""
     if not path.exists():
         return (
             f"{plan.name}: there is no {path}, so nothing of its start can be compared with an original\n"

@@ -25,7 +25,6 @@ from relm.recipes.evaluation.task_trust import TRUST, find_trust_fault
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKPOINT_FILES, WEIGHTS
-from relm.reporting.shorter_runs import describe_shorter_run
 
 RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/+]+(\+.+?)?)/?")
 
@@ -105,9 +104,6 @@ class Refusals:
             raise RelmError("\n".join(faults))
         for fault in faults:
             logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
-        for name in _phases_to_train(jobs):
-            if notice := next(filter(None, map(describe_shorter_run, PROJECT.plan(name).runs)), None):
-                logger.warning(notice)
 
     def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
         """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""

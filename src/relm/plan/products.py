@@ -88,7 +88,7 @@ _TUNED = [
 # Paths of an earlier version, which had no keys there; runs in buckets have them.
 _OLDER = [
     *("{of}/{task}.json", f"{CONTAMINATION}/{{test}}.json", "verify.json", "verify_reference.json"),
-    *(f"report/{name}" for name in (*REPORT_FILES, COMPILATION)),
+    *(f"report/{name}" for name in REPORT_FILES),
 ]
 PRODUCTS = {
     "download": ProductKind("downloads/data/{dataset}/{key}/{shard}", "download"),
@@ -125,7 +125,6 @@ PRODUCTS = {
     },
     **{name: ProductKind(f"{RUN}/{{inside}}/{name}{{rest}}", "pretrain", pushed=False) for name in OF_ONE_MACHINE},
     COMPILATION: ProductKind(f"{RUN}/{COMPILATION}", "compile"),
-    "reported compilation": ProductKind(f"{RUN}/report/{{key}}/{COMPILATION}", "compile", COMPILATION, optional=True),
     "evaluation": ProductKind(EVALUATION.replace("{of}", TRAINED), "evaluate", "eval/{task}.json", of_each_seed=True),
     "evaluation before": ProductKind(EVALUATION.replace("{of}", BEFORE), "evaluate", "eval/before/{task}.json"),
     "reference": ProductKind(EVALUATION.replace("{of}", REFERENCE), "evaluate", "eval/{task}.json", in_reference=True),
@@ -181,7 +180,7 @@ def list_figures(plan: Plan) -> Iterator[Path]:
     yield from plan.contamination().values()
     if not plan.number:
         yield plan.verdict()
-        yield from (plan.report_folder / name for name in (*REPORT_FILES, COMPILATION))
+        yield from (plan.report_folder / name for name in REPORT_FILES)
     if plan.reference_model is not None:
         yield plan.verdict(REFERENCE)
 
@@ -267,19 +266,11 @@ def _join(patterns: Iterable[str]) -> str:
     return "|".join(re.sub(r"\?P<\w+>", "?:", pattern) for pattern in patterns)
 
 
-def match_run_files(plan: Plan, only_pushed: bool) -> re.Pattern[str]:
-    """Return the pattern of the paths inside a run's folder of its files, their sidecars and records."""
-    rows = [each for each in PRODUCTS.values() if each.path.startswith(RUN) and (each.pushed or not only_pushed)]
+def match_run_files(plan: Plan) -> re.Pattern[str]:
+    """Return the pattern of the paths inside a run's folder of its pushed files, their sidecars and records."""
+    rows = [each for each in PRODUCTS.values() if each.path.startswith(RUN) and each.pushed]
     paths = _join(_make_pattern(each.path.removeprefix(f"{RUN}/"), plan) for each in rows)
     return re.compile(rf"(?:{paths})(?:\.json|\.record\.json)?")
-
-
-def match_published_files(plan: Plan, in_reference: bool) -> re.Pattern[str]:
-    """Return the pattern of the names in the published folder of a plan."""
-    rows = [each for each in PRODUCTS.values() if each.published and each.in_reference == in_reference]
-    seeds = _either(str(run.recipe.seed) for run in plan.runs[1:])
-    names = [(_make_pattern(each.published_in(plan.phases), plan), each.of_each_seed) for each in rows]
-    return re.compile(_join([name if not of_seed else rf"(?:{SEEDS}/(?:{seeds})/)?{name}" for name, of_seed in names]))
 
 
 def published_name(record: str, phase: str, phases: Sequence[str]) -> str:

@@ -4,12 +4,10 @@ Whatever decides one of these files is in its key, so an edit makes another file
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from relm.artifact import sha256_of
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.identity import REVISIONS, digest
 from relm.recipes.recipe import Recipe
@@ -53,11 +51,6 @@ def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Se
     return digest([REVISIONS["report"], words, shown, *parts])
 
 
-def report_key(reported: str, compilation: Path) -> str:
-    """Return the key of a report.
-
-    Args:
-        reported: `reported_digest` of what it shows.
-        compilation: findings of `relm compile`, which it shows as well if they exist.
-    """
-    return digest([reported, sha256_of(compilation) if compilation.is_file() else None])
+def report_key(reported: str) -> str:
+    """Return the key of a report from `reported_digest`; the null keeps the keys of reports that showed no compilation."""
+    return digest([reported, None])

@@ -339,8 +339,8 @@ class Plan:
 
     @property
     def report_key(self) -> str:
-        """Key in the path of the report, which changes when the recipe is compiled."""
-        return judged_identity.report_key(self._reported, self.compilation)
+        """Key in the path of the report."""
+        return judged_identity.report_key(self._reported)
 
     @functools.cached_property
     def _reported(self) -> str:

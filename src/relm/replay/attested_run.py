@@ -68,7 +68,7 @@ class Segment(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The count of its steps."""
+        """Their count."""
         return self.last - self.first + 1
 
 
@@ -84,7 +84,6 @@ class AttestedRun:
     records: Mapping[str, Path]
     """Maps each name of RECORDS to its path."""
     checkpoints: Path
-    """The folder of the kept checkpoints."""
     weights: Path
     """The path of the finished model, which need not exist."""
     segments: Sequence[Segment]
@@ -112,20 +111,17 @@ class AttestedRun:
         return min(filter(self.can_be_replayed, self.segments), key=lambda segment: (segment.steps, -segment.number)).number
 
     def segment(self, number: int) -> Segment:
-        """Return a segment whose first checkpoint exists and is undamaged.
-
-        Raises:
-            RelmError: the segment is unknown, or its first checkpoint is missing or not the attested one.
-        """
+        """Return a segment whose first checkpoint exists and is undamaged."""
         if not 0 <= number < len(self.segments):
             raise RelmError(f"{self.records[CHECKPOINTS]}: its segments are 0 to {len(self.segments) - 1}, found {number}")
         segment = self.segments[number]
         if segment.start is None:
             return segment
         if not self.is_kept(segment.start):
+            there = ", ".join(str(each.number) for each in filter(self.can_be_replayed, self.segments))
             raise RelmError(
                 f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which does not exist; "
-                f"{self._list_replayable()}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
+                f"segments that can be replayed: {there}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
             )
         self.require_attested(segment.start)
         return segment
@@ -155,10 +151,6 @@ class AttestedRun:
             raise RelmError(f"{path}: loss or seconds is missing; {way_out}")
         if checkpoint.state_sha256 not in (None, state_sha256(state)):
             raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
-
-    def _list_replayable(self) -> str:
-        replayable = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
-        return f"segments that can be replayed: {replayable}"
 
     def differing_lines(self) -> list[str]:
         """Return a sentence for each segment of `train.jsonl` that lacks lines, or has others than were attested."""
@@ -207,14 +199,7 @@ class AttestedRun:
             for segment in self.segments
         ]
         title = f"{self.plan.name}, phase {self.phase}, {self.settings.steps:,} steps; checkpoints in {self.checkpoints}"
-        return "\n".join(
-            [
-                title,
-                "segment  steps",
-                *rows,
-                "--segment K trains one of them again",
-            ]
-        )
+        return "\n".join([title, "segment  steps", *rows, "--segment K trains one of them again"])
 
 
 def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Path | None = None) -> AttestedRun:
@@ -224,9 +209,6 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
         folder: results/NAME or a copy of it; or work/runs/NAME/FINGERPRINT, with or without /PHASE.
         phase: the phase; None: the folder's, or the only one.
         checkpoints: the folder of the checkpoints; None: that in the run's folder.
-
-    Raises:
-        RelmError: the folder is not that of a run, its recipe has changed since, or a record is absent or damaged.
     """
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
@@ -281,11 +263,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def run_of_folder(folder: Path) -> str:
-    """Return the name of the run whose own folder this is.
-
-    Raises:
-        RelmError: it is no run's folder.
-    """
+    """Return the name of the run whose own folder this is."""
     return _parts_of(folder)[0]
 
 

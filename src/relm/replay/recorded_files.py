@@ -1,7 +1,7 @@
 """Comparison of the files of `results/NAME`, or of a run's own folder, with their recorded sha256s. Imports no torch.
 
 For a published folder, `published_files` compares its two lists. Each step's record has the sha256 of the step's inputs and
-outputs: it lies beside the output and, for a published run, in `provenance.json`.
+outputs: it is next to the output and, for a published run, in `provenance.json`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,11 +24,7 @@ _STEPS = {"steps": [{"step": Nullable(LINE), "inputs": _FILES, "outputs": _FILES
 
 
 def wrong_files(run: AttestedRun) -> list[str]:
-    """Return a sentence for each file of a run that is absent, or differs from the recorded one.
-
-    Raises:
-        RelmError: the file with the hashes is absent or not one that relm writes.
-    """
+    """Return a sentence for each file of a run that is absent, or differs from the recorded one."""
     return _wrong_published(run) if run.is_published else _wrong_in_run_folder(run.plan)
 
 
@@ -64,11 +60,7 @@ def _wrong_published(run: AttestedRun) -> list[str]:
 
 
 def published_records(folder: Path) -> list[Record]:
-    """Return the records of steps in a published folder.
-
-    Raises:
-        RelmError: their file is damaged.
-    """
+    """Return the records of steps in a published folder."""
     path = folder / PROVENANCE
     return _checked_records(path, read_json(path)) if path.exists() else []
 

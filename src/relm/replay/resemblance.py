@@ -66,14 +66,7 @@ Read = Callable[[str], Tensor]
 
 
 def update_difference(names: list[str], start: Read, attested: Read, replayed: Read) -> UpdateDifference:
-    """Compare two updates from the same start.
-
-    Args:
-        names: the names of all tensors.
-        start: returns a tensor before the first step, by name.
-        attested: returns the attested tensor after the last step.
-        replayed: returns the replayed tensor after the last step.
-    """
+    """Compare two updates from the same start; each function returns a tensor by its name."""
     farthest, length, attested_length = (0.0, names[0]), 0.0, 0.0
     for name in names:
         before, then, now = (dict(parts(name, read(name).double())) for read in (start, attested, replayed))
@@ -118,10 +111,7 @@ def first_difference(attested: Lines, replayed: Lines) -> str | None:
 
     Keys that depend on the machine are left out, and those of validation, which a replay does not repeat.
 
-    Args:
-        replayed: lines by step, with one for each attested line.
-
-    >>> different_line({10: {"loss": 2.0, "seconds": 1.5}}, {5: {"loss": 3.0}, 10: {"loss": 2.5, "seconds": 9.0}})
+    >>> first_difference({10: {"loss": 2.0, "seconds": 1.5}}, {5: {"loss": 3.0}, 10: {"loss": 2.5, "seconds": 9.0}})
     'step 10: loss is 2.5, attested 2.0'
     """
     for step, line in attested.items():

@@ -60,9 +60,8 @@ class Comparison(NamedTuple):
 
     holds: bool
     verdict: str
-    """The degree of agreement: identical, or within the band; empty where it does not hold."""
+    """Identical, or within the band; empty where it does not hold."""
     sentences: list[str]
-    """A phrase for each comparison and its result."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Replay:
     segment: Segment
     recipe: Recipe
     folder: Path
-    """The folder of the new training, laid out like a phase's folder."""
+    """Laid out like a phase's folder."""
 
     @property
     def end(self) -> Path:
@@ -103,11 +102,7 @@ class Replay:
         return float(read_state(self.end)["seconds"] - before)
 
     def update(self) -> UpdateDifference | None:
-        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept.
-
-        Raises:
-            RelmError: that checkpoint exists, but is not the attested one.
-        """
+        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept."""
         run, segment = self.run, self.segment
         if not run.is_kept(segment.end):
             return None
@@ -131,28 +126,21 @@ class Replay:
 def reproduce(
     project: Project, folder: Path, phase: str | None, number: int | None, checkpoints: Path | None, wanted: Mapping[str, Any]
 ) -> str:
-    """Train one segment of a run again and compare it.
+    """Train one segment of a run again, compare it, and return the verdict with the comparisons.
+
+    Raises NotReproduced if it differs; a RelmError names the file without which it cannot be trained.
 
     Args:
         folder: results/NAME or a run's folder.
-        phase: the phase; None if there is only one.
         number: the segment's number, from 0; None: the shortest that can be replayed.
-        checkpoints: the folder of the checkpoints; None: that in the run's folder.
         wanted: keys of a recipe's section `run` with values that replace those of the attested training.
-
-    Returns:
-        The verdict, the comparisons, the segment's duration, and the expected duration of all steps.
-
-    Raises:
-        NotReproduced: it differs from the attested segment.
-        RelmError: it cannot be trained again, since a file is missing, damaged or another one; the message names it.
-        Preempted: TERM or INT came.
     """
     run = find_run(project, folder, phase, checkpoints)
     require_recorded(run)
     segment = run.segment(run.cheapest_segment() if number is None else number)
     require_inputs(run)
-    log.info("%s", describe_start(run, segment))
+    took, span = format_duration(run.recorded_seconds(segment)), f"steps {segment.first:,} to {segment.last:,}"
+    log.info("training segment %d, %s, again; it took %s", segment.number, span, took)
     recipe = recipe_as_attested(run, segment, wanted)
     with scratch_folder(run, segment) as scratch:
         require_order(run, scratch)
@@ -165,12 +153,6 @@ def reproduce(
     if not comparison.holds:
         raise NotReproduced(sentence)
     return sentence
-
-
-def describe_start(run: AttestedRun, segment: Segment) -> str:
-    """Return a sentence on the steps that are trained again, and the time that they took."""
-    took = format_duration(run.recorded_seconds(segment))
-    return f"training segment {segment.number}, steps {segment.first:,} to {segment.last:,}, again; it took {took}"
 
 
 def require_recorded(run: AttestedRun) -> None:

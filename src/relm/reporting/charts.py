@@ -7,7 +7,7 @@ distinguish the lines without colour. `chart.html.j2` writes a chart.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 Curve = NDArray[np.float64]
 POINTS = 300  # of a line; longer ones are averaged in bins of equal length
 SMOOTHED_FROM = 100  # rows; a shorter line is not smoothed
-SIDE = 1000  # width and height of the drawing, in units of its own
+SIDE = 1000  # width and height of the drawing, in its units
 TICKS = 5  # of an axis at most
 # A logarithmic axis where the largest value is this many times the median.
 SPREAD = 8
 STYLES = ("training", "validation", "published", "held-out", "bigrams", "unigrams", "plain")
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """Values over steps, arrays of shape (rows,); rows whose value is NaN are left out."""
 
     label: str
@@ -37,8 +36,7 @@ class Series:
     """A long one is smoothed, over its faint values."""
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """One value that holds for all steps."""
 
     label: str
@@ -46,8 +44,7 @@ class Level:
     value: float
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A step that a vertical line marks."""
 
     step: float
@@ -75,8 +72,7 @@ class Line:
         return self.path.endswith("h0")
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A tick at a share of its axis, in percent, with its text."""
 
     position: float
@@ -119,13 +115,9 @@ def draw_chart(
     may_be_logarithmic: bool = False,
     form: Callable[[float], str] = lambda value: format(value, ".4g"),
 ) -> Chart:
-    """Return a chart of values over steps.
+    """Return a chart of values over steps, whose horizontal axis ends at `last_step`.
 
-    Args:
-        last_step: where the horizontal axis, which begins at 0, ends.
-        from_zero: begin the vertical axis at 0.
-        may_be_logarithmic: draw logarithms where few values are far above the others.
-        form: formats a value for the legend.
+    It draws logarithms, where allowed, if few values are far above the others; `form` formats a value for the legend.
     """
     series = [_finite(each) for each in series]
     values = np.concatenate([*(each.values for each in series), np.array([level.value for level in levels])])
@@ -176,7 +168,7 @@ class _Scale:
 def _finite(series: Series) -> Series:
     kept = np.isfinite(series.values)
     widths = None if series.half_widths is None else series.half_widths[kept]
-    return Series(series.label, series.style, series.steps[kept], series.values[kept], widths, series.is_noisy)
+    return series._replace(steps=series.steps[kept], values=series.values[kept], half_widths=widths)
 
 
 def _draw(series: Series, scale: _Scale, form: Callable[[float], str]) -> Line:

@@ -4,12 +4,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.plan.published_files import LISTS, MISSING, UNEXPECTED, FileDifference, find_changed, first_differing_step
+from relm.plan.published_files import LISTS, UNEXPECTED, FileDifference, find_changed, first_differing_step
 from relm.provenance.deleted_sources import describe_deleted, find_deleted
 from relm.provenance.step_record import collect
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
 from relm.replay.recorded_files import describe_checked_files, published_records, wrong_files
 from relm.reporting.known_hashes import find_differences
@@ -22,9 +21,7 @@ class DamagedResult(RelmError):
 def check_folders(folders: Sequence[Path]) -> str:
     """Compare every file of some folders with its recorded hash, and return a line for each folder.
 
-    Raises:
-        DamagedResult: files differ or are missing; the message names each, and the step that made it.
-        RelmError: a folder records no hashes.
+    Raises DamagedResult with each file that differs or is missing, and the step that made it.
     """
     found = [_check(folder) for folder in folders]
     text = "\n".join(lines for _, lines in found)
@@ -42,14 +39,6 @@ def _check(folder: Path) -> tuple[bool, str]:
     if is_damaged(differences):
         return True, text
     return False, "\n  ".join([text, *describe_deleted(find_deleted(published_records(folder)))])
-
-
-def require_whole(folder: Path) -> None:
-    """Raise DamagedResult if a published folder is damaged, before it is sent somewhere."""
-    differences, count = find_differences(folder)
-    # An earlier version wrote no list beside the crate.
-    if is_damaged([found for found in differences if (found.name, found.state) != (CHECKSUMS, MISSING)]):
-        raise DamagedResult(f"nothing was sent. {describe_differences(folder, differences, count)}")
 
 
 def require_as_published(folder: Path, names: Collection[str]) -> None:

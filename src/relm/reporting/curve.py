@@ -1,4 +1,4 @@
-"""A finished run beside the published loss curve of its recipe, for the report."""
+"""A finished run compared with the published loss curve of its recipe, for the report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

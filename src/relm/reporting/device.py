@@ -1,7 +1,6 @@
 """The counters of a device, for the report: over all processes of a phase, and for each."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from relm.formatting import format_bytes
@@ -41,18 +40,16 @@ class DeviceFigure(NamedTuple):
     """The figure per step; empty where it would mean nothing."""
 
 
-@dataclass(frozen=True)
-class DeviceSummary:
+class DeviceSummary(NamedTuple):
     """One phase of a run on such a device."""
 
     steps: int
-    """The steps of all processes; steps that an interruption lost and that were taken again count twice."""
+    """The steps of all processes; steps that were lost and taken again count twice."""
     figures: Sequence[DeviceFigure]
     """Sums over all processes."""
     names: Sequence[str]
-    """The names of the columns of `processes`."""
     processes: Sequence[Sequence[str]]
-    """A row for each process: its steps, then its figures."""
+    """A row for each process: its steps, then its figures, as `names` name them."""
 
 
 def summarise_device(processes: Sequence[Mapping[str, Any]]) -> DeviceSummary:

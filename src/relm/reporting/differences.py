@@ -1,4 +1,4 @@
-"""The cost of one change: a recipe's figures beside those of its control, paired by seed.
+"""The cost of one change: a recipe's figures and those of its control, paired by seed.
 
 Two runs with the same seed have the same initial weights and, of as many examples, the same order, so their difference varies
 less than either. Of n differences with mean m and standard deviation s, the 95 % interval of the true one is
@@ -7,71 +7,40 @@ m -+ t(0.975) * s / sqrt(n), with n - 1 degrees of freedom.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.reporting.result_files import read_evaluation
 
-
-class Difference(NamedTuple):
-    """The difference of one figure between a recipe and its control."""
-
-    change: str
-    metric: str
-    control: tuple[float, ...]
-    """The control's figure of each seed that both have."""
-    changed: tuple[float, ...]
-    """The recipe's own, in the same order."""
-
-    @property
-    def differences(self) -> list[float]:
-        """The recipe's figure minus its control's, for each seed."""
-        return [changed - control for control, changed in zip(self.control, self.changed, strict=True)]
-
-    @property
-    def mean(self) -> float:
-        """The mean difference."""
-        return statistics.fmean(self.differences)
-
-    @property
-    def half_width(self) -> float | None:
-        """Half the width of the 95 % interval of the true difference; None for a single seed."""
-        if len(self.control) < 2:
-            return None
-        from scipy.stats import t
-
-        quantile = float(t.ppf(0.975, len(self.control) - 1))
-        return quantile * statistics.stdev(self.differences) / math.sqrt(len(self.control))
-
-    @property
-    def is_seen(self) -> bool:
-        """True if the interval leaves out 0."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
+TITLES = """\
+| change | figure | without it | with it | difference, 95 % interval | of each seed |
+| --- | --- | --- | --- | --- | --- |
+"""
+Evaluations = Mapping[int, Mapping[str, Any]]
+"""Seed -> task -> content of eval/TASK.json."""
 
 
-def find_difference(
-    change: str, metric: str, control: Mapping[int, Mapping[str, Any]], changed: Mapping[int, Mapping[str, Any]]
-) -> Difference | None:
-    """Return the difference of a figure over the seeds that both recipes have; None without such a seed.
-
-    Args:
-        change: the one thing in which they differ.
-        metric: TASK.FIGURE.
-        control: seed -> task -> content of eval/TASK.json, of the control.
-        changed: the same of the recipe.
-    """
-    pairs = [
-        (ours, theirs)
-        for seed in sorted(control.keys() & changed.keys())
-        if (ours := _figure(control[seed], metric)) is not None and (theirs := _figure(changed[seed], metric)) is not None
-    ]
-    if not pairs:
+def paired_interval(differences: list[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the true difference; None for a single seed."""
+    if len(differences) < 2:
         return None
-    return Difference(change, metric, tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
+    from scipy.stats import t
+
+    mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+    half = float(t.ppf(0.975, len(differences) - 1)) * error
+    return mean - half, mean + half
+
+
+def pair_figures(metric: str, control: Evaluations, changed: Evaluations) -> list[tuple[float, float]]:
+    """Return TASK.FIGURE of the control and of the recipe, for each seed that has both."""
+    pairs = [
+        (_figure(control[seed], metric), _figure(changed[seed], metric)) for seed in sorted(control.keys() & changed.keys())
+    ]
+    return [(without, with_it) for without, with_it in pairs if without is not None and with_it is not None]
 
 
 def _figure(evaluations: Mapping[str, Any], metric: str) -> float | None:
@@ -80,61 +49,44 @@ def _figure(evaluations: Mapping[str, Any], metric: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def format_table(differences: Sequence[Difference]) -> str:
-    """Return the differences as a table in Markdown, a row each."""
-    lines = [
-        "| change | figure | without it | with it | difference, 95 % interval | of each seed |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in differences:
-        half = row.half_width
-        interval = "one seed, so no interval" if half is None else f"{row.mean - half:+.3f} to {row.mean + half:+.3f}"
-        seen = "" if half is None or row.is_seen else "; not told apart from 0"
-        each = ", ".join(f"{value:+.3f}" for value in row.differences)
-        means = " | ".join(f"{statistics.fmean(values):.3f}" for values in (row.control, row.changed))
-        lines.append(f"| {row.change} | {row.metric} | {means} | {row.mean:+.3f}, {interval}{seen} | {each} |")
-    return "\n".join(lines) + "\n"
+def format_row(change: str, metric: str, pairs: list[tuple[float, float]]) -> str:
+    """Return a row of the table in Markdown."""
+    differences = [with_it - without for without, with_it in pairs]
+    interval = paired_interval(differences)
+    if interval is None:
+        words = "one seed, so no interval"
+    else:
+        words = (
+            f"{interval[0]:+.3f} to {interval[1]:+.3f}{'; not told apart from 0' if interval[0] <= 0 <= interval[1] else ''}"
+        )
+    means = " | ".join(f"{statistics.fmean(values):.3f}" for values in zip(*pairs, strict=True))
+    each = ", ".join(f"{value:+.3f}" for value in differences)
+    return f"| {change} | {metric} | {means} | {statistics.fmean(differences):+.3f}, {words} | {each} |\n"
 
 
 def write_differences(key: str, pairs: Mapping[str, tuple[Plan, Plan]], output: Path) -> str:
-    """Write the table of a paper's recipes that have a control.
-
-    Args:
-        key: the paper's key.
-        pairs: name -> plans of such a recipe and of its control.
-        output: the table, in Markdown.
-
-    Returns:
-        A sentence with the path of the table.
-
-    Raises:
-        RelmError: there is no such recipe, or a figure that it names was not measured for a seed that both have.
-    """
+    """Write the Markdown table of a paper's recipes that have a control; `pairs` maps a name to the plans of both."""
     if not pairs:
         raise RelmError(f"differences: no recipe of paper {key} has a control; give `control` in one, or another key")
-    rows = [row for name, (plan, control) in pairs.items() for row in _differences(name, plan, control)]
-    table = format_table(rows)
+    rows = [row for name, (plan, control) in pairs.items() for row in _rows(name, plan, control)]
     with atomic_file(output) as file:
-        file.write(table.encode())
+        file.write("".join([TITLES, *rows]).encode())
     return f"compared {len(pairs)} recipes with their controls, {len(rows)} figures; {output}"
 
 
-def _differences(name: str, plan: Plan, control: Plan) -> list[Difference]:
+def _rows(name: str, plan: Plan, control: Plan) -> Iterator[str]:
     section = plan.recipe.control
     assert section is not None, "the recipe has one"
     measured, controls = _measured(plan), _measured(control)
-    found = []
     for metric in section.metrics:
-        row = find_difference(section.change, metric, control=controls, changed=measured)
-        if row is None:
+        pairs = pair_figures(metric, controls, measured)
+        if not pairs:
             raise RelmError(
                 f"recipe {name}: control.metrics: {metric} was not measured both here and in {section.recipe} with one seed; "
                 "add its task to evaluate, or name another figure"
             )
-        found.append(row)
-    return found
+        yield format_row(section.change, metric, pairs)
 
 
-def _measured(plan: Plan) -> dict[int, dict[str, Any]]:
-    """Return seed -> task -> content of eval/TASK.json."""
+def _measured(plan: Plan) -> Evaluations:
     return {run.recipe.seed: {task: read_evaluation(path) for task, path in run.evaluations().items()} for run in plan.runs}

@@ -44,7 +44,7 @@ class Spread(NamedTuple):
 
 
 class MeanDifference(NamedTuple):
-    """A mean over our runs beside a published mean."""
+    """A mean over our runs, and a published mean."""
 
     spread: Spread
     our_runs: int

@@ -1,8 +1,7 @@
 """Names, formats and explanations of measured figures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.evaluation.result import describe_ties
 
@@ -103,8 +102,7 @@ FIGURES = {
 }
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One formatted figure."""
 
     task: str
@@ -116,28 +114,24 @@ class Figure:
     """The same figure of the weights that training started from."""
 
 
-@dataclass(frozen=True)
-class Contamination:
+class Contamination(NamedTuple):
     """The items of a published test that share words with the training documents."""
 
     sentence: str
     description: str
-    """The comparison in a sentence or two."""
     samples: Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One evaluation: its protocol and its figures."""
 
     name: str
     description: str
     """The protocol in a sentence or two; empty where it is not recorded."""
     protocol: Mapping[str, Any]
-    """The protocol by key."""
     figures: list[Figure]
-    contamination: "Contamination | None" = None
-    """The items of the test that the training documents have; None where they were not counted."""
+    contamination: Contamination | None = None
+    """None: the items of the test were not counted in the training documents."""
 
     @property
     def compares(self) -> bool:
@@ -151,11 +145,7 @@ def measured_task(
     before: Mapping[str, Any] | None,
     contamination: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Return the figures of `eval/TASK.json`, the well-known ones first, beside those of the starting weights.
-
-    Args:
-        contamination: the content of `contamination/TASK.json`; None: not counted.
-    """
+    """Return the figures of `eval/TASK.json`, the well-known ones first, with those of the starting weights."""
     values, earlier = evaluation["figures"], (before or {}).get("figures", {})
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
     protocol = dict(evaluation.get("protocol", {}))

@@ -22,7 +22,6 @@ from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.resolved import resolve
 from relm.recipes.run_folder import DEVICE_SHAPE
-from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import Trained, describe_gain, describe_measured
@@ -52,25 +51,22 @@ class Findings:
     verdict: Mapping[str, Any]
     """The content of verify.json."""
     evaluations: Mapping[str, Mapping[str, Any]]
-    """Maps a task to the content of eval/TASK.json."""
+    """Task -> the content of eval/TASK.json."""
     before: Mapping[str, Mapping[str, Any]]
     """The evaluations of the weights that training started from, where the recipe names some."""
     contamination: Mapping[str, Mapping[str, Any]]
-    """Maps a published test to the counts of its items in the training documents, where the recipe asks for them."""
+    """Published test -> the counts of its items in the training documents, where the recipe asks for them."""
     logs: Mapping[str, Path]
-    """Maps a phase to its train.jsonl."""
+    """Phase -> its train.jsonl."""
     devices: Mapping[str, DeviceSummary]
-    """Maps a phase to the counters of its device, for phases on a device that compiles."""
-    compiled: ReportedCompilation | None
-    """The TPU compiler's figures, where the recipe was compiled."""
+    """Phase -> the counters of its device, if that compiles."""
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
     """The records of all steps in order of the data flow, each with its line of `docker run`."""
     seeds: SeedTable | None
-    """The runs of a recipe with several seeds."""
     date: str
-    """The time at which the last step ended, UTC; not that of the report, so that writing it again gives the same bytes."""
+    """When the last step ended, UTC; not when the report was written, so that writing it again gives the same bytes."""
 
     @property
     def is_smoke(self) -> bool:
@@ -106,10 +102,8 @@ class Findings:
     @cached_property
     def tasks(self) -> list[Task]:
         """The evaluated tasks in the recipe's order, each with its figures."""
-        return [
-            measured_task(name, found, self.before.get(name), self.contamination.get(name))
-            for name, found in self.evaluations.items()
-        ]
+        found = self.evaluations.items()
+        return [measured_task(name, each, self.before.get(name), self.contamination.get(name)) for name, each in found]
 
     @property
     def figures(self) -> list[Figure]:
@@ -118,11 +112,11 @@ class Findings:
 
     @property
     def samples(self) -> list[Mapping[str, str]]:
-        """Texts that the model wrote, divided into prompt and continuation."""
+        """Texts that the model wrote: the prompt, and its continuation or, after an arrow, another output."""
         return [
-            {"prompt": sample["prompt"], "text": _continuation(sample["prompt"], sample["text"])}
+            {"prompt": prompt, "text": text.removeprefix(prompt) if text.startswith(prompt) else f" → {text}"}
             for evaluation in self.evaluations.values()
-            for sample in evaluation.get("samples", [])
+            for prompt, text in ((sample["prompt"], sample["text"]) for sample in evaluation.get("samples", []))
         ]
 
     @property
@@ -208,11 +202,8 @@ class Findings:
     @property
     def caveats(self) -> list[str]:
         """The caveats on the images in the lines of `docker run`, each once."""
-        return list(
-            dict.fromkeys(
-                record["docker"]["caveat"] for record in self.records if record["step"] and record["docker"]["caveat"]
-            )
-        )
+        found = (record["docker"]["caveat"] for record in self.records if record["step"])
+        return list(dict.fromkeys(caveat for caveat in found if caveat))
 
     @cached_property
     def origins(self) -> list[Origin]:
@@ -263,11 +254,6 @@ class Findings:
         return resolve(self.plan)
 
 
-def _continuation(prompt: str, text: str) -> str:
-    """Return the model's continuation of a prompt, or its output after an arrow where that is no continuation."""
-    return text.removeprefix(prompt) if text.startswith(prompt) else f" → {text}"
-
-
 def gather(
     plan: Plan,
     verify: Path,
@@ -281,11 +267,14 @@ def gather(
     before, contamination = before or {}, contamination or {}
     project = Project()
     figures = [path for files in (evaluations, before, contamination, *other_seeds) for path in files.values()]
-    for path in (verify, *figures, plan.compilation):
+    for path in (verify, *figures):
         require_as_made(path)
     for run in plan.runs:
         require_phases_as_made(run)
     records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
+    sidecar = read_sidecar(model)
+    require_shape(sidecar, {"parameters?": COUNT}, str(sidecar_of(model)))
+    written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Findings(
         plan=plan,
         verdict=read_verdict(verify),
@@ -293,26 +282,15 @@ def gather(
         before=_in_order(plan, before),
         contamination={test: read_contamination(contamination[test]) for test in plan.tests if test in contamination},
         logs=dict(zip(plan.phases, plan.logs, strict=True)),
-        devices=_on_devices(plan),
-        compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
-        model=_read_model(model),
+        devices={
+            phase: summarise_device(read_shaped(path, DEVICE_SHAPE)["processes"])
+            for phase, path in plan.device_figures().items()
+        },
+        model=sidecar,
         records=records,
         seeds=compare_seeds(plan, [_in_order(plan, files) for files in (evaluations, *other_seeds)]),
-        date=_last_moment(records, verify),
+        date=max((str(record["ended"]) for record in records if record["step"]), default=written),
     )
-
-
-def _on_devices(plan: Plan) -> dict[str, DeviceSummary]:
-    return {
-        phase: summarise_device(read_shaped(path, DEVICE_SHAPE)["processes"]) for phase, path in plan.device_figures().items()
-    }
-
-
-def _read_model(weights: Path) -> Mapping[str, Any]:
-    """Return the sidecar of a model's weights."""
-    sidecar = read_sidecar(weights)
-    require_shape(sidecar, {"parameters?": COUNT}, str(sidecar_of(weights)))
-    return sidecar
 
 
 def with_docker_line(record: Record, project: Project) -> Record:
@@ -327,12 +305,6 @@ def with_docker_line(record: Record, project: Project) -> Record:
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
     """Return the evaluations by task, in the recipe's order."""
     return {task: read_evaluation(files[task]) for task in plan.evaluations() if task in files}
-
-
-def _last_moment(records: Sequence[Record], verify: Path) -> str:
-    """Return the time at which the last recorded step ended; without any record, that of the verdict."""
-    written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return max((str(record["ended"]) for record in records if record["step"]), default=written)
 
 
 def _processor(host: Mapping[str, Any]) -> str:

@@ -1,9 +1,8 @@
 """The top of a report and the last line of a terminal: what the run is, in a few figures, and what it reached."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.errors import RelmError
 from relm.formatting import format_count, format_duration, format_price
@@ -13,8 +12,7 @@ from relm.reporting.figures import FIGURES
 from relm.reporting.result_files import read_evaluation, read_verdict
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """One figure of the top, with a note beneath."""
 
     name: str
@@ -22,25 +20,19 @@ class Fact:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """The trained model and the hardware that trained it."""
 
     parameters: int | None
-    """None: the model's sidecar does not say."""
     tokens: int
     processors: str
-    """The hosts' processors, or the devices, as the steps recorded them; empty: not recorded."""
+    """The hosts' processors, or the devices, as the steps recorded them."""
     machines: int
     """The count of machines that trained, one after another."""
 
 
 def run_facts(plan: Plan, trained: Trained, seconds: float | None) -> list[Fact]:
-    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost where its one machine has a price.
-
-    Args:
-        seconds: the wall time of training; None: it was not logged.
-    """
+    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost on one machine with a price."""
     facts = []
     if trained.parameters is not None:
         facts.append(Fact("parameters", format_count(trained.parameters), plan.recipe.model.architecture))
@@ -49,20 +41,16 @@ def run_facts(plan: Plan, trained: Trained, seconds: float | None) -> list[Fact]
     if seconds:
         facts.append(Fact("training time", format_duration(seconds), "without evaluation"))
         facts.append(Fact("throughput", format_rate(trained.tokens / seconds), "tokens per second"))
-    facts.append(Fact("hardware", *_hardware(plan, trained.processors)))
+    if plan.machine is None or plan.machine.device == HOST:
+        facts.append(Fact("hardware", trained.processors or "not recorded"))
+    else:
+        facts.append(Fact("hardware", str(plan.recipe.run.machine), plan.machine.title))
     if plan.machine is not None and plan.machine.price is not None and seconds and trained.machines == 1:
         price = plan.machine.price
         facts.append(
             Fact("cost", format_price(price.usd_per_hour * seconds / 3600), f"at ${price.usd_per_hour:g} an hour, {price.date}")
         )
     return facts
-
-
-def _hardware(plan: Plan, processors: str) -> tuple[str, str]:
-    """Return the machine's name and title, or the processors where the recipe means the machine at hand."""
-    if plan.machine is None or plan.machine.device == HOST:
-        return processors or "not recorded", ""
-    return str(plan.recipe.run.machine), plan.machine.title
 
 
 def format_rate(value: float) -> str:
@@ -86,22 +74,17 @@ def describe_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
         parts.append(f"{abs(gain):.2f} nats per token {'worse' if gain < 0 else 'better'} than bigram counts")
     if (bits := figures.get("bits_per_byte")) is not None:
         parts.append(f"{bits:.2f} bits per byte")
-    if not parts:
-        parts = [f"{name} {value:{form}}" for name, value, form in _main_figure(evaluations)]
-    return ", ".join(parts)
-
-
-def _main_figure(evaluations: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, str]]:
-    """Return name, value and format of the first known figure."""
-    for evaluation in evaluations.values():
-        for key, (name, form, _) in FIGURES.items():
-            if isinstance(value := evaluation["figures"].get(key), int | float):
-                return [(name, value, form)]
-    return []
+    known = (
+        f"{name} {value:{form}}"
+        for evaluation in evaluations.values()
+        for key, (name, form, _) in FIGURES.items()
+        if isinstance(value := evaluation["figures"].get(key), int | float)
+    )
+    return ", ".join(parts) or next(known, "")
 
 
 def describe_measured(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a sentence on the loss on held-out documents, beside counts; empty if it was not measured."""
+    """Return a sentence on the loss on held-out documents and that of counts; empty if it was not measured."""
     figures = evaluations.get("held_out", {}).get("figures", {})
     if "nats_per_token" not in figures:
         return ""

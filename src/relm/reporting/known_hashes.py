@@ -72,12 +72,9 @@ def find_differences(
     """Return the differences of a published folder from its recorded hashes, and the count of its files.
 
     Args:
-        reads_all: read every file; otherwise those alone whose stamp has changed since the last time.
-        largest: of those, do not read files of more bytes whose size is as before; None: read all of them.
+        reads_all: read every file; otherwise only those whose stamp has changed since the last time.
+        largest: of those, skip files of more bytes whose size is as before; None: read all of them.
         keeps: keep the hashes for the next time.
-
-    Raises:
-        RelmError: the folder does not exist, or has no list of hashes.
     """
     hashes = _Hashes(folder, {} if reads_all else _read_known(folder), largest)
     differences, count = compare_files(folder, hashes.sha256)

@@ -1,4 +1,4 @@
-"""Text of recipes in Markdown pages: it is shown as text and makes no heading, table, link or HTML of its own.
+"""Text of recipes in Markdown pages: it is shown as text and makes no heading, table, link or HTML.
 
 Code between backticks stays code, as recipes write it.
 """
@@ -7,7 +7,7 @@ import re
 
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(?:.+?)(?<!`)\1(?!`)")
 _INLINE = re.compile(r"[\\\[\]<]")
-# What begins a block of its own at the start of a line, also within the item of a list.
+# What begins a new block at the start of a line, also within the item of a list.
 _BLOCK = re.compile(r"(#{1,6}(?=\s|$)|>|[-+*](?=\s|$)|~~~|```|=+\s*$|([-*_]\s*){3,}$|\|)")
 _NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 

@@ -1,6 +1,7 @@
 """`README.md` of `results/NAME`: the model card, with the verdict on top and front matter for the Hugging Face hub."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -52,14 +53,8 @@ METRICS = {
 def front_matter(findings: Findings) -> str:
     """Return the YAML that stands between two lines of dashes."""
     dataset = findings.plan.dataset
-    hub = sorted(
-        {
-            str(source.huggingface)
-            for remote in dataset.files.values()
-            for source in remote.sources
-            if source.huggingface and source.repository_type == "dataset"
-        }
-    )
+    hub = sorted(set(_list_repositories(dataset, "dataset")))
+    base = next(_list_repositories(findings.plan.init_model, "model"), None)
     matter: dict[str, Any] = {
         "language": dataset.language,
         **licence(dataset.licence),
@@ -67,19 +62,17 @@ def front_matter(findings: Findings) -> str:
         "pipeline_tag": findings.plan.recipe.model.declaration.pipeline,
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
-        **({"base_model": base} if (base := base_model(findings)) else {}),
+        **({"base_model": base} if base else {}),
         **({"model-index": index} if (index := model_index(findings)) else {}),
     }
     return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000).strip()
 
 
-def base_model(findings: Findings) -> str | None:
-    """Return the hub's repository of the weights that training started from; None where they come from elsewhere."""
-    start = findings.plan.init_model
-    sources = [source for remote in start.files.values() for source in remote.sources] if start is not None else []
-    return next(
-        (str(source.huggingface) for source in sources if source.huggingface and source.repository_type == "model"), None
-    )
+def _list_repositories(named: Any, kind: str) -> Iterator[str]:
+    """Yield the hub's repositories that the files of a dataset or model come from; none without one."""
+    for source in (source for remote in (named.files.values() if named is not None else ()) for source in remote.sources):
+        if source.huggingface and source.repository_type == kind:
+            yield str(source.huggingface)
 
 
 def model_index(findings: Findings) -> list[dict[str, Any]]:

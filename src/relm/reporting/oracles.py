@@ -20,19 +20,18 @@ class MeasuredOracle:
 
     name: str
     original: str
-    """The original's program: OWNER/NAME on GitHub, and its file."""
+    """OWNER/NAME on GitHub, and its file."""
     commit: str
     recipes: Sequence[str]
-    """The recipes that it stands for."""
     steps: int
     loss: float
-    """The largest relative difference of a step's loss."""
+    """The largest relative difference of a step."""
     gradient_norm: float
-    """The largest relative difference of a step's gradient norm."""
+    """The largest relative difference of a step."""
     weights: float
     """The largest absolute difference of a weight after the last step."""
     note: str = ""
-    """A sentence on what the comparison leaves out or replaces; empty: nothing."""
+    """A sentence on what the comparison leaves out or replaces."""
 
 
 def format_difference(value: float) -> str:
@@ -50,11 +49,7 @@ def read_oracles() -> list[MeasuredOracle]:
 
 
 def describe_oracles(name: str) -> list[str]:
-    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation.
-
-    Args:
-        name: the run's, such as NAME@MACHINE.
-    """
+    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation."""
     run = RunName.parse(name)
     if run.is_twin or run.published.settings:
         return []

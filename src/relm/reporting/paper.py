@@ -1,5 +1,7 @@
-"""`results/papers/KEY`: the figures of a paper, ours beside them, and those that are missing."""
+"""`results/papers/KEY`: the figures of a paper with ours, and those that are missing."""
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +47,6 @@ class PaperRow:
     verdict: str
     """As in verify.json, or `missing`."""
     sentence: str
-    """The verdict in a sentence, or why there is none."""
     drawn: Mapping[str, Any]
     """The row of verify.json with the positions of its drawing; empty: missing."""
 
@@ -70,15 +71,14 @@ class PaperRun:
 
 
 def write_paper(project: Project, key: str, folder: Path) -> str:
-    """Write the page of a paper, a table in Markdown and the same as JSON.
-
-    Raises:
-        RelmError: no recipe names the paper, or a published file is damaged.
-    """
+    """Write the page of a paper, a table in Markdown and the same as JSON."""
     paper, runs = read_paper(project, key)
     rows = [row for run in runs for row in run.rows]
     headline, tone, summary = describe_paper(rows)
-    differences = _find_differences(project, key)
+    differences = None
+    with contextlib.suppress(RelmError):  # one of the recipes with a control has faults
+        differences = differences_table(project, key)
+    differences = differences if differences is not None and differences.is_file() else None
     facts = {"paper": paper, "runs": runs, "headline": headline, "tone": tone, "summary": summary, "missing": MISSING}
     facts |= {"differences": differences.read_text(encoding="utf-8") if differences else ""}
     made = {name: work_folder() / "papers" / key / name for name in PAPER_FILES}
@@ -93,15 +93,6 @@ def write_paper(project: Project, key: str, folder: Path) -> str:
     write_json(made[TABLE], {"paper": paper.model_dump(mode="json"), "summary": summary, "runs": table, **stated})
     publish(made | ({differences.name: differences} if differences else {}), folder)
     return f"{folder}: {summary}"
-
-
-def _find_differences(project: Project, key: str) -> Path | None:
-    """Return the table of the paper's recipes with a control; None without one, or if one of these recipes has faults."""
-    try:
-        table = differences_table(project, key)
-    except RelmError:
-        return None
-    return table if table is not None and table.is_file() else None
 
 
 def read_paper(project: Project, key: str) -> tuple[Paper, list[PaperRun]]:
@@ -182,14 +173,9 @@ def _published_logs(plan: Plan) -> Iterator[dict[str, Path]]:
 def describe_paper(rows: list[PaperRow]) -> tuple[str, str, str]:
     """Return the headline, its tone, and a sentence with the number of figures of each verdict."""
     reached = [row for row in rows if row.ours is not None]
-    counted = "; ".join(_count_verdicts(rows)) or "none is stated in a recipe"
-    summary = f"{len(reached)} of {len(rows)} figures were measured here: {counted}."
+    counted = "; ".join(f"{count} {verdict}" for verdict, count in Counter(row.verdict for row in rows).items())
+    summary = f"{len(reached)} of {len(rows)} figures were measured here: {counted or 'none is stated in a recipe'}."
     if not reached:
         return "Nothing measured yet", "plain", summary
     word, _ = overall([{"verdict": row.verdict, "sentence": row.sentence} for row in reached])
     return *HEADLINES[word], summary
-
-
-def _count_verdicts(rows: list[PaperRow]) -> Iterator[str]:
-    for verdict in dict.fromkeys(row.verdict for row in rows):
-        yield f"{sum(row.verdict == verdict for row in rows)} {verdict}"

@@ -1,7 +1,4 @@
-"""Publishing, the last and cheap step: finished files are copied into `results/NAME`, which is complete or absent.
-
-A large model costs its size again, a third of one of its checkpoints; see `file_copies` for what is shared or linked instead.
-"""
+"""Publishing, the last and cheap step: finished files are copied into `results/NAME`, which is complete or absent."""
 
 import shutil
 from collections.abc import Mapping
@@ -15,17 +12,13 @@ from relm.plan.published_files import format_checksums, read_crate_hashes
 from relm.provenance.step_record import require_as_made, require_phases_as_made
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CHECKSUMS, METADATA, WEIGHTS
-from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
+from relm.reporting.file_copies import copy_file
 from relm.reporting.known_hashes import note_checked
 from relm.training.model_files import checked_model
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
-    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists.
-
-    Raises:
-        RelmError: a file of the run differs, or as for `publish`.
-    """
+    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists."""
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
@@ -42,61 +35,38 @@ def publish_run(plan: Plan, folder: Path) -> str:
 def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str, str] | None = None) -> str:
     """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder) and the list of their hashes.
 
-    It is built beside its path under a temporary name and renamed, so that readers find all files or none. An existing folder
-    is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
-
-    Args:
-        reported: the sha256 that files must have, by name.
-
-    Raises:
-        RelmError: a file is absent or another one, or the folder cannot be written; the existing folder stays.
+    It is built under a temporary name beside its path and renamed, so that readers find all files or none; after an error the
+    existing folder stays. `reported` has the sha256 that files must have, by name.
     """
-    plan_files = {name: path for name, path in plan_files.items() if name != CHECKSUMS}  # pulled ones have a list already
     _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        manners = {name: copy_file(source, partial / name) for name, source in plan_files.items()}
+        for name, source in plan_files.items():
+            copy_file(source, partial / name)
         hashes = {name: sha256_of(partial / name) for name in plan_files}
-        _require_reported(plan_files, hashes, reported or {})
+        for name, sha256 in (reported or {}).items():
+            if hashes.get(name, sha256) != sha256:
+                raise RelmError(
+                    f"{plan_files[name]}: sha256 is {hashes[name]}, the report lists {sha256}: changed since. Delete it and "
+                    f"{plan_files[METADATA]}, and give the same command again"
+                )
         with atomic_file(partial / CHECKSUMS, "w") as file:
             file.write(format_checksums(hashes))
         _swap(partial, folder, before)
-    except OSError as error:
+    except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, RelmError):
+            raise
         raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
-    except RelmError:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     note_checked(folder, hashes | {CHECKSUMS: sha256_of(folder / CHECKSUMS)})
     size = sum(path.stat().st_size for path in plan_files.values())
-    return f"{folder} has {len(plan_files) + 1} files of {format_bytes(size)}, {_describe_manner(manners)}"
-
-
-def _describe_manner(manners: Mapping[str, str]) -> str:
-    linked = [name for name, manner in manners.items() if manner == LINKED]
-    if linked:
-        return (
-            f"copied but for {', '.join(linked)}: the disk has no room for it, so it is a read-only link to the run's own "
-            "file, and damage to the one is damage to the other"
-        )
-    return SHARED if set(manners.values()) == {SHARED} else COPIED
+    return f"{folder} has {len(plan_files) + 1} files of {format_bytes(size)}"
 
 
 def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
     if absent := [str(path) for path in plan_files.values() if not path.is_file()]:
         raise RelmError(f"{folder}: cannot be published without {', '.join(absent)}; run the steps that make them")
-
-
-def _require_reported(plan_files: Mapping[str, Path], hashes: Mapping[str, str], reported: Mapping[str, str]) -> None:
-    """Raise RelmError if a copied file has another sha256 than the report lists."""
-    for name, path in plan_files.items():
-        if hashes[name] == reported.get(name, hashes[name]):
-            continue
-        raise RelmError(
-            f"{path}: sha256 is {hashes[name]}, the report lists {reported[name]}: changed since. Delete it and "
-            f"{plan_files[METADATA]}, and give the same command again"
-        )
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:

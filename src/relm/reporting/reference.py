@@ -19,11 +19,7 @@ PAGE = "README.md"
 
 
 def publish_reference(plan: Plan, folder: Path) -> str:
-    """Write the page of the reference, and make `folder` hold it with the verdict and the figures.
-
-    Raises:
-        RelmError: the recipe names no released weights, or a file is absent.
-    """
+    """Write the page of the reference, and make `folder` hold it with the verdict and the figures."""
     if plan.reference_model is None:
         raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
     files = published_files(plan, in_reference=True)

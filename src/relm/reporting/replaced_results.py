@@ -1,7 +1,5 @@
 """The result of an earlier version of a recipe that a new one replaces in `results/NAME`: where it stays, and what differs."""
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,13 @@ PUBLISHED = "published"
 
 
 def find_replaced(plan: Plan) -> dict[str, Any] | None:
-    """Return fingerprint, run and differing keys of the result in `results/NAME` if its fingerprint is another one."""
+    """Return fingerprint, files and differing keys of the result in `results/NAME` if its fingerprint is another one."""
     try:
         before = read_json(plan.results / "recipe.json")
-        fingerprint = str(before["fingerprint"])
-        differences = [] if fingerprint == plan.fingerprint else differing_keys(before, resolve(plan))
+        if (fingerprint := str(before["fingerprint"])) == plan.fingerprint:
+            return None
+        differences = differing_keys(before, resolve(plan))
     except (RelmError, OSError, KeyError, TypeError, ValueError, AttributeError):
-        return None
-    if fingerprint == plan.fingerprint:
         return None
     differs = {each.key: [each.first, each.second] for each in differences if each.is_meaning}
     run = plan.run_folder.with_name(fingerprint)
@@ -61,18 +58,9 @@ def keep_replaced(plan: Plan) -> dict[str, Any] | None:
     if replaced is None:
         return dict(read_shaped(kept, _SHAPE)) if kept.is_file() else None
     if (files := Path(replaced["files"])).name == PUBLISHED:
-        _link_files(plan.results, files)
+        for name in list_names(plan.results):
+            (files / name).parent.mkdir(parents=True, exist_ok=True)
+            (files / name).unlink(missing_ok=True)
+            (files / name).hardlink_to(plan.results / name)  # which is to be deleted
     write_json(kept, replaced)
     return replaced
-
-
-def _link_files(folder: Path, target: Path) -> None:
-    """Link the files of a published folder, which is to be deleted, into another folder, or copy them elsewhere."""
-    for name in list_names(folder):
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        try:
-            os.link(folder / name, path)
-        except OSError:
-            shutil.copy2(folder / name, path)

@@ -9,14 +9,13 @@ from relm.plan.products import SEEDS, name_files, published_files
 from relm.provenance.citation import read_citation
 from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import COMPILATION, CONTAMINATION, METADATA, REPORT_FILES
+from relm.recipes.run_folder import CONTAMINATION, METADATA, REPORT_FILES
 from relm.reporting.curve import watched_run
 from relm.reporting.findings import Findings, gather
 from relm.reporting.headline import run_facts
 from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
-from relm.reporting.pipeline import report_pipeline
 from relm.reporting.replaced_results import keep_replaced
 from relm.reporting.training_charts import training_charts, values_table
 from relm.reporting.training_log import read_log
@@ -33,20 +32,13 @@ def write_report(
 ) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
-    Where the recipe was compiled, `compile.json` is copied as the page shows it. Times come from the steps' records, so writing
-    the report of the same run again gives the same bytes.
+    Times come from the steps' records, so writing the report of the same run again gives the same bytes.
 
     Args:
-        plan: the plan of the run.
-        verify: the verdict, `verify.json`.
         evaluations: task -> figures of the trained model.
-        output_folder: the folder of the five files.
         before: task -> figures of the starting weights.
         other_seeds: the evaluations of the recipe's other seeds, in turn.
         contamination: test -> counts of its items in the training documents.
-
-    Raises:
-        RelmError: a file of the run is absent or damaged.
     """
     findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
     _write(output_folder / "report.html", report_page(findings))
@@ -54,8 +46,6 @@ def write_report(
     write_json(output_folder / "recipe.json", findings.resolved | {"report": plan.report_key})
     write_json(output_folder / "provenance.json", provenance(findings, keep_replaced(plan)))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
-    files.pop(COMPILATION, None)  # of an earlier report
-    files |= _kept_compilation(findings, output_folder / COMPILATION)
     files |= name_files("evaluation", evaluations) | name_files("evaluation before", before or {})
     files |= name_files(CONTAMINATION, contamination or {}) | {"verify.json": verify}
     for run, figures in zip(plan.runs[1:], other_seeds, strict=True):
@@ -72,19 +62,6 @@ def _write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _kept_compilation(findings: Findings, path: Path) -> dict[str, Path]:
-    """Keep a copy of the `compile.json` that the page shows, and return it; {} where there is none.
-
-    The copy is published, whatever is compiled later.
-    """
-    if findings.compiled is None or findings.compiled.compilation is None:
-        path.unlink(missing_ok=True)
-        return {}
-    with atomic_file(path) as file:
-        file.write(findings.compiled.content)
-    return {COMPILATION: path}
-
-
 def provenance(findings: Findings, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of `provenance.json`.
 
@@ -95,9 +72,8 @@ def provenance(findings: Findings, replaced: Mapping[str, Any] | None = None) ->
         record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
     ]
     run = {"name": findings.plan.published_name, "fingerprint": findings.plan.fingerprint, "steps": steps}
-    compiled = {"compiled": findings.compiled.provenance} if findings.compiled and findings.compiled.compilation else {}
     before = {"replaces": replaced} if replaced else {}
-    return run | before | compiled | {"packages": findings.installed}
+    return run | before | {"packages": findings.installed}
 
 
 def report_page(findings: Findings) -> str:
@@ -115,7 +91,6 @@ def report_page(findings: Findings) -> str:
         charts=training_charts(log, levels, published, sentence),
         values=values_table(log),
         watched=watched,
-        pipeline=report_pipeline(findings.plan),
         oracles=describe_oracles(findings.plan.name),
     )
 

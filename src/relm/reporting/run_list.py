@@ -58,20 +58,13 @@ def describe_runs(project: Project) -> str:
     for heading, group in _group_by_paper(plans.values()):
         lines += ["", *textwrap.wrap(heading, WIDTH)]
         lines += [_cut(row_of[plan.name], WIDTH) for plan in group]
-    wrapped = [line for fault in faults for line in _wrap(fault)]
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    wrapped = [line for fault in faults for line in wrapper.wrap(fault)]
     return "\n".join([*lines, "", *wrapped, *([""] if wrapped else []), *([LEGEND] if plans else []), TARGETS])
 
 
-def _wrap(fault: str) -> list[str]:
-    return textwrap.wrap(fault, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-
-
 def describe_machine_runs(project: Project, name: str) -> str:
-    """Return a row for each run with its figures on one machine.
-
-    Raises:
-        RelmError: the machine is unknown.
-    """
+    """Return a row for each run with its figures on one machine."""
     machine = project.machine(name, f"@{name}")
     plans, faults = _read_plans(project)
     placed = [plan for plan in plans.values() if can_place(plan.recipe, name, machine)]
@@ -82,11 +75,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
 
 
 def describe_run_on_machines(project: Project, name: str) -> str:
-    """Return a row for each machine that can train a run, with the run's figures there.
-
-    Raises:
-        RelmError: the recipe is unknown or has faults.
-    """
+    """Return a row for each machine that can train a run, with the run's figures there."""
     plan = project.plan(str(RunName.parse(name)._replace(machine=None)))
     machines = project.machines()
     placed = [(plan, each, machine) for each, machine in machines.items() if can_place(plan.recipe, each, machine)]

@@ -1,8 +1,9 @@
 """The record of a run by its files: state, step, figures, size, and the keys that differ from its recipe. Imports no torch.
 
-A damaged or absent file leaves a gap in its own run alone, so that the others are listed still.
+A damaged or absent file leaves a gap in that run's record, and the other runs are still listed.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -41,9 +42,9 @@ class PhaseProgress(NamedTuple):
     last: Mapping[str, Any]
     """{} before the first line."""
     seconds_per_step: float | None
-    """Between the two newest lines; None: there are not two."""
+    """Between the two newest lines."""
     steps: int | None
-    """Steps of the phase; None: nothing tells."""
+    """Steps of the phase; None: not known."""
 
     @property
     def step(self) -> int:
@@ -51,7 +52,7 @@ class PhaseProgress(NamedTuple):
         return int(self.last.get("step", 0))
 
     def describe(self, is_running: bool = False) -> str:
-        """Return step, loss and the verdict on the curve; of a phase that is trained now, the rate and the time left too.
+        """Return step, loss and the verdict on the curve; of a running phase the rate and the time left as well.
 
         >>> line = {"step": 50, "loss": 3.91, "tokens_per_second": 13884.2}
         >>> PhaseProgress("main", line, 0.5, 200).describe(is_running=True)
@@ -87,29 +88,21 @@ class Requested(NamedTuple):
 
     plans: Sequence[Plan] = ()
     exists: bool = False
-    """False: there is no such recipe or machine."""
+    """False: unknown recipe or machine."""
     fault: str | None = None
     """The fault because of which nothing can be planned."""
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The fingerprints of the plans."""
-        return list(dict.fromkeys(plan.fingerprint for plan in self.plans))
-
-
-NOTHING_REQUESTED = Requested()
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A folder `work/runs/NAME/FINGERPRINT`, beside its recipe as it is now."""
+    """A folder `work/runs/NAME/FINGERPRINT`, and what its recipe asks for now."""
 
     name: str
     """Name of the run, as in `results/NAME`."""
     fingerprint: str
     folder: Path
     work: Path
-    requested: Requested = NOTHING_REQUESTED
+    requested: Requested = Requested()  # noqa: RUF009 - immutable
     is_published: bool = False
     """True if a folder in `results/` names it."""
     live: Sequence[LiveStep] = ()
@@ -149,19 +142,19 @@ class RunRecord:
         return [each for each in nearest if each.is_meaning]
 
     @cached_property
-    def evaluations(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> the content of its file; {} for one that was changed since."""
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Evaluation -> its figures, of the trained weights; a file that was damaged or changed is left out."""
         newest: dict[str, Path] = {}
         for path in newest_first(self.folder, TRAINED, "*.json"):
             if not path.name.endswith(".record.json"):
                 newest.setdefault(path.stem, path)
-        return {task: read_object(path) if _is_as_made(path) else {} for task, path in sorted(newest.items())}
-
-    @property
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> its figures, of the trained weights; a damaged file is left out."""
-        found = {task: content.get("figures") for task, content in self.evaluations.items()}
-        return {task: dict(figures) for task, figures in found.items() if isinstance(figures, dict)}
+        found = dict[str, dict[str, Any]]()
+        for task, path in sorted(newest.items()):
+            with contextlib.suppress(RelmError, OSError):
+                require_as_made(path)
+                if isinstance(figures := read_object(path).get("figures"), dict):
+                    found[task] = figures
+        return found
 
     @cached_property
     def disk(self) -> DiskUse:
@@ -169,18 +162,13 @@ class RunRecord:
         return measure(self.folder)
 
     @property
-    def locks(self) -> list[Path]:
-        """The lock files of its phases."""
-        return sorted(self.folder.glob("*/lock"))
-
-    @property
     def locked_phase(self) -> str | None:
         """The phase that a trainer works on at this moment; None without one."""
-        return next((lock.parent.name for lock in self.locks if is_locked(lock)), None)
+        return next((lock.parent.name for lock in sorted(self.folder.glob("*/lock")) if is_locked(lock)), None)
 
     @cached_property
     def phases(self) -> list[PhaseProgress]:
-        """The progress of each phase of the recipe as recorded, else as it is now, else of each that has files."""
+        """The progress of each phase of the recorded recipe, else of the present one, else of each phase that has files."""
         if self.resolved is not None:
             pretrain = self.resolved["recipe"].get("pretrain")
             steps = {name: phase["steps"] for name, phase in pretrain.items()} if isinstance(pretrain, dict) else {}
@@ -202,7 +190,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The steps of all phases; None: nothing tells."""
+        """The steps of all phases; None: not known."""
         known = [phase.steps for phase in self.phases if phase.steps is not None]
         return sum(known) if known and len(known) == len(self.phases) else None
 
@@ -235,17 +223,17 @@ class RunRecord:
 
     @cached_property
     def failure(self) -> str | None:
-        """The message with which a step of the run failed at last; None: none did. A step's next attempt has a new log."""
-        logs = sorted((self.work / "logs" / "runs" / self.name / self.fingerprint).rglob("*.log"))
-        return next((message for log in logs if (message := _read_error(log)) is not None), None)
+        """The last message of a step's log if it is an error, unless somebody stopped the step; None: no step failed."""
+        for log in sorted((self.work / "logs" / "runs" / self.name / self.fingerprint).rglob("*.log")):
+            with contextlib.suppress(OSError):
+                *_, (is_error, message) = [("", ""), *_LAST_MESSAGE.findall(log.read_text(encoding="utf-8", errors="replace"))]
+                if is_error and not message.startswith(_STOPPED):
+                    return str(message)
+        return None
 
 
 def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
-    """Return all runs in a work folder by name and fingerprint, the twins last; links are not followed.
-
-    Args:
-        projects: the checkouts whose recipes and results count.
-    """
+    """Return all runs in a work folder, the twins last; follow no links. The checkouts have the recipes."""
     runs = work / "runs"
     folders = [(path.name, path) for path in _folders(runs) if path.name != SMOKE.rstrip("/")]
     folders += [(f"{SMOKE}{path.name}", path) for path in _folders(runs / SMOKE)]
@@ -348,15 +336,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_as_made(path: Path) -> bool:
-    """Return whether a file is the one that its record lists, or has no record."""
-    try:
-        require_as_made(path)
-    except (RelmError, OSError):
-        return False
-    return True
-
-
 def measure(path: Path) -> DiskUse:
     """Return the bytes of a file or a folder's files on the disk, and their last change."""
     links, sizes = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
@@ -372,13 +351,3 @@ def measure(path: Path) -> DiskUse:
             links[key] = links.get(key, status.st_nlink) - 1
             sizes[key] = status.st_blocks * 512
     return DiskUse(sum(sizes.values()), sum(sizes[key] for key, others in links.items() if not others), changed)
-
-
-def _read_error(log: Path) -> str | None:
-    """Return the last message of a step's log if it is an error, and not that somebody stopped the step."""
-    try:
-        messages = _LAST_MESSAGE.findall(log.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
-    is_error, message = messages[-1] if messages else ("", "")
-    return message if is_error and not message.startswith(_STOPPED) else None

@@ -14,21 +14,13 @@ from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
 from relm.reporting.figures import FIGURES
-from relm.reporting.run_record import FAILED, FINISHED, PUBLISHED, RUNNING, STOPPED, RunRecord, find_runs
+from relm.reporting.run_record import FAILED, PUBLISHED, RUNNING, RunRecord, find_runs
 
 WIDTH = 100
-# SGR codes of a terminal: green, yellow, red, cyan.
-COLOURS = {PUBLISHED: "32", FINISHED: "32", RUNNING: "36", STOPPED: "33", FAILED: "31"}
 
 
-def describe_stored_runs(
-    project: Project, name: str | None, as_json: bool = False, coloured: bool = False, only_running: bool = False
-) -> str:
-    """Return all runs of the work folder, or those of one recipe, on its machines too.
-
-    Raises:
-        RelmError: there is neither a run nor a recipe of this name.
-    """
+def describe_stored_runs(project: Project, name: str | None, as_json: bool = False, only_running: bool = False) -> str:
+    """Return all runs of the work folder, or those of one recipe, on its machines too."""
     work = work_folder()
     runs = [run for run in find_runs(work, [project]) if not only_running or run.state == RUNNING]
     order = {run.name: number for number, run in enumerate(runs)}
@@ -43,7 +35,7 @@ def describe_stored_runs(
         return f"{work}/runs has no run{f' of {name}' if name else ''}; snakemake results/{name or 'NAME'} makes one"
     rows = format_table([_cells(run) for run in runs], "<<<<>>", indent="  ")
     pairs = groupby(zip(runs, rows, strict=True), lambda pair: pair[0].name)
-    lines = [line for _, group in pairs for line in _name_lines([*group], coloured)]
+    lines = [line for _, group in pairs for line in _name_lines([*group])]
     total = sum(run.disk.size for run in runs)
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {format_bytes(total)} in {work}/runs"
     old = [run for run in runs if run.is_old and run.state not in (RUNNING, PUBLISHED)]
@@ -62,13 +54,13 @@ def _require_known(project: Project, name: str, runs: Sequence[RunRecord]) -> li
     raise RelmError(f"there is no run and no recipe {name!r}; {hint}")
 
 
-def _name_lines(runs: Sequence[tuple[RunRecord, str]], coloured: bool) -> Iterator[str]:
+def _name_lines(runs: Sequence[tuple[RunRecord, str]]) -> Iterator[str]:
     """Yield the name of some runs, and the row of each with what is known of it beneath."""
     first, _ = runs[0]
     fault = "    its recipe has faults" if first.requested.fault else "" if first.requested.exists else "    no such recipe now"
-    yield _paint(first.name, "1", coloured) + fault
+    yield first.name + fault
     for run, row in runs:
-        yield row.replace(f"  {run.state}", f"  {_paint(run.state, COLOURS[run.state], coloured)}", 1)
+        yield row
         for text in _details(run):
             yield from wrap_lines(text, indent="    ")
     yield ""
@@ -84,7 +76,7 @@ def _cells(run: RunRecord) -> list[str]:
 
 
 def _details(run: RunRecord) -> Iterator[str]:
-    """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the recipe as it is now."""
+    """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the present recipe."""
     for step, working in groupby(sorted(run.working), lambda each: each.name):
         first, *others = working
         yield f"{step}: process {first.pid}{f' and {len(others)} more' if others else ''}"
@@ -129,10 +121,6 @@ def wrap_lines(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
-def _paint(text: str, code: str, coloured: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if coloured else text
-
-
 def describe_as_json(run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run as a JSON object."""
     plain = {key: getattr(run, key) for key in ("name", "fingerprint", "state", "seed", "step", "steps", "loss", "figures")}
@@ -142,7 +130,7 @@ def describe_as_json(run: RunRecord) -> dict[str, Any]:
         "folder": str(run.folder),
         "requested": run.plan is not None,
         "recipe": "absent" if not run.requested.exists else "faulty" if run.requested.fault else "present",
-        "requested_fingerprints": run.requested.fingerprints,
+        "requested_fingerprints": list(dict.fromkeys(plan.fingerprint for plan in run.requested.plans)),
         "differences": None if run.differences is None else differences,
         "phases": [{"name": each.name, "step": each.step, "steps": each.steps} for each in run.phases],
         "failure": run.failure if run.state == FAILED else None,

@@ -1,29 +1,25 @@
-"""The runs of a recipe with `seeds` beside each other: a table for the report."""
+"""The report's table of the runs of a recipe with `seeds`."""
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.recipes.plan import Plan
 from relm.reporting.curve import watched_run
 from relm.reporting.figures import format_figure
 
 
-@dataclass(frozen=True)
-class SeedRow:
-    """One figure of all runs."""
+class SeedRow(NamedTuple):
+    """One figure of all runs, as text."""
 
     task: str
     name: str
     values: Sequence[str]
-    """One for each seed."""
     mean: str
     standard_deviation: str
 
 
-@dataclass(frozen=True)
-class SeedTable:
+class SeedTable(NamedTuple):
     """The figures of a recipe's runs that differ between them."""
 
     seeds: Sequence[int]
@@ -34,12 +30,7 @@ class SeedTable:
 
 
 def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, Any]]]) -> SeedTable | None:
-    """Return the table of a recipe's runs; None for a single one.
-
-    Args:
-        plan: the plan of the first run.
-        evaluations: task -> content of eval/TASK.json, of each run in turn.
-    """
+    """Return the table of a recipe's runs from the figures of each run in turn, by task; None for a single run."""
     if len(plan.runs) < 2:
         return None
     first, *others = evaluations

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ LEVELS = {
 TABLE_ROWS = 12
 
 
-@dataclass(frozen=True)
-class PublishedCurve:
+class PublishedCurve(NamedTuple):
     """A published loss curve with its band; arrays of shape (rows,)."""
 
     phase: str
@@ -39,7 +38,6 @@ class _Column:
     title: str
     unit: str
     is_noisy: bool
-    from_zero: bool
     divisor: float = 1.0
 
     def form(self, value: float) -> str:
@@ -48,24 +46,19 @@ class _Column:
 
 
 OTHERS = (
-    _Column("learning_rate", "Learning rate", "of the optimizer's step", is_noisy=False, from_zero=True),
-    _Column("gradient_norm", "Gradient norm", "before clipping", is_noisy=True, from_zero=True),
-    _Column("tokens_per_second", "Throughput", "tokens per second", is_noisy=True, from_zero=True),
-    _Column("memory_bytes", "Memory", "peak of one process or device, GiB", is_noisy=False, from_zero=True, divisor=GIB),
+    _Column("learning_rate", "Learning rate", "of the optimizer's step", is_noisy=False),
+    _Column("gradient_norm", "Gradient norm", "before clipping", is_noisy=True),
+    _Column("tokens_per_second", "Throughput", "tokens per second", is_noisy=True),
+    _Column("memory_bytes", "Memory", "peak of one process or device, GiB", is_noisy=False, divisor=GIB),
 )
 
 
 def training_charts(
     log: Log, levels: Mapping[str, Any], published: PublishedCurve | None = None, verdict: str = ""
 ) -> list[Chart]:
-    """Return the chart of the loss, and one for each other column that the log has.
-
-    Args:
-        levels: `figures` of eval/held_out.json; those in `LEVELS` become lines.
-        published: a published curve, over whose band the losses are drawn.
-        verdict: the sentence on the published curve.
-    """
-    marks = [*_phase_marks(log), *(Mark(at, "interruption", f"resumed after step {at:,.0f}") for at in log.interruptions)]
+    """Return the chart of the loss, with the `LEVELS` of eval/held_out.json as lines, and one for each other column."""
+    phases = [Mark(start, "phase", phase) for phase, start in log.starts.items()] if len(log.starts) > 1 else []
+    marks = [*phases, *(Mark(at, "interruption", f"resumed after step {at:,.0f}") for at in log.interruptions)]
     last_step = float(log.steps[-1])
     found = [_loss_chart(log, levels, published, marks, verdict)]
     for each in OTHERS:
@@ -79,7 +72,7 @@ def training_charts(
                     marks=marks,
                     described=_describe(each, values),
                     last_step=last_step,
-                    from_zero=each.from_zero,
+                    from_zero=True,
                     may_be_logarithmic=each.column == "gradient_norm",
                     form=each.form,
                 )
@@ -108,17 +101,8 @@ def _loss_chart(
     )
 
 
-def _phase_marks(log: Log) -> list[Mark]:
-    """Return a mark for each phase, if there are several."""
-    return [Mark(start, "phase", phase) for phase, start in log.starts.items()] if len(log.starts) > 1 else []
-
-
 def describe_loss(log: Log, verdict: str = "") -> str:
-    """Return a sentence on the loss for those who cannot see it.
-
-    Args:
-        verdict: that on a published curve; empty: none is drawn.
-    """
+    """Return a sentence on the loss for those who cannot see it."""
     beside = f" The published curve is drawn with its band: {verdict}." if verdict else ""
     return (
         f"Training loss from {log.losses[0]:.2f} to {log.losses[-1]:.2f} nats per token over "

@@ -8,12 +8,7 @@ NEW_TOKENS = 40  # that the lines for a model that writes ask for, or half of it
 
 
 def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
-    """Return three lines of Python that load a model and print what it makes of a text.
-
-    Args:
-        prompt: a text that it can continue, such as the first of the evaluated samples.
-        model: the folder of `results/`, or the repository on the Hugging Face hub.
-    """
+    """Return three lines of Python that load a model and print what it makes of a text."""
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)
     new_tokens = min(NEW_TOKENS, context(plan) // 2)
@@ -38,8 +33,7 @@ def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
 
 def context(plan: Plan) -> int:
     """Return the longest sequence that a model takes, or, where it has no longest one, that it was trained on."""
-    trained_on = max(phase.sequence_length for phase in plan.recipe.pretrain.values())
-    return plan.recipe.model.longest_sequence or trained_on
+    return plan.recipe.model.longest_sequence or max(phase.sequence_length for phase in plan.recipe.pretrain.values())
 
 
 def describe_context(plan: Plan) -> str:

@@ -89,10 +89,7 @@ def find_machines(evaluations: Evaluations) -> list[str | None]:
 def judge_row(expectation: Expectation, runs: Mapping[int, Evaluations], machines: Sequence[str | None] = (None,)) -> Row:
     """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
-    Args:
-        expectation: the published figure.
-        runs: seed -> the evaluations of its run.
-        machines: the machines that trained, one after another; None for one without a name.
+    `runs` maps a seed to the evaluations of its run; `machines` are those that trained, None for one without a name.
     """
     values, absence = _figures(expectation.metric, runs)
     row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})

@@ -7,7 +7,7 @@ from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RUN_NAME, SMOKE
-from relm.steps.contract import Arguments, Job, Step, argument, positive, recipe_name
+from relm.steps.contract import Arguments, Job, Step, argument, recipe_name
 
 STORE = argument("store", metavar="STORE", help="gs://BUCKET/FOLDER, file:///FOLDER, or what else fsspec knows")
 NAME = argument(
@@ -24,7 +24,7 @@ def push_job(a: Arguments) -> Job:
 
     project = Project()
     plans = [run for run in project.plan(a.recipe).runs if run.number == 0 or _has_begun(run)] if a.recipe else _begun(project)
-    return Job(lambda: push(a.store, plans, a.watch))
+    return Job(lambda: push(a.store, plans))
 
 
 def _has_begun(run: Plan) -> bool:
@@ -59,13 +59,10 @@ def pull_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "push": Step(
-        "copy a run's data, checkpoints and results to a bucket, so that another machine can resume it",
+        "copy a run's data, checkpoints and figures to a bucket, so that another machine can resume it",
         [
             STORE,
             NAME,
-            argument(
-                "--watch", type=positive, metavar="SECONDS", help="push again and again, so many seconds apart, until Ctrl-C"
-            ),
         ],
         push_job,
         records=False,

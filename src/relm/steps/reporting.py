@@ -78,16 +78,10 @@ def report_job(a: Arguments) -> Job:
 
 
 def publish_job(a: Arguments) -> Job:
-    from relm.reporting.hub import publish_to_hub
     from relm.reporting.publish import publish_run
     from relm.reporting.reference import publish_reference
 
     plan = plan_of(a)
-    if a.yes and not a.hub:
-        raise RelmError("--yes: confirms an upload; give --hub OWNER/NAME with it")
-    if a.hub:
-        folder = plan.reference_results if a.reference else plan.results
-        return Job(lambda: publish_to_hub(a.output or folder, a.hub, a.yes))
     if a.reference:
         return Job(lambda: publish_reference(plan, a.output or plan.reference_results))
     return Job(lambda: publish_run(plan, a.output or plan.results))
@@ -175,14 +169,10 @@ STEPS: dict[str, Step] = {
             FINGERPRINT,
             REFERENCE,
             path("--output", "default: results/NAME", required=False),
-            argument("--hub", metavar="OWNER/NAME", help="list what an upload to the Hugging Face hub would send"),
-            argument("--yes", action="store_true", help="with --hub: send it"),
         ],
         publish_job,
         records=False,
         group="results",
-        epilog="--hub compares every file with its hash before. The token is read from HF_TOKEN alone; a repository that does "
-        "not exist is made, as a private one.",
     ),
     "paper": Step(
         "write the page of a paper: its figures, ours beside them, and what is missing",

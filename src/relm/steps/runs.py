@@ -1,7 +1,5 @@
-"""Commands on the runs of the work folder: list, compare and remove them."""
+"""Commands on the runs of the work folder: list and remove them."""
 
-import os
-import sys
 from pathlib import Path
 
 from relm.errors import RelmError
@@ -11,7 +9,6 @@ from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, requ
 
 # Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
 SHORTEST, DAY = 3600.0, 86400.0
-JSON = argument("--json", action="store_true", help="print JSON")
 
 
 def runs_job(a: Arguments) -> Job:
@@ -19,20 +16,7 @@ def runs_job(a: Arguments) -> Job:
 
     if not work_folder().is_dir():
         require_checkout()
-    return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json, coloured=shows_colours()))
-
-
-def shows_colours() -> bool:
-    """Return True on a terminal that shows colours, unless NO_COLOR is set (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def diff_job(a: Arguments) -> Job:
-    from relm.reporting.comparison import compare
-    from relm.reporting.comparison_text import describe_as_json, describe_comparison
-
-    describe = describe_as_json if a.json else describe_comparison
-    return Job(lambda: describe(compare(Project(), a.first, a.second)))
+    return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json))
 
 
 def gc_job(a: Arguments) -> Job:
@@ -42,7 +26,7 @@ def gc_job(a: Arguments) -> Job:
     if absent := next((root for root in (Path(), *a.also) if not (root / "recipes").is_dir()), None):
         raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
     projects = [Project(root) for root in (Path(), *a.also)]
-    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes, as_json=a.json))
+    return Job(lambda: clean(work_folder(), projects, age, a.keep, removes=a.yes))
 
 
 def days(text: str) -> float:
@@ -55,25 +39,12 @@ def days(text: str) -> float:
 STEPS: dict[str, Step] = {
     "runs": Step(
         "list all runs in the work folder: state, step, figures, size, and what differs from the recipe as it is now",
-        [ANY_RECIPE, JSON],
+        [ANY_RECIPE, argument("--json", action="store_true", help="print JSON")],
         runs_job,
         records=False,
         group="overview",
         epilog="`old` marks a run that its recipe does not ask for now. Beneath it are the keys that differ, with the run's "
-        "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm diff` compares two runs, `relm gc` "
-        "removes old ones.",
-    ),
-    "diff": Step(
-        "compare two recipes, runs or published results: keys, figures with the interval of their difference, curves",
-        [
-            argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
-            argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
-            JSON,
-        ],
-        diff_job,
-        records=False,
-        group="results",
-        epilog="Figures of other protocols, such as another tokenizer or text, are shown and not subtracted.",
+        "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm gc` removes old ones.",
     ),
     "gc": Step(
         "show what nothing needs in the work folder: old runs, their data, unfinished files; remove it with --yes",
@@ -100,7 +71,6 @@ STEPS: dict[str, Step] = {
                 metavar="CHECKOUT",
                 help="keep what recipes and results of these checkouts need as well, which share the work folder",
             ),
-            JSON,
         ],
         gc_job,
         records=False,

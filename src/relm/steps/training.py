@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 def pretrain_job(a: Arguments) -> Job:
     from relm.cluster.bucket.checkpoints import kept_in_store
     from relm.examples.manifest import read_manifest
-    from relm.reporting.shorter_runs import describe_shorter_run
     from relm.training.loop import pretrain
     from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
     from relm.training.machine.peak import fill_in_peak
@@ -59,8 +58,6 @@ def pretrain_job(a: Arguments) -> Job:
     def train() -> str:
         folder = a.output.parent.parent
         if not ranks.rank():
-            if (notice := describe_shorter_run(plan)) is not None:
-                logger.warning("%s", notice)
             write_json(folder.parent / RESOLVED, seal(record_run(plan)))
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):

@@ -46,10 +46,6 @@ def find_sentence(text: str) -> str:
 def explain_slurm_fault(message: str, logs: Sequence[str]) -> str | None:
     """Return what the executor for Slurm says of a job that failed, without the submitted command; None: it says nothing.
 
-    Args:
-        message: of the executor.
-        logs: of the job; Slurm's is the last.
-
     >>> explain_slurm_fault("SLURM sbatch failed. The error message was 'sbatch: error: no partition'.\\n sbatch call:", [])
     'Slurm refused the job: sbatch: error: no partition; correct the request in the profile or on the command line'
     >>> explain_slurm_fault("SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. For", ["step.log", "7.log"])

@@ -40,9 +40,9 @@ SUMMARIES = re.compile("Exiting because a job execution failed|WorkflowError:\nA
 FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero exit status")
 
 
-# The first words of a step that saved a checkpoint because it was told to stop, also without Ctrl-C.
+# The first words of a step that saved a checkpoint after a request to stop, also without Ctrl-C.
 STOPPED = "stopped by "
-# Of a step that was told to stop before it had a handler for the signal, as while it imports its libraries.
+# Of a step that was stopped before it handled the signal, as while it imports its libraries.
 STOPPED_EARLY = STOPPED + "{sender} before it had anything new to save; the same command continues"
 STOPPED_BY_SIGNAL = re.compile(rf"^{STOPPED}SIG[A-Z]+")
 
@@ -58,10 +58,7 @@ class _Attended:
 def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None], damaged: Collection[str]) -> None:
     """Remember the workflow, whose graph has the results that the last lines are about.
 
-    Args:
-        workflow: Snakemake's.
-        find_seed: function of a job's wildcards that returns the seed by which its line is told from those of other seeds.
-        damaged: results with damaged files, filled while the graph is built; nothing good is said of them.
+    `find_seed` returns the seed that a job's line names; nothing good is said of `damaged` results.
     """
     _Attended.workflow, _Attended.find_seed, _Attended.damaged = workflow, staticmethod(find_seed), damaged
 
@@ -75,6 +72,12 @@ class LogHandlerSettings(LogHandlerSettingsBase):
 
 class LogHandler(LogHandlerBase):
     """One line for each job; in a file, one when it begins and one when it ends."""
+
+    writes_to_stream = True
+    """Snakemake adds no handler for the terminal then."""
+    writes_to_file = False
+    has_filter = has_formatter = True
+    needs_rulegraph = False
 
     def __post_init__(self) -> None:
         """Start with an empty screen. The log file in .snakemake/log has commands, whether or not the terminal shows them."""
@@ -99,31 +102,6 @@ class LogHandler(LogHandlerBase):
         self.group_log: str | None = None
         self.end = threading.Event()
         self.drawing = threading.Thread(target=self._draw_again, daemon=True)
-
-    @property
-    def writes_to_stream(self) -> bool:
-        """Return True: Snakemake adds no handler for the terminal then."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """Return False."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """Return True: which events are shown is decided here."""
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """Return False."""
-        return False
 
     # --- events --------------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from relm.forecast.compilation.compiling import (
     requests_of,
     topology_of,
 )
-from relm.forecast.compilation.consequence_lines import format_memory
+from relm.forecast.compilation.consequences import format_memory
 from relm.forecast.compilation.program_table import advice, describe_compilation
 from relm.recipes.project import Project
 from relm.recipes.run import Run

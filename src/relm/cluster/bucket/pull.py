@@ -4,14 +4,13 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from relm.artifact import atomic_file, sha256_of
 from relm.cluster.bucket.run_files import find_paths
-from relm.cluster.bucket.store import PIECE, Entry, Index, Store
+from relm.cluster.bucket.store import Entry, Index, Store
 from relm.cluster.takeover import phase_locks
 from relm.errors import RelmError
 from relm.formatting import format_bytes
@@ -19,7 +18,6 @@ from relm.limits import require_disk
 from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.reporting.publish import publish
 from relm.training.kill_points import kill_point
 
 # 1 January 2020, the same for all files: no input is newer than its output, neither of the pulled files nor of later ones.
@@ -28,14 +26,7 @@ _STATE = re.compile("(?:work/runs/.+/[0-9a-f]{12}/)?([^/]+)/checkpoints/step-([0
 
 
 def pull(url: str, project: Project, name: str | None) -> str:
-    """Pull one run of a store with all its seeds there, or all whose recipes are here.
-
-    Returns:
-        A line for each run.
-
-    Raises:
-        RelmError: the store has no such run, or as for `pull_run`.
-    """
+    """Pull one run of a store with all its seeds there, or all whose recipes are here; return a line for each run."""
     store = Store(url)
     newest = {(index.name, index.fingerprint): index for index in store.indexes()}
     there = list(dict.fromkeys(run for run, _ in newest))
@@ -73,32 +64,20 @@ class Puller:
     store: Store
     plan: Plan
     index: Index
-    here: dict[str, Path] = field(default_factory=dict)
-    """sha256 -> a local file with that content."""
 
     def pull(self) -> str:
-        """Fetch all files of the index that are not here already; return the outcome as a line.
-
-        Raises:
-            RelmError: push never writes such a name, a link leads elsewhere, an object is damaged, the disk is full, a
-                trainer is at work here, or the run is further here.
-        """
+        """Fetch all files of the index that are not here already; return the outcome as a line."""
         targets = self._find_targets()
         self._require_not_further()
-        published = {path: entry for path, entry in targets.items() if not path.is_relative_to(self.plan.work)}
         # A checkpoint counts once its `state.json` is there, so that comes last.
-        in_work = sorted(targets.keys() - published.keys(), key=lambda path: (path.name == "state.json", path))
+        ordered = sorted(targets, key=lambda path: (path.name == "state.json", path))
         with phase_locks(self.plan):
-            lacking = {path: targets[path] for path in in_work if not self._is_there(path, targets[path])}
-            known = {targets[path].sha256 for path in in_work}
-            staged = {entry.sha256: entry.size for entry in published.values() if entry.sha256 not in known}
+            lacking = {path: targets[path] for path in ordered if not self._is_there(path, targets[path])}
             size = sum(entry.size for entry in lacking.values())
-            require_disk(self.plan.work, size + sum(staged.values()), f"pull {self.index.name}")
+            require_disk(self.plan.work, size, f"pull {self.index.name}")
             with ProgressBar(total=size, desc="pull", unit="B", unit_scale=True, disable=None, delay=1) as bar:
                 for path, entry in lacking.items():
                     self._fetch(path, entry, bar)
-                for folder in (self.plan.reference_results, self.plan.results):
-                    self._publish(folder, {path: published[path] for path in published if folder in path.parents}, bar)
         return f"{self.index.name}: {len(targets):,} files, {len(lacking):,} of them fetched ({format_bytes(size)})"
 
     def _find_targets(self) -> dict[Path, Entry]:
@@ -114,17 +93,14 @@ class Puller:
                 "`relm push` wrote. Pull with the version of relm that pushed it, or push it again"
             )
         locks = [self.plan.run_folder / phase / "lock" for phase in self.plan.phases]
-        results = (self.plan.results, self.plan.reference_results)
-        temporary = [each.with_name(f".{each.name}.{state}") for each in results for state in ("partial", "before")]
-        for path in (*paths.values(), *locks, *temporary, self.plan.work / "pulled"):
+        for path in (*paths.values(), *locks):
             self._require_no_link(path)
         return {path: entries[name] for name, path in paths.items()}
 
     def _require_no_link(self, path: Path) -> None:
-        """Raise RelmError if a part of a path is a link; the work folder and `results` as a whole may be links."""
-        top = self.plan.work if path.is_relative_to(self.plan.work) else Path(path.parts[0])
+        """Raise RelmError if a part of a path is a link; the work folder as a whole may be one."""
         for part in (path, *path.parents):
-            if part == top:
+            if part == self.plan.work:
                 return
             if part.is_symlink():
                 raise RelmError(
@@ -156,14 +132,13 @@ class Puller:
         if not path.is_file() or path.stat().st_size != entry.size or sha256_of(path) != entry.sha256:
             return False
         os.utime(path, (PULLED, PULLED))
-        self.here[entry.sha256] = path
         return True
 
     def _fetch(self, path: Path, entry: Entry, bar: ProgressBar) -> None:
         """Write a file, and no byte more than its entry says."""
         digest, size = hashlib.sha256(), 0
         with atomic_file(path) as file:
-            for piece in self._pieces(entry.sha256):
+            for piece in self.store.pieces(entry.sha256):
                 size += len(piece)
                 digest.update(piece)
                 if size > entry.size:
@@ -179,27 +154,3 @@ class Puller:
                 )
         os.utime(path, (PULLED, PULLED))
         kill_point("pull-file")
-        self.here[entry.sha256] = path
-
-    def _pieces(self, sha256: str) -> Iterator[bytes]:
-        """Yield the bytes of an object, from a file here that has the same ones, or else from the store."""
-        if sha256 not in self.here:
-            yield from self.store.pieces(sha256)
-            return
-        with open(self.here[sha256], "rb") as file:
-            while piece := file.read(PIECE):
-                yield piece
-
-    def _publish(self, folder: Path, files: dict[Path, Entry], bar: ProgressBar) -> None:
-        """Make a published folder, complete or not at all, copied from the fetched files as `relm publish` copies them."""
-        if not files:
-            return
-        staged = self.plan.work / "pulled"
-        if not all(self._is_there(path, entry) for path, entry in files.items()):
-            for sha256, entry in {entry.sha256: entry for entry in files.values()}.items():
-                if sha256 not in self.here:
-                    self._fetch(staged / sha256, entry, bar)
-            publish({path.relative_to(folder).as_posix(): self.here[entry.sha256] for path, entry in files.items()}, folder)
-        for path in [*folder.rglob("*"), folder]:
-            os.utime(path, (PULLED, PULLED), follow_symlinks=False)
-        shutil.rmtree(staged, ignore_errors=True)

@@ -3,60 +3,34 @@
 import datetime
 import hashlib
 import logging
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from relm.artifact import sha256_of, stamp_of
-from relm.cluster.bucket.run_files import choose_group, is_of_run, list_files, list_others, read_recorded_sha256
+from relm.cluster.bucket.run_files import choose_group, is_of_run, list_files, read_recorded_sha256
 from relm.cluster.bucket.store import Changed, Entry, Index, Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
-from relm.reporting.check import is_published, require_whole
 
 logger = logging.getLogger(__name__)
 
 
-def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
-    """Push runs into a store.
-
-    Args:
-        url: of the store, as fsspec has it.
-        watch: push repeatedly, with this many seconds between; None: once.
-
-    Returns:
-        A line for each run.
-
-    Raises:
-        RelmError: the store cannot be used, a file is not what its sidecar says, or `results/NAME` is damaged; while it
-            watches, only the first time: later it warns, and tries again.
-    """
-    plans, store = list(plans), Store(url)
-    lines = "\n".join(push_run(store, plan) for plan in plans)
-    while watch is not None:
-        print(lines, flush=True)
-        time.sleep(watch)
-        try:
-            lines = "\n".join(push_run(store, plan) for plan in plans)
-        except RelmError as error:
-            lines = f"not pushed this time: {error}"
-    return lines
+def push(url: str, plans: Iterable[Plan]) -> str:
+    """Push runs into a store, and return a line for each run."""
+    store = Store(url)
+    return "\n".join(push_run(store, plan) for plan in plans)
 
 
 def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     """Send the files of a run that the store lacks, then list all; return the outcome as a line.
 
-    Args:
-        store: the store.
-        plan: the run's plan.
-        run_folder_alone: send only checkpoints, logs and figures; data and results stay as the newest index lists them.
+    If only checkpoints, logs and figures are sent, the data stay as the newest index lists them.
     """
-    if not run_folder_alone:
-        _warn_of_the_rest(plan)
-    if not run_folder_alone and not plan.number and is_published(plan.results):
-        require_whole(plan.results)
+    named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model] if not run_folder_alone else []
+    for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
+        logger.warning("%s reads your folder %s, which is not pushed; copy it to the other machine yourself", plan.name, folder)
     objects, files = store.objects(), list_files(plan)
     if run_folder_alone:
         files = {name: path for name, path in files.items() if is_of_run(plan, name)}
@@ -70,12 +44,11 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
             try:
                 stamp = stamp_of(path)
                 entry = Entry(path=name, sha256=_hash(path, objects, stamp[0]), size=stamp[0])
-                if entry.sha256 in objects:
-                    bar.update(entry.size)
-                else:
-                    store.put(entry.sha256, path, stamp, bar)
+                if entry.sha256 not in objects:
+                    store.put(entry.sha256, path, stamp)
                     put[name] = entry.sha256
                     sent.append(entry.size)
+                bar.update(entry.size)
                 entries[name] = _require_size(store, entry, objects.setdefault(entry.sha256, entry.size))
             except (FileNotFoundError, Changed):
                 gone.add(choose_group(name))
@@ -94,16 +67,6 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     left = len(files) - len(kept)
     changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""
     return f"{plan.run_name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
-
-
-def _warn_of_the_rest(plan: Plan) -> None:
-    """Warn of files and folders that belong to the run and are not sent."""
-    named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model]
-    for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
-        logger.warning("%s reads your folder %s, which is not pushed; copy it to the other machine yourself", plan.name, folder)
-    if others := list_others(plan):
-        shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
-        logger.warning("%s: not pushed, since no step of relm writes files of this name: %s", plan.name, shown)
 
 
 def _hash(path: Path, objects: dict[str, int], size: int) -> str:

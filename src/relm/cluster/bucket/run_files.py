@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import sidecar_of
-from relm.plan.products import list_shared_files, match_published_files, match_run_files
-from relm.plan.published_files import recorded_sha256
+from relm.plan.products import list_shared_files, match_run_files
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import CHECKSUMS, WEIGHTS
-
-_ANY = re.compile(".*", re.DOTALL)
+from relm.recipes.run_folder import WEIGHTS
 
 
 def list_files(plan: Plan) -> dict[str, Path]:
-    """Return name -> file of all existing files: downloads, documents, tokenizer, examples, weights, run folder, results."""
+    """Return name -> file of all existing files: downloads, documents, tokenizer, examples, weights, run folder."""
     known = {path for path in list_shared_files(plan) if path.is_file()}
-    known |= {path for folder, names in _folders(plan).items() for path in _list_inside(folder, names)}
-    # Those in the work folder come first: their sidecars have the hashes, which their published links lack.
-    return {_name_file(plan, path): path for path in sorted(known, key=lambda path: (path.parts[0] == "results", path))}
+    known |= {*_list_inside(plan.run_folder, match_run_files(plan))}
+    return {_name_file(plan, path): path for path in sorted(known)}
 
 
 def is_of_run(plan: Plan, name: str) -> bool:
@@ -31,40 +27,26 @@ def is_of_run(plan: Plan, name: str) -> bool:
     return name.startswith(f"{_name_file(plan, plan.run_folder)}/")
 
 
-def list_others(plan: Plan) -> list[Path]:
-    """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
-    known = set(_list_inside(plan.run_folder, match_run_files(plan, only_pushed=False)))
-    return [path for path in _list_inside(plan.run_folder) if path not in known]
-
-
 def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
     """Return name -> path of the names that push gives this plan's files."""
-    shared, folders = set(list_shared_files(plan)), _folders(plan)
-    found = {}
-    for name in names:
-        path = plan.work / name.removeprefix("work/") if name.startswith("work/") else Path(name)
-        is_inside = any(_has(folder, path, pattern) for folder, pattern in folders.items())
-        if (path in shared or is_inside) and _name_file(plan, path) == name:
-            found[name] = path
-    return found
+    shared, of_run = set(list_shared_files(plan)), match_run_files(plan)
+    paths = {name: plan.work / name.removeprefix("work/") for name in names if name.startswith("work/")}
+    return {
+        name: path
+        for name, path in paths.items()
+        if (path in shared or _has(plan.run_folder, path, of_run)) and _name_file(plan, path) == name
+    }
 
 
 def _name_file(plan: Plan, path: Path) -> str:
-    return f"work/{path.relative_to(plan.work).as_posix()}" if path.is_relative_to(plan.work) else path.as_posix()
-
-
-def _folders(plan: Plan) -> dict[Path, re.Pattern[str]]:
-    """Return folder -> pattern of the sent paths in it: the run's and, for the first of several seeds, the published ones."""
-    own = {plan.run_folder: match_run_files(plan, only_pushed=True)}
-    published = {False: plan.results, True: plan.reference_results} if not plan.number else {}
-    return own | {path: match_published_files(plan, in_reference) for in_reference, path in published.items()}
+    return f"work/{path.relative_to(plan.work).as_posix()}"
 
 
 def _has(folder: Path, path: Path, names: re.Pattern[str]) -> bool:
     return path.is_relative_to(folder) and names.fullmatch(path.relative_to(folder).as_posix()) is not None
 
 
-def _list_inside(folder: Path, names: re.Pattern[str] = _ANY) -> Iterator[Path]:
+def _list_inside(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
     """Yield the files in a folder whose paths in it match a pattern; not hidden ones and links."""
     for path in sorted(folder.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -73,19 +55,17 @@ def _list_inside(folder: Path, names: re.Pattern[str] = _ANY) -> Iterator[Path]:
 
 
 def choose_group(name: str) -> str:
-    """Return the group that a file is pushed with: the folder of its checkpoint, a published folder, or the file itself.
+    """Return the group that a file is pushed with: the folder of its checkpoint, or the file itself.
 
     >>> choose_group("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
     'work/runs/a/0123456789ab/main/checkpoints/step-00000010'
     """
     parts = name.split("/")
-    if "checkpoints" in parts[:-1]:
-        return "/".join(parts[: parts.index("checkpoints") + 2])
-    return "results" if parts[0] == "results" else name
+    return "/".join(parts[: parts.index("checkpoints") + 2]) if "checkpoints" in parts[:-1] else name
 
 
 def read_recorded_sha256(path: Path) -> str | None:
-    """Return the sha256 that a file's sidecar, its checkpoint's `state.json`, its model's sidecar or its result has for it."""
+    """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it."""
     for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
             facts = json.loads(beside.read_text(encoding="utf-8"))
@@ -94,8 +74,7 @@ def read_recorded_sha256(path: Path) -> str | None:
             continue
         if isinstance(sha256, str):
             return sha256
-    folder = next((parent for parent in path.parents if (parent / CHECKSUMS).is_file()), None)
-    return recorded_sha256(folder, path.relative_to(folder).as_posix()) if folder is not None else None
+    return None
 
 
 def _find_sha256(facts: Any, name: str, is_state: bool) -> Any:

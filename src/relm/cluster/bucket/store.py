@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import fsspec
-from fsspec.callbacks import Callback
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from relm.artifact import stamp_of
 from relm.errors import RelmError
-from relm.progress import ProgressBar
 from relm.recipes.run_name import RUN_NAME
 from relm.training.kill_points import kill_point
 
@@ -53,7 +51,7 @@ class Entry(BaseModel):
     path: Annotated[str, Field(max_length=1000), AfterValidator(_require_printable)]
     """`work/...` or `results/...`."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    size: Annotated[int, Field(ge=0, le=1 << 50)]  # a petabyte is no file of a run
+    size: Annotated[int, Field(ge=0, le=1 << 50)]  # no run has a file of a petabyte
 
 
 class Index(BaseModel):
@@ -82,11 +80,7 @@ class Store:
     """One store, by its address."""
 
     def __init__(self, url: str) -> None:
-        """Open the store without a request.
-
-        Raises:
-            RelmError: no installed package knows such an address, or there is a secret in it.
-        """
+        """Open the store without a request."""
         if "@" in url or "?" in url:
             raise RelmError(
                 "STORE: an address has no @ and no ?, since what stands there may be a secret and would be shown; give "
@@ -138,17 +132,11 @@ class Store:
         """Store bytes that are in memory."""
         self._write(f"objects/{sha256}", content)
 
-    def put(self, sha256: str, path: Path, stamp: list[int], bar: ProgressBar) -> None:
-        """Store a file.
-
-        Args:
-            stamp: `relm.artifact.stamp_of` the file when it was hashed.
-            bar: shows the bytes sent.
-        """
+    def put(self, sha256: str, path: Path, stamp: list[int]) -> None:
+        """Store a file that had this stamp (`relm.artifact.stamp_of`) when it was hashed."""
         with self._new_object(f"objects/{sha256}") as target:
-            progress = _Advance(bar)
             try:
-                self._files.put_file(str(path), target, callback=progress, **self._verified())
+                self._files.put_file(str(path), target, **self._verified())
                 is_same = stamp_of(path) == stamp
             except FileNotFoundError:
                 if path.exists():
@@ -158,7 +146,6 @@ class Store:
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rm_file(target)
                 raise Changed(path)
-            progress.absolute_update(stamp[0])
 
     def pieces(self, sha256: str) -> Iterator[bytes]:
         """Yield the bytes of an object; the caller compares their hash."""
@@ -205,21 +192,6 @@ class Store:
             raise
         except Exception as error:
             raise RelmError(f"{self.url}: {what}: {explain_error(error)}") from error
-
-
-class _Advance(Callback):  # type: ignore[misc]
-    """Updates a progress bar with fsspec's reports of a transfer."""
-
-    def __init__(self, bar: ProgressBar) -> None:
-        super().__init__()
-        self._bar, self._done = bar, 0
-
-    def absolute_update(self, value: int) -> None:
-        self._bar.update(value - self._done)
-        self._done = value
-
-    def relative_update(self, inc: int = 1) -> None:
-        self.absolute_update(self._done + inc)
 
 
 def explain_error(error: Exception) -> str:

@@ -75,11 +75,7 @@ class TracedProgram(NamedTuple):
 
 
 def topology_of(plan: Plan) -> str:
-    """Return the slice that a run is compiled for.
-
-    Raises:
-        RelmError: its machine is none.
-    """
+    """Return the slice that a run is compiled for."""
     if plan.recipe.run.pipeline is not None:
         raise RelmError(
             f"recipe {plan.name} is split over IPUs, which PopTorch compiles: give "
@@ -100,11 +96,7 @@ def requests_of(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -
 
 
 def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
-    """Return the programs of all requests, traced in one process for each count of devices, and for one device of a host.
-
-    Args:
-        folder: the folder into which the programs are written.
-    """
+    """Trace the programs of all requests into a folder, in one process for each count of devices and for one device alone."""
     groups: dict[tuple[int, bool], list[ProgramRequest]] = {}
     for request in requests:
         slice_ = TOPOLOGIES[request.topology]
@@ -165,11 +157,7 @@ def compiled_key(program: str, layout: str, versions: Mapping[str, str]) -> str:
 
 
 def compile_program(traced: TracedProgram, stop: threading.Event | None = None) -> Compiled:
-    """Compile a program and cache the result; return it, or the cached one.
-
-    Args:
-        stop: as in `run_module`.
-    """
+    """Compile a program and cache the result; return it, or the cached one."""
     layout = TOPOLOGIES[traced.request.topology].layout
     key = compiled_key(traced.program.sha256, layout, installed_versions())
     kept = work_folder() / "compiled" / f"{key}.json"
@@ -198,13 +186,7 @@ def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event
 
 
 def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, program: Program, layout: str) -> Compiled:
-    """Return the compiler's answer as a `Compiled`.
-
-    Args:
-        answer: the answer of `tpu_compiler.compile_job`.
-        text: the optimised program, empty if refused.
-        source: the program before the compiler.
-    """
+    """Return the answer of `tpu_compiler.compile_job` as a `Compiled`; `text` is the optimised program, empty if refused."""
     facts = {
         "program": program.sha256,
         "layout": layout,
@@ -228,14 +210,7 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, prog
 
 
 def compile_run(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> Compilation:
-    """Compile all programs of a run, and return their figures.
-
-    Args:
-        chosen: phase -> the micro-batch that was chosen for a machine; None: the recipe's.
-
-    Raises:
-        RelmError: the run's machine is no slice of TPUs, the recipe cannot be traced, or the compiler fails.
-    """
+    """Compile all programs of a run, with the micro-batches `chosen` for a machine, and return their figures."""
     requests = requests_of(plan, chosen)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         programs = trace_programs(requests, Path(folder))

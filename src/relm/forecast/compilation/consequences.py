@@ -1,24 +1,21 @@
-"""The consequences of compiled programs, by arithmetic: the least time of a step and of a phase. Nothing is run.
+"""The lines of `relm estimate` on compiled programs: each one's memory, and the work and the least time of a step.
 
 A step's work is the compiler's count over all its programs, for one device; its roofline is the larger of two times: that of
 the operations at the device's published peak, and that of the bytes at the published bandwidth of its memory (Williams et al.
-2009, "Roofline"). Neither counts communication between devices, nor the host.
+2009, "Roofline"). Neither counts validation, the host, or communication between devices.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from relm.devices.peaks import find_accelerator
 from relm.errors import RelmError
-from relm.forecast.compilation.compiling import HELD_OUT
+from relm.formatting import GIB, format_hours, format_row, format_step_time
 from relm.recipes.phase import Phase
 from relm.recipes.recipe import Recipe
 from relm.training.machine.compile_record import Compilation, Compiled
 from relm.training.micro_batches import micro_batch_size
 
-SHARES = (1.0, 0.5, 0.25)
-"""Shares of the roofline's speed that a step may reach."""
 # Generations whose programs keep no array in the chip's own memory between two operations: all bytes that the compiler counts
 # go through HBM, and the roofline is a bound. In programs for v5e, v5p and v6e such arrays are counted as well (libtpu 0.0.21,
 # see tests/forecast/compilation/xla/test_counts.py); for v4 it is not known.
@@ -35,11 +32,6 @@ class Ceiling(NamedTuple):
     bandwidth: float
     """Bytes a second, to and from its memory."""
 
-    @property
-    def binds(self) -> bool:
-        """True if the roofline is a lower bound, as far as the compiler's counts are right."""
-        return self.chip in BOUNDED
-
 
 class ProgramWork(NamedTuple):
     """The operations and bytes of programs, as the compiler counts them for one device."""
@@ -47,84 +39,39 @@ class ProgramWork(NamedTuple):
     flops: float
     bytes: float
 
-
-class Roofline(NamedTuple):
-    """The seconds of some work if operations and memory traffic overlap fully."""
-
-    operations: float
-    """The time of the operations at the peak."""
-    memory: float
-    """The time of the bytes at the full bandwidth."""
-
-    @property
-    def seconds(self) -> float:
-        """The larger of both."""
-        return max(self.operations, self.memory)
-
-    @property
-    def limit(self) -> str:
-        """The slower of the two: operations or memory."""
-        return "operations" if self.operations >= self.memory else "memory"
+    def seconds(self, ceiling: Ceiling) -> tuple[float, float]:
+        """Return the seconds of the operations at the peak, and of the bytes at the full bandwidth."""
+        return self.flops / ceiling.flops, self.bytes / ceiling.bandwidth
 
 
-class Pace(NamedTuple):
-    """A phase at a share of the roofline's speed."""
+def consequences_lines(compilation: Compilation, recipe: Recipe) -> Iterator[str]:
+    """Yield a block of lines for each phase that was compiled; raise RelmError where the recipe has changed since."""
+    ceiling, phases = ceiling_of(compilation), dict[str, dict[str, Compiled]]()
+    for each in compilation.programs:
+        phases.setdefault(each.phase, {})[each.name] = each.compiled
+    settings = {name: _require_same(name, compilation, recipe) for name in phases}
+    yield f"as compiled for {compilation.topology} by {versions(compilation)}"
+    yield f"  the compiler's figures of one {device(compilation)}, and arithmetic on them; nothing was run"
+    for name, programs in phases.items():
+        count = -(-settings[name].global_batch_size // compilation.micro_batches[name])
+        yield f"phase {name}: a step in {count:,} micro-batch{'' if count == 1 else 'es'}"
+        yield from (format_row(program, format_memory(compiled)) for program, compiled in programs.items())
+        work = step_work(programs, count)
+        if work is None:
+            yield format_row("time", "not known: a program of the step does not fit")
+        else:
+            yield format_row("work", format_work(work))
+            yield format_row("roofline", _describe_roofline(work, ceiling, settings[name].steps))
 
-    share: float
-    step_seconds: float
-    tokens_per_second: float
-    """The rate of the whole slice, padding included; for an encoder and decoder the tokens of the encoder."""
-    hours: float
-    """The time of all steps and all validations."""
-    chip_hours: float
 
-
-@dataclass(frozen=True)
-class PhaseConsequences:
-    """The consequences for one phase."""
-
-    name: str
-    phase: Phase
-    programs: Mapping[str, Compiled]
-    micro_batches: int
-    chips: float
-    validations: int
-    """The count of validations on held-out examples."""
-    batches: int
-    """The most global batches of a validation."""
-    ceiling: Ceiling
-    step: ProgramWork | None
-    """A step's work on one device; None: a program does not fit."""
-    validation: ProgramWork | None
-    """A validation's work, or one global batch's where the recipe has none; None: it does not fit, or was not compiled."""
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of a step."""
-        return self.phase.global_batch_size * self.phase.sequence_length
-
-    @property
-    def roofline(self) -> Roofline | None:
-        """The roofline of a step."""
-        return None if self.step is None else roofline(self.step, self.ceiling)
-
-    @property
-    def validation_roofline(self) -> Roofline | None:
-        """The roofline of `validation`."""
-        return None if self.validation is None else roofline(self.validation, self.ceiling)
-
-    @property
-    def paces(self) -> list[Pace]:
-        """The phase at each of `SHARES`; none where its time is not known."""
-        step, validation = self.roofline, self.validation_roofline
-        if step is None or (self.validations and validation is None):
-            return []
-        validating = self.validations * validation.seconds if validation else 0.0
-        return [self._pace(share, step.seconds, validating) for share in SHARES]
-
-    def _pace(self, share: float, step: float, validating: float) -> Pace:
-        seconds, hours = step / share, (self.phase.steps * step + validating) / share / 3600
-        return Pace(share, seconds, self.tokens / seconds, hours, hours * self.chips)
+def _describe_roofline(work: ProgramWork, ceiling: Ceiling, steps: int) -> str:
+    operations, memory = work.seconds(ceiling)
+    seconds = max(operations, memory)
+    return (
+        f"{'at least ' if ceiling.chip in BOUNDED else ''}{format_step_time(seconds)}: operations "
+        f"{format_step_time(operations)} at {ceiling.flops / 1e12:g} TFLOP/s, memory {format_step_time(memory)} at "
+        f"{ceiling.bandwidth / 1e9:g} GB/s; {steps:,} steps take {format_hours(steps * seconds / 3600)} h"
+    )
 
 
 def ceiling_of(compilation: Compilation) -> Ceiling:
@@ -136,15 +83,6 @@ def ceiling_of(compilation: Compilation) -> Ceiling:
         )
     part = compilation.chips / compilation.devices
     return Ceiling(chip.name, chip.bfloat16 * 1e12 * part, chip.bandwidth * part)
-
-
-def roofline(work: ProgramWork, ceiling: Ceiling) -> Roofline:
-    """Return the time of some work at a device's peak and at its bandwidth.
-
-    >>> roofline(ProgramWork(flops=2e12, bytes=8e9), Ceiling("TPU v3", 1e12, 1e9))
-    Roofline(operations=2.0, memory=8.0)
-    """
-    return Roofline(work.flops / ceiling.flops, work.bytes / ceiling.bandwidth)
 
 
 def step_programs(micro_batches: int) -> dict[str, int]:
@@ -159,41 +97,19 @@ def step_programs(micro_batches: int) -> dict[str, int]:
     return {"first": 1, **between, "last": 1}
 
 
-def consequences(compilation: Compilation, recipe: Recipe) -> list[PhaseConsequences]:
-    """Return the consequences for each phase that was compiled.
-
-    Raises:
-        RelmError: the compilation belongs to an earlier version of the recipe.
-    """
-    ceiling = ceiling_of(compilation)
-    phases = {each.phase: dict[str, Compiled]() for each in compilation.programs}
-    for each in compilation.programs:
-        phases[each.phase][each.name] = each.compiled
-    return [_of_phase(name, found, compilation, recipe, ceiling) for name, found in phases.items()]
+def step_work(programs: Mapping[str, Compiled], micro_batches: int) -> ProgramWork | None:
+    """Return the work of a step on one device; None: the compiler has no counts for one of its programs."""
+    flops = size = 0.0
+    for name, times in step_programs(micro_batches).items():
+        compiled = programs[name]
+        if compiled.flops is None or compiled.bytes_accessed is None:
+            return None
+        flops, size = flops + compiled.flops * times, size + compiled.bytes_accessed * times
+    return ProgramWork(flops, size)
 
 
-def _of_phase(
-    name: str, programs: Mapping[str, Compiled], compilation: Compilation, recipe: Recipe, ceiling: Ceiling
-) -> PhaseConsequences:
-    phase = _same_phase(name, compilation, recipe)
-    micro_batches = -(-phase.global_batch_size // compilation.micro_batches[name])
-    interval = recipe.run.validation_interval
-    validations, batches = (-(-phase.steps // interval), recipe.run.validation_batches) if interval else (0, 1)
-    return PhaseConsequences(
-        name=name,
-        phase=phase,
-        programs=programs,
-        micro_batches=micro_batches,
-        chips=compilation.chips,
-        validations=validations,
-        batches=batches,
-        ceiling=ceiling,
-        step=_work([(programs[each], times) for each, times in step_programs(micro_batches).items()]),
-        validation=_work([(programs[HELD_OUT], micro_batches * batches)]) if HELD_OUT in programs else None,
-    )
-
-
-def _same_phase(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
+def _require_same(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
+    """Return a phase of the recipe, whose batches must be the compiled ones."""
     if name not in recipe.pretrain:
         raise _stale(f"phase {name} was compiled, and the recipe has {', '.join(recipe.pretrain)}")
     phase, run, size = recipe.pretrain[name], recipe.run, compilation.micro_batches[name]
@@ -213,11 +129,32 @@ def _stale(difference: str) -> RelmError:
     return RelmError(f"{difference}; the recipe has changed since: compile it again with `relm compile`")
 
 
-def _work(programs: Sequence[tuple[Compiled, int]]) -> ProgramWork | None:
-    """Return the work of programs, each with its count of runs; None: the compiler has no counts for one of them."""
-    flops, size = 0.0, 0.0
-    for compiled, times in programs:
-        if compiled.flops is None or compiled.bytes_accessed is None:
-            return None
-        flops, size = flops + compiled.flops * times, size + compiled.bytes_accessed * times
-    return ProgramWork(flops, size)
+def versions(compilation: Compilation) -> str:
+    """Return the compiler's versions in one phrase, all of them where programs were compiled by several."""
+    found = {name: dict[str, None]() for each in compilation.programs for name in each.compiled.versions}
+    for each in compilation.programs:
+        for name, version in each.compiled.versions.items():
+            found[name][version] = None
+    return ", ".join(f"{name} {' and '.join(several)}" for name, several in found.items())
+
+
+def device(compilation: Compilation) -> str:
+    """Return the name of the slice's device: core or chip."""
+    return "core" if compilation.devices != compilation.chips else "chip"
+
+
+def format_memory(compiled: Compiled) -> str:
+    """Return a phrase on the memory that a program takes, or would need."""
+    if compiled.memory is None:
+        return "DOES NOT FIT" if compiled.refusal is None else f"DOES NOT FIT: {compiled.refusal.figures}"
+    memory = compiled.memory
+    return (
+        f"fits: {memory.peak / GIB:.2f} GiB at most of {memory.capacity / GIB:.2f}, {memory.peak / memory.capacity:.0%}; "
+        f"arguments {memory.arguments / GIB:.2f}, results {memory.results / GIB:.2f} ({memory.shared / GIB:.2f} of them "
+        f"in the arguments' memory), temporaries {memory.temporaries / GIB:.2f}, code {memory.code / GIB:.2f}"
+    )
+
+
+def format_work(work: ProgramWork) -> str:
+    """Return a phrase on the operations and bytes that were counted."""
+    return f"{work.flops:.4g} operations, {work.bytes:.4g} bytes read and written"

@@ -44,7 +44,7 @@ def collective_operations(text: str) -> dict[str, int]:
 
 
 def find_beyond_gradients(carried: Iterable[tuple[str, int]], program: Program) -> dict[str, int]:
-    """Return the elements of the largest array that is no sum of a gradient's size, by kind of operation."""
+    """Return the elements of the largest array that cannot be the sum of a gradient, by kind of operation."""
     others = sorted((kind, size) for kind, size in carried if kind not in SUMS or size not in program.parameters)
     return dict(others)
 
@@ -52,9 +52,7 @@ def find_beyond_gradients(carried: Iterable[tuple[str, int]], program: Program) 
 def findings(source: str, optimised: str) -> ProgramFindings:
     """Return the lines that should not be in a program, from the text before and after the compiler.
 
-    Args:
-        source: the text before, which still has float64: a TPU has none, and the compiler replaces it by pairs.
-        optimised: the text after; empty where there is none.
+    Only the text before has float64: a TPU has none, and the compiler replaces it by pairs.
     """
     both = f"{source}\n{optimised}"
     wide = (line for line in source.splitlines() if any(_elements(sizes) > 1 for sizes in _FLOAT64.findall(_body(line))))
@@ -64,11 +62,7 @@ def findings(source: str, optimised: str) -> ProgramFindings:
 
 
 def refusal_of(message: str) -> Refusal:
-    """Parse the compiler's message on a program that does not fit.
-
-    Args:
-        message: the whole message; it begins with RESOURCE_EXHAUSTED.
-    """
+    """Parse the compiler's whole message on a program that does not fit, which begins with RESOURCE_EXHAUSTED."""
     used = re.search(r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm", message)
     largest = [
         Allocation(bytes=round(float(number) * _UNITS[unit]), shape=shape, operation=name)

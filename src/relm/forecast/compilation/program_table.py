@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from relm.forecast.compilation.consequence_lines import device, format_memory, format_work, versions
-from relm.forecast.compilation.consequences import ProgramWork
+from relm.forecast.compilation.consequences import ProgramWork, device, format_memory, format_work, versions
 from relm.formatting import GIB, format_row
 from relm.training.machine.compile_record import Compilation, CompiledProgram
 

@@ -32,9 +32,7 @@ from relm.recipes.machine.machine_use import divides
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.training.machine.compile_record import (
-    Compilation,
-)
+from relm.training.machine.compile_record import Compilation
 from relm.training.machine.compiled_table import TABLE, RunFacts, Shipped, read_shipped, shipped_compilation
 
 # Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.
@@ -71,11 +69,7 @@ def key_of(program: TracedProgram) -> str:
 
 
 def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int | None]) -> Compilation | None:
-    """Return the table's programs of a run; None where `compile_run` would compile others.
-
-    Args:
-        chosen: maps phases to the micro-batches that were chosen for another machine.
-    """
+    """Return the table's programs of a run; None where `compile_run` would compile others."""
     try:
         found = shipped_compilation(shipped, plan)
     except RelmError:

@@ -42,11 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def devices_of(layout: str) -> list[Any]:
-    """Return the devices of a slice, which need not exist here.
-
-    Args:
-        layout: the slice's layout, such as v3:2x2; see `relm.recipes.machine.topologies.Topology`.
-    """
+    """Return the devices of a slice such as v3:2x2, which need not exist here."""
     from jax.experimental import topologies
 
     generation, _, shape = layout.partition(":")

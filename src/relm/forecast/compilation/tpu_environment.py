@@ -45,12 +45,7 @@ def run_module(
 ) -> int:
     """Run a module of this package in that environment, with its output in a log, and return the exit status.
 
-    A terminal shows the elapsed seconds.
-
-    Args:
-        variables: environment variables beside this process's own.
-        doing: the activity shown meanwhile.
-        stop: ends the process when set, for several at once in threads, which Ctrl-C does not reach.
+    A terminal shows the elapsed seconds. `stop` ends the process, for several at once in threads, which Ctrl-C does not reach.
     """
     interpreter = str(find_interpreter())
     folders = [str(Path(relm.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # the caller's: extensions

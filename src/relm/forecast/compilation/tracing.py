@@ -194,11 +194,7 @@ def for_slice(recipe: Recipe, topology: str, micro_batch_size: int | None = None
 
 
 def trace(requests: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which describes them.
-
-    Args:
-        requests: run, phase, topology and micro-batch of each, all with this process's count of devices.
-    """
+    """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which describes them."""
     index: list[dict[str, Any]] = []
     files: dict[str, str] = {}
     known: dict[str, dict[str, tuple[Traced, Program]]] = {}
