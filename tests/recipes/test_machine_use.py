@@ -3,8 +3,7 @@
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.machine.machine_use import describe_deviation, divides
-from relm.recipes.machine.machines import Machine
+from relm.recipes.machine.machines import Machine, describe_deviation, divides
 from relm.recipes.phase import Phase
 from relm.recipes.project import Project
 from small_project import CHECKOUT

@@ -13,8 +13,8 @@ from relm.recipes.machine.machines import Machine, load_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
-from relm.recipes.smoke import changed_keys
 from small_project import CHECKOUT, shipped_project
+from twin_keys import changed_keys
 
 PROJECT = Project(CHECKOUT)
 SHIPPED = [

@@ -16,14 +16,15 @@ from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.machine.machine_use import can_place
+from relm.recipes.machine.machines import can_place
 from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.project import Project
 from relm.recipes.section import merge
-from relm.recipes.smoke import changed_keys, may_change, small_pipeline
+from relm.recipes.smoke import small_pipeline
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
 from small_project import CHECKOUT, FINE_TUNED, shipped_project
+from twin_keys import changed_keys, may_change
 
 PROJECT = Project(CHECKOUT)
 GPT2 = {
@@ -85,12 +86,12 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {"layers_per_ipu": [4, "4", 4, 0]},
             {},
-            "on.pod16.pipeline.layers_per_ipu: item 1: expected a number, found text; leave out the quotes if it is one",
+            "on.pod16.pipeline.layers_per_ipu.1: expected a number, found text; leave out the quotes if it is one",
         ),
         (
             {"layers_per_ipu": [4, True, 4, 3]},
             {},
-            "layers_per_ipu: item 1: expected a number (YAML reads yes, no, on and off as true and false); found True",
+            "layers_per_ipu.1: expected a number (YAML reads yes, no, on and off as true and false); found True",
         ),
         (
             {"available_memory_proportion": [0.1, True, 0.1, 0.1]},

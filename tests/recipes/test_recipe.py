@@ -8,10 +8,9 @@ from pydantic import ValidationError
 
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
-from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.published_models import load_model
 from relm.recipes.recipe import Recipe, load_recipe
-from relm.recipes.run import MOST_THREADS, Run
+from relm.recipes.run import MOST_THREADS, OnMachine, Run
 from relm.recipes.section import merge
 
 VALID = """

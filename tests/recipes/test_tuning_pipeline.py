@@ -9,8 +9,7 @@ import yaml
 from relm.errors import RelmError
 from relm.plan.run_jobs import evaluate
 from relm.recipes.evaluation.evaluation_place import evaluation_device, tuning_pipeline
-from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
+from relm.recipes.machine.pipeline import Pipeline, split_tuning_batch
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 

@@ -126,7 +126,7 @@ class Built(Section):
     """The commit of the checkout it was built from, with `+changes` where that had some; none: no checkout."""
     loggers: bool = False
     """True if it has TensorBoard and Weights & Biases."""
-    apptainer: Path | None = None
+    apptainer: Path | None = Field(default=None, strict=False)
     """The same image as Apptainer runs it: a .sif file or a folder."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.published_tests import PublishedTest
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
+from relm.recipes.machine.pipeline import split_tuning_batch
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe
 

@@ -1,10 +1,9 @@
 """Published models: the section of `recipes/models/NAME.yaml`, with starting weights and tokenizers that recipes name."""
 
-import re
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relm.recipes.files.remote_files import PinnedFile
 from relm.recipes.files.web_address import WebAddress
@@ -99,14 +98,6 @@ class PretrainedModel(Section):
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
         return self
-
-    @field_validator("configuration")
-    @classmethod
-    def numbers_are_numbers(cls, configuration: dict[str, Any] | None) -> dict[str, Any] | None:
-        for key, value in (configuration or {}).items():
-            if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
-                raise ValueError(f"{key}: {value} is a text in YAML, whose numbers need a point: write 1.0e-05 for 1e-05")
-        return configuration
 
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:

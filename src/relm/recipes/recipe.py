@@ -28,12 +28,11 @@ from relm.recipes.evaluation.evaluations import (
 from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.web_address import WebAddress
-from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.machine.pipeline_rules import find_broken_rule
 from relm.recipes.names_in_recipe import names_test
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.phase import Phase
-from relm.recipes.run import Run
+from relm.recipes.run import OnMachine, Run
 from relm.recipes.section import Section, Slug, raise_together, read_extended, validate
 
 

@@ -114,3 +114,19 @@ class Run(MachineSettings):
     def on_one_device(self) -> "Run":
         """Return the section with one device of its topology, if it names one."""
         return self if self.topology is None else self.model_copy(update={"topology": find_one_device(self.topology)})
+
+
+class OnMachine(MachineSettings):
+    """`on.MACHINE`: keys of `run` for one machine; absent: as elsewhere in the recipe, or chosen."""
+
+    micro_batch_size: int | None = Field(default=None, gt=0)
+    """Sequences per forward pass of one process; null: as many as fit into the machine's memory. It follows from a pipeline."""
+
+    @model_validator(mode="after")
+    def the_pipeline_has_the_micro_batch(self) -> Self:
+        if self.pipeline is not None and self.micro_batch_size is not None:
+            raise ValueError(
+                f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
+                f"({self.pipeline.micro_batch_size}); leave it out"
+            )
+        return self

@@ -13,8 +13,7 @@ from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes, format_count, format_price, format_table
 from relm.recipes.files.file_names import describe_misnamed, describe_misnamed_machine
 from relm.recipes.identity import work_folder
-from relm.recipes.machine.machine_use import can_place, divides
-from relm.recipes.machine.machines import Machine, find_own_machine
+from relm.recipes.machine.machines import Machine, can_place, divides, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.run_name import RunName

@@ -1,8 +1,7 @@
 """Choose the device of an evaluation, and the pipeline on which it fine-tunes."""
 
 from relm.recipes.devices import DEVICES, find_evaluation_device
-from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
+from relm.recipes.machine.pipeline import Pipeline, split_tuning_batch
 from relm.recipes.plan import Plan
 
 

@@ -28,6 +28,8 @@ _BOOLEAN = "tag:yaml.org,2002:bool"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # Numbers that YAML 1.1 reads in base 8, 2 or 60, to a reader's surprise.
 _OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?0b[01_]+|[-+]?[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?")
+# A number to everybody who writes it, and in YAML 1.2; YAML 1.1 wants a point, as in 1.0e-3.
+_EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -181,7 +183,8 @@ def _scalar(loader: Any, node: yaml.Node) -> Any:
             line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
         )
     try:
-        value = loader.construct_object(node)
+        is_number = not node.style and _EXPONENT.fullmatch(text)
+        value = float(text) if is_number else loader.construct_object(node)
     except (ValueError, ArithmeticError) as error:
         kind = "number" if node.tag in _NUMBERS else "date"
         raise _Fault(line, f"{text!r} is not a {kind} ({error}); correct it, or quote it if it is text") from None

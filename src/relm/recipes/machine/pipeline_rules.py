@@ -8,9 +8,8 @@ from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import LossScaling
 
 if TYPE_CHECKING:
-    from relm.recipes.machine.on_machine import OnMachine
     from relm.recipes.phase import Phase
-    from relm.recipes.run import Run
+    from relm.recipes.run import OnMachine, Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")
 """Optimizers that a worker of a pipeline computes."""
