@@ -96,7 +96,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {"available_memory_proportion": [0.1, True, 0.1, 0.1]},
             {},
-            "available_memory_proportion: item 1: expected a number (YAML",
+            "available_memory_proportion.1: expected a number (YAML",
         ),
         ({"head": 4}, {}, "head: expected an IPU from 0 to 3, as layers_per_ipu has 4; found 4"),
         ({"position_embedding": 7}, {}, "position_embedding: expected an IPU from 0 to 3"),

@@ -40,14 +40,9 @@ def read_commit() -> dict[str, Any]:
 
 
 def _find_reason(error: subprocess.SubprocessError) -> str:
-    """Return the line of git's output that says what is wrong; an older git prints its usage before it, or nothing else."""
-    lines = [line.strip() for line in str(getattr(error, "stderr", None) or "").splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
-    if said is not None:
-        return said
-    is_usage = not lines or lines[0].lower().startswith("usage:") or lines[0].lower().startswith("unknown option")
-    command = " ".join(getattr(error, "cmd", None) or ["git"])
-    return f"it does not know `{command}`; a newer git does" if lines and is_usage else lines[0] if lines else str(error)
+    """Return the line of git's output that says what is wrong."""
+    lines = [line.strip() for line in str(getattr(error, "stderr", None) or error).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0])
 
 
 def _parse_image_commit(built_from: str) -> dict[str, Any]:

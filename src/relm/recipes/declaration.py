@@ -44,22 +44,14 @@ class Registry(Generic[D]):
     """The known declarations of one kind, by name, in the order in which they were registered."""
 
     def __init__(self, kind: str, *declarations: D) -> None:
-        """Register the package's own declarations.
-
-        Args:
-            kind: noun for the declared choices in errors, such as "objective".
-        """
+        """Register the package's own declarations; errors name the kind, such as "objective"."""
         self.kind = kind
         self._declarations: dict[str, D] = {}
         for declaration in declarations:
             self.register(declaration)
 
     def register(self, declaration: D) -> D:
-        """Add a declaration, and return it.
-
-        Raises:
-            RelmError: the name is taken.
-        """
+        """Add a declaration, whose name must be new, and return it."""
         self.require_new(declaration)
         self._declarations[declaration.name] = declaration
         return declaration
@@ -70,11 +62,7 @@ class Registry(Generic[D]):
             raise RelmError(f"{self.kind} {declaration.name}: is declared already; give the new one another name")
 
     def __getitem__(self, name: str) -> D:
-        """Return the declaration of a name.
-
-        Raises:
-            RelmError: the name is unknown; lists the known names.
-        """
+        """Return the declaration of a name; the error for an unknown one lists all."""
         if name not in self._declarations:
             raise RelmError(f"there is no {self.kind} {name!r}; known: {', '.join(self._declarations)}")
         return self._declarations[name]
@@ -117,13 +105,9 @@ class NameIn:
 
 
 def register_with_options(registry: Registry[C], declaration: C, owner: type[Section], description: str) -> None:
-    """Add a declaration to a registry; its options, if it has any, become a key of its name in a section of recipes.
+    """Add a declaration to a registry; its options become a key of its name in a section, the owner, and all that contain it.
 
-    Every section that contains the owner gets the key too. If there is an error, nothing has changed.
-
-    Args:
-        owner: the section that gets the key.
-        description: description of the key in the JSON Schema.
+    Nothing has changed if there is an error. The JSON Schema shows the description.
     """
     registry.require_new(declaration)
     key, options = declaration.name, declaration.options
@@ -156,11 +140,9 @@ def _default_options(key: str, options: type[Section]) -> Section:
 
 
 def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
-    """Raise an error for a key that is not left at its default, though only other choices read it.
+    """Raise for a key that differs from its default, though only other choices read it.
 
-    Args:
-        choice: the key whose value decides which keys are read, such as `name`.
-        keys: choice -> the keys that it reads, beside those that all choices read.
+    `choice` is the key that decides, such as `name`; `keys` maps each choice to the keys that it reads beyond the common ones.
     """
     chosen = getattr(section, choice)
     for key, known in type(section).model_fields.items():
@@ -188,11 +170,7 @@ def _subclasses(kind: type[Section]) -> Iterator[type[Section]]:
 
 @functools.cache
 def load(reference: str) -> Any:
-    """Import the module of ``"module:name"``, and return its attribute of that name.
-
-    Raises:
-        RelmError: there is no such module, or nothing in it has the name.
-    """
+    """Import the module of ``"module:name"``, and return its attribute of that name."""
     module, _, name = reference.partition(":")
     try:
         found = importlib.import_module(module)
@@ -212,11 +190,7 @@ def list_extensions(environment: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def load_extensions() -> None:
-    """Import the modules that `RELM_EXTENSIONS` names; each registers its declarations.
-
-    Raises:
-        RelmError: a module is not found, or has a fault.
-    """
+    """Import the modules that `RELM_EXTENSIONS` names; each registers its declarations."""
     for module in list_extensions(os.environ):
         try:
             importlib.import_module(module)

@@ -55,11 +55,7 @@ def given(section: Section) -> dict[str, Any]:
 
 
 def folder_files(dataset: Dataset) -> list[Path]:
-    """Return the files of a dataset that is a folder, sorted by their path inside it.
-
-    Raises:
-        RelmError: the folder is absent or has no file that matches the pattern, or a file's name is not UTF-8.
-    """
+    """Return the files of a dataset that is a folder, sorted by their path inside it; at least one."""
     assert dataset.folder is not None
     folder = resolve_own_folder(dataset.folder, "folder")
     if not folder.is_dir():
@@ -140,10 +136,7 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
 def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the identity of the documents that stay when duplicates are removed, and passages of tests cut out.
 
-    Args:
-        documents: the identity of the extracted documents.
-        duplicates: whether duplicates are removed.
-        tests: test -> what identifies its items: its form and its file's sha256.
+    `tests` maps each test to the form of its items, the key of a passage and its file's sha256.
     """
     listed = {name: list(identity) for name, identity in tests.items()}
     kept = {"revision": REVISIONS["kept"], "documents": digest(documents), "duplicates": duplicates, "tests": listed}
@@ -153,11 +146,7 @@ def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping
 def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:
     """Return file name -> sha256 of the weights and the tokenizer of a model, as published or from a local folder.
 
-    Args:
-        command: for the message, the command that reads the folder if it needs consent.
-
-    Raises:
-        RelmError: the folder needs consent, is absent or lacks a file.
+    `command` reads the folder; the message names it if the folder needs consent.
     """
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
@@ -232,10 +221,7 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
     """Return twelve hexadecimal digits that identify a run: its data, architecture, starting weights, objective, optimizer,
     schedule, batch size, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
 
-    Args:
-        recipe: the resolved recipe.
-        examples: the identity of each phase's examples, in order.
-        weights: file name -> sha256 of the starting weights and their configuration; None: random weights.
+    `examples` has the identity of each phase's examples, in order; `weights` the sha256 of each starting file.
     """
     same = all(dict(identity) == dict(examples[0]) for identity in examples)
     return digest(
@@ -253,15 +239,7 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
 def evaluation_identity(
     declaration: EvaluationDeclaration, task: str, recipe: Recipe, *, test: PublishedTest | None, language: str
 ) -> dict[str, Any]:
-    """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults.
-
-    Args:
-        declaration: the evaluation's declaration.
-        task: the name of the result.
-        recipe: the resolved recipe.
-        test: the published test that is scored, if it is one.
-        language: the language of the dataset.
-    """
+    """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults."""
     options = getattr(test or recipe, declaration.name, None) if declaration.options else None
     facts = evaluation_facts(declaration, task, recipe, language)
     return {

@@ -64,9 +64,6 @@ class DocumentsJob:
         """Return the path of a source file of the dataset, in a folder named after its sha256.
 
         Therefore an edited sha256 causes a new download, and checkouts with different recipes can share a work folder.
-
-        Raises:
-            RelmError: the dataset has no such file.
         """
         if shard not in self.dataset.files:
             known = ", ".join(self.dataset.files)

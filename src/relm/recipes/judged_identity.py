@@ -28,24 +28,13 @@ def contamination_key(test: PublishedTest) -> str:
 
 
 def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the key of a verdict.
-
-    Args:
-        recipe: the recipe with the expectations.
-        figures: fingerprint of each run -> task -> key of its figures.
-    """
+    """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""
     expected = [row.model_dump(mode="json") for row in recipe.expect]
     return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
 
 
 def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
-    """Return the digest of what a report shows.
-
-    Args:
-        recipe: the recipe, whose words the report shows.
-        named: the dataset, models and tests that the recipe names.
-        parts: keys of the verdict and of all figures that the report shows.
-    """
+    """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
     words = recipe.model_dump(mode="json", include=_SHOWN)
     if recipe.expect_curve is not None:
         words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
@@ -54,10 +43,5 @@ def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Se
 
 
 def report_key(reported: str, compilation: Path) -> str:
-    """Return the key of a report.
-
-    Args:
-        reported: `reported_digest` of what it shows.
-        compilation: findings of `relm compile`, which it shows as well if they exist.
-    """
+    """Return the key of a report from `reported_digest` and the findings of `relm compile`, which it shows if they exist."""
     return digest([reported, sha256_of(compilation) if compilation.is_file() else None])

@@ -14,13 +14,7 @@ from relm.recipes.recipe import Recipe
 def require_parts(
     path: Path, recipe: Recipe, tokenizer: PretrainedModel | None, weights: Mapping[str, PretrainedModel | None]
 ) -> None:
-    """Raise an error if a model that a recipe names lacks the tokenizer or the weights that it is named for.
-
-    Args:
-        path: the recipe's file.
-        tokenizer: the model of `tokenizer.from_model`.
-        weights: key of the recipe -> the model that it names.
-    """
+    """Raise if a model that a recipe names, by key in `weights`, lacks the tokenizer or the weights that it is named for."""
     if tokenizer is not None and tokenizer.tokenizer is None:
         raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
     for key, model in weights.items():
@@ -55,12 +49,9 @@ def require_countable_tests(
     evaluated: Mapping[str, PublishedTest],
     removed: Mapping[str, PublishedTest],
 ) -> None:
-    """Raise an error if documents are to be compared with tests where there are no tests, or no texts to compare.
+    """Raise if documents are to be compared with tests where there are no tests, or no texts to compare.
 
-    Args:
-        path: the recipe's file.
-        evaluated: the tests whose items are counted.
-        removed: the tests whose items no document may share words with.
+    Items of `evaluated` are counted; no document may share words with items of `removed`.
     """
     if recipe.data.remove is not None:
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)

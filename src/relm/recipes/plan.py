@@ -351,11 +351,7 @@ class Plan:
         return judged_identity.reported_digest(self.recipe, named, parts)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
-        """Return the declaration of the evaluation with a result of this name.
-
-        Raises:
-            RelmError: the recipe has no such evaluation.
-        """
+        """Return the declaration of the evaluation with a result of this name."""
         declaration = find_evaluation(task, self.tests)
         if declaration is None:
             known = ", ".join([*names_in_recipes(), *self.tests])

@@ -96,12 +96,9 @@ def final_logs(phase: Path) -> dict[str, Path]:
 
 
 def newest_first(run: Path, kind: str, name: str) -> list[Path]:
-    """Return the files of a kind in a run's folder whose keys are not known, newest first.
+    """Return the files of a kind, such as `eval`, in a run's folder whose keys are not known, newest first.
 
-    Args:
-        run: the folder of the run.
-        kind: eval, before, reference, verify, report or contamination.
-        name: glob of the file's name; an earlier version had no folder of a key, and verdicts in the folder of the run.
+    An earlier version had no folder of a key, and verdicts in the folder of the run.
     """
     older = run if kind == VERIFY else run / kind
     paths = [*(run / kind).glob(f"*/{name}"), *older.glob(name)]

@@ -99,11 +99,7 @@ Document = TypeVar("Document", bound=Section)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file.
-
-    Raises:
-        RelmError: the file is absent, not regular, not UTF-8, not plain YAML, or not a mapping; names file and line.
-    """
+    """Return the mapping in a YAML file; errors name file and line."""
     try:
         content = parse_yaml(read_text(path), path)
     except FileNotFoundError:
@@ -155,11 +151,7 @@ def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Document:
-    """Return `content` as a section of a kind.
-
-    Raises:
-        RelmError: the content has faults; lists each with its path and, for a misspelt key, the nearest known one.
-    """
+    """Return `content` as a section; an error lists all faults, each with its path and the nearest known key."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -72,13 +72,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def smoke_test(test: PublishedTest, model: Architecture, pipeline: Pipeline | None) -> PublishedTest:
-    """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are.
-
-    Args:
-        test: the test.
-        model: the twin's model.
-        pipeline: the twin's pipeline, whose replicas the batch fills; None: it trains without one.
-    """
+    """Return a published test whose fine-tuning, if any, fits the twin's model and fills its pipeline."""
     if test.tuning is None:
         return test
     longest = model.longest_sequence or test.tuning.sequence_length

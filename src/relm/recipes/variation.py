@@ -86,14 +86,9 @@ def split_settings(text: str) -> list[str]:
 
 
 def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Recipe, tuple[Change, ...]]:
-    """Return a recipe with some keys set to other values, and its differences from the file, sorted by key.
+    """Return a recipe with some keys set by KEY=VALUE (YAML), and its differences from its file, sorted by key.
 
     A setting that repeats the file's value is no difference.
-
-    Args:
-        recipe: the recipe as the file has it.
-        settings: each KEY=VALUE, VALUE as YAML.
-        path: the recipe's file.
     """
     values, faults = _parse(settings)
     content: Any = read_extended(path)
@@ -121,17 +116,14 @@ def _parse(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for setting in settings:
         key, sign, text = setting.partition("=")
         key = key.strip()
-        other = next(
-            (known for known in values if f"{key}.".startswith(f"{known}.") or f"{known}.".startswith(f"{key}.")), None
-        )
         if not sign or not KEY.fullmatch(key):
             faults.append(f"{setting}: expected KEY=VALUE, such as pretrain.main.steps=60")
         elif not text.strip():
             faults.append(f"{key}: no value; give one, null for none")
         elif key in ELSEWHERE:
             faults.append(f"{key}: cannot be set; {ELSEWHERE[key]}")
-        elif other is not None:
-            faults.append(f"{key}: is set twice" if other == key else f"{key}: is set twice, as it is part of {other}")
+        elif any(f"{key}.".startswith(f"{known}.") or f"{known}.".startswith(f"{key}.") for known in values):
+            faults.append(f"{key}: is set twice")
         else:
             try:
                 values[key] = parse_yaml(text, Path(key))
@@ -205,14 +197,7 @@ def _list_keys(content: Any, prefix: str = "") -> Iterator[str]:
 
 
 def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, run: RunName) -> None:
-    """Raise an error for settings that the run's machine, or its smoke twin, replaces by values of its own.
-
-    Args:
-        changes: the run's differences from the file.
-        placed: the recipe of the run.
-        unvaried: the same without the settings.
-        run: the run's name.
-    """
+    """Raise for settings without effect: the run's machine, or its smoke twin, replaces their keys by its own values."""
     new, old = placed.model_dump(mode="json"), unvaried.model_dump(mode="json")
     idle = [change for change in changes if find_value(new, change.key) == find_value(old, change.key)]
     if not idle:

@@ -8,10 +8,7 @@ from relm.recipes.plan import Plan
 def evaluation_device(plan: Plan, task: str) -> str:
     """Return the device of an evaluation: the recipe's or the CPU.
 
-    None of several hosts fine-tunes on its accelerators, nor does an instance of several that share a pipeline's replicas.
-
-    Raises:
-        RelmError: the recipe has no such evaluation.
+    Fine-tuning uses no accelerators of several hosts, nor those of a pipeline with several instances.
     """
     pipeline = plan.recipe.run.pipeline
     has_one_host = plan.machine is None or plan.machine.host_count == 1
@@ -20,11 +17,7 @@ def evaluation_device(plan: Plan, task: str) -> str:
 
 
 def tuning_pipeline(plan: Plan, task: str) -> Pipeline | None:
-    """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one.
-
-    Raises:
-        RelmError: the recipe has no such evaluation.
-    """
+    """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one."""
     test = plan.tests.get(task)
     pipelined = DEVICES[evaluation_device(plan, task)].pipelined
     if not pipelined or test is None or test.tuning is None or plan.recipe.run.pipeline is None:

@@ -128,12 +128,7 @@ def load_test(path: Path) -> PublishedTest:
 
 
 def find_evaluation(task: str, tests: Mapping[str, PublishedTest]) -> EvaluationDeclaration | None:
-    """Return the declaration behind the name of a result; None: there is no such evaluation.
-
-    Args:
-        task: the name of the result.
-        tests: the published tests that the recipe evaluates.
-    """
+    """Return the declaration behind the name of a result, which may be one of a recipe's tests; None: it has none."""
     if task in names_in_recipes():
         return EVALUATIONS[task]
     if task.startswith(task_of(HARNESS)):

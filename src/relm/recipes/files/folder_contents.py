@@ -16,8 +16,7 @@ NAMED = 3
 def match_files(folder: Path, pattern: str, reads_hidden: bool = False) -> list[Path]:
     """Return the files of a folder that match a pattern, sorted by their path inside it.
 
-    Args:
-        reads_hidden: return hidden files too, which otherwise only a pattern with a leading dot finds.
+    Without `reads_hidden`, only a pattern with a leading dot finds hidden files.
     """
     reads_hidden |= any(part.startswith(".") for part in Path(pattern).parts)
     inside = {path: path.relative_to(folder).as_posix() for path in _glob(folder, pattern) if path.is_file()}
@@ -42,11 +41,7 @@ def ignore_case(pattern: str) -> str:
 
 
 def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> str:
-    """Return what a dataset does not read although one might expect it: the count of each kind, and names; '' for nothing.
-
-    Args:
-        files: the files that it reads.
-    """
+    """Return what a dataset that reads `files` leaves out although one might expect it, by kind, with names; '' for nothing."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for path, kind in _find_left_out(folder, pattern, files):
         kinds[kind].append(escape_controls(path.relative_to(folder).as_posix()))

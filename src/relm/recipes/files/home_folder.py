@@ -21,10 +21,6 @@ def home_folder() -> Path | None:
 
 
 def expand_home(text: str) -> Path:
-    """Return a path whose `~`, if it begins with one, is the caller's home folder.
-
-    Raises:
-        RuntimeError: there is none.
-    """
+    """Return a path whose leading `~` is the caller's home folder; raise RuntimeError if there is none."""
     path, home = Path(text), home_folder()
     return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path.expanduser()

@@ -21,14 +21,7 @@ AGAIN = "before the command"
 
 
 def resolve_own_folder(text: str, where: str) -> Path:
-    """Return the folder that a dataset's or a model's `folder` names, as it is given, with ~ expanded.
-
-    Args:
-        where: what names it, for the message.
-
-    Raises:
-        RelmError: it is one that no recipe may read, itself or behind a link.
-    """
+    """Return the folder that a dataset or a model names in `folder`, with ~ expanded; raise if no recipe may read it."""
     try:
         folder = expand_home(text)
     except RuntimeError:
@@ -38,17 +31,9 @@ def resolve_own_folder(text: str, where: str) -> Path:
 
 
 def require_consent(text: str, where: str, command: str = AGAIN) -> None:
-    """Raise an error for a folder outside the project that RELM_DATA_FOLDERS does not allow.
+    """Raise for a folder outside the project that RELM_DATA_FOLDERS does not allow, and name the command to give with consent.
 
     This is for folders that a recipe's files name: whoever types a folder in a command has allowed it.
-
-    Args:
-        text: the folder, as the file has it.
-        where: what names it, for the message.
-        command: the command that is to be given with the consent.
-
-    Raises:
-        RelmError: it is not allowed, or no recipe may read it.
     """
     folder = resolve_own_folder(text, where)
     if needs_consent(folder):
@@ -62,11 +47,7 @@ def needs_consent(folder: Path) -> bool:
 
 
 def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
-    """Raise an error if a file of a folder that may be read is a link to another folder, or lies behind such a link.
-
-    Raises:
-        RelmError: the other folder is not allowed either, or no recipe may read it.
-    """
+    """Raise if a file of a readable folder is a link to another folder, or lies behind one, that is not allowed either."""
     allowed = [folder.resolve(), *_list_allowed()]
     parents: set[Path] = set()
     for path in files:
@@ -105,21 +86,22 @@ def _list_allowed() -> list[Path]:
 
 
 def _describe_refusal(named: str, path: Path, shown: str, command: str) -> str:
-    resolved = path.resolve()
-    leads = "" if resolved == path.absolute() else f", which is {resolved}"
     return (
-        f"{named}{leads}: outside the project, and a recipe reads such a folder only with your consent. To allow it, give "
-        f"{format_consent(shown)} {command}"
+        f"{named}{_describe_link(path)}: outside the project, and a recipe reads such a folder only with your consent. To "
+        f"allow it, give {format_consent(shown)} {command}"
     )
 
 
 def _require_allowed(path: Path, where: str) -> None:
-    resolved = path.resolve()
-    if (reason := _find_reason(resolved)) is not None:
-        leads = "" if resolved == path.absolute() else f", which is {resolved}"
+    if (reason := _find_reason(path.resolve())) is not None:
         raise RelmError(
-            f"{where}: {path}{leads}: {reason}, from which no data are read; copy the data into a folder of their own"
+            f"{where}: {path}{_describe_link(path)}: {reason}, from which no data are read; copy the data into a folder of "
+            "their own"
         )
+
+
+def _describe_link(path: Path) -> str:
+    return "" if path.resolve() == path.absolute() else f", which is {path.resolve()}"
 
 
 def _find_reason(resolved: Path) -> str | None:

@@ -42,12 +42,7 @@ class _Fault(Exception):
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a regular file; reading never blocks.
-
-    Raises:
-        FileNotFoundError: the file is absent.
-        RelmError: it is not a regular file, too large, not UTF-8, or cannot be read.
-    """
+    """Return the text of a regular file in UTF-8; never block. Raise FileNotFoundError or, for all other faults, RelmError."""
     try:
         content = _content(path)
     except FileNotFoundError:
@@ -88,14 +83,7 @@ def _decoded(content: bytes, path: Path) -> str:
 
 
 def parse_yaml(text: str, path: Path) -> Any:
-    """Return the one document in a YAML text as mappings, lists and plain values.
-
-    Args:
-        path: the file of the text, for error messages.
-
-    Raises:
-        RelmError: the text is not YAML, or uses a refused feature; names the file and the line.
-    """
+    """Return the one document in the YAML text of a file as mappings, lists and plain values; errors name file and line."""
     try:
         _require_plain(text)
         loader = _LOADER(text)

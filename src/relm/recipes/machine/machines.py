@@ -159,12 +159,6 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     """Return a recipe with `run` filled in for a machine; its other sections are unchanged.
 
     Keys of `run` in `OWN_KEYS` count on the recipe's own machine only; the recipe's `on` has those of another one.
-
-    Args:
-        recipe: the recipe as it is written.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
     """
     own = find_own_machine(recipe)
     if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
@@ -193,14 +187,7 @@ def _batch_of_pipeline(recipe: Recipe, name: str) -> dict[str, int]:
 
 
 def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:
-    """Raise if a machine runs pipelines, and a recipe has none for it.
-
-    Args:
-        recipe: the recipe as it is written.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
-    """
+    """Raise if a machine runs pipelines, and a recipe has none for it."""
     if DEVICES[machine.device].pipelined and (name not in recipe.on or recipe.on[name].pipeline is None):
         raise RelmError(
             f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
@@ -209,14 +196,7 @@ def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) ->
 
 
 def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) -> None:
-    """Raise unless a machine runs pipelines and has as many IPUs as a recipe's pipeline for it.
-
-    Args:
-        pipeline: the recipe's key `on.NAME.pipeline`.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
-    """
+    """Raise unless a machine runs pipelines and has the IPUs of `on.NAME.pipeline`."""
     where = f"{path}: on.{name}.pipeline"
     if not DEVICES[machine.device].pipelined:
         raise RelmError(f"{where}: {name} has device {machine.device}, which runs no pipeline; leave it out")
@@ -254,13 +234,7 @@ def can_place(recipe: Recipe, name: str, machine: Machine) -> bool:
 def require_division(
     recipe: Recipe, name: str, machine: Machine, path: Path, machines: Callable[[], Mapping[str, Machine]]
 ) -> None:
-    """Raise unless a machine can divide the batches of all phases of a recipe.
-
-    Args:
-        name: the machine's name.
-        path: the recipe's file, for the message.
-        machines: function that returns all machines, of which the message lists those that can and that relm can train on.
-    """
+    """Raise unless a machine can divide the batches of all phases of a recipe; list the machines that can."""
     refused = next((key for key, phase in recipe.pretrain.items() if not divides(machine, phase)), None)
     if refused is None:
         return
@@ -279,13 +253,7 @@ def require_division(
 
 
 def describe_deviation(recipe: Recipe, own: str | None, name: str, machine: Machine) -> str:
-    """Return the sentence on a run on another machine, with the arithmetic of its matrix products.
-
-    Args:
-        own: the recipe's own machine; None: the recipe names none.
-        name: the name of the machine.
-        machine: the machine.
-    """
+    """Return the sentence on a run on another machine than the recipe's own, with the arithmetic of its matrix products."""
     precisions = dict.fromkeys(phase.precision for phase in recipe.pretrain.values())
     device = DEVICES[machine.device]
     matmul = recipe.run.float32_matmul_precision or device.float32_matmul_precision

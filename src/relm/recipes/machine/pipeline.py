@@ -200,10 +200,6 @@ def split_tuning_batch(pipeline: Pipeline, batch_size: int) -> Pipeline:
     It has the most replicas, up to those of the training, that share the batch evenly and fill their stages. One call is one
     update, since the learning rate changes with each. The gradient is clipped, for which every replica has the whole optimizer
     state and a first moment in float32. What belongs to the vocabulary's head goes with it.
-
-    Args:
-        pipeline: the pipeline of the training.
-        batch_size: sequences of an update.
     """
     own = pipeline.fine_tuning
     size, least = own.micro_batch_size, least_micro_batches(pipeline)

@@ -18,14 +18,9 @@ OPTIMIZERS = ("adamw", "adam", "lamb")
 def find_broken_rule(
     place: str, keys: "Run | OnMachine", model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
 ) -> str | None:
-    """Return a sentence on the first rule that a pipeline breaks, which begins with the key at fault; None: it keeps them all.
+    """Return a sentence on the first rule that a section's pipeline breaks, which begins with the key at fault, or None.
 
-    Args:
-        place: the key of the section with the pipeline.
-        keys: the section.
-        model: the section of the model's architecture.
-        phases: phase -> its section.
-        checkpoint_interval: updates between checkpoints; None: not known yet.
+    `place` is the section's key. Without `checkpoint_interval` it is not known yet.
     """
     if (pipeline := keys.pipeline) is None:
         return None
@@ -63,11 +58,7 @@ def _rules_of_keys_beside(keys: "Run | OnMachine") -> Iterator[str]:
 
 
 def _rules_of_model(pipeline: Pipeline, model: Sizes, has_own_head: bool) -> Iterator[str]:
-    """Yield the rules that a pipeline breaks with its model.
-
-    Args:
-        has_own_head: the head has weights of its own, as of a task on which a model is fine-tuned.
-    """
+    """Yield the rules that a pipeline breaks with its model; the head of a task has weights of its own."""
     architecture = model.declaration
     if not architecture.has_segments:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
