@@ -184,7 +184,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             "main.optimizer.bias_correction: on.pod16.pipeline needs true, or with adamw device_iterations: 1; found False",
         ),
         ({}, main_phase(precision="float16"), "pretrain.main.precision: on.pod16.pipeline needs float32 or bfloat16, beside"),
-        ({}, main_phase(loss_scaling={"scale": 8}), "main.loss_scaling: on.pod16.pipeline needs 1, beside its own"),
+        ({}, main_phase(loss_scaling={"scale": 8}), "main.loss_scaling.scale: on.pod16.pipeline needs 1, beside its own"),
         ({"gradient_acumulation": 4}, {}, "gradient_acumulation: unknown key; did you mean gradient_accumulation?"),
     ],
 )

@@ -130,12 +130,3 @@ class AsPublished(Section):
         if self.builder == "llm_c" and None in (self.ranks, self.batch):
             raise ValueError("llm_c needs ranks and batch, those of the original's run; give both")
         return self
-
-
-def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
-    """Raise unless the batches that an original's processes read at once fill a global batch."""
-    if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
-        raise ValueError(
-            f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
-            f"({global_batch_size})"
-        )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
 from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
@@ -150,7 +152,9 @@ def model_content(name: str, model: PretrainedModel, cache: Path, command: str =
     """
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
-        made = {"config.json": configuration_sha256(model)} if model.converted else {}
+        made = (
+            {"config.json": hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()} if model.converted else {}
+        )
         return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
     where = f"recipes/models/{name}.yaml: folder {model.folder}"
     require_consent(model.folder, f"recipes/models/{name}.yaml: folder", command)
@@ -163,24 +167,16 @@ def model_content(name: str, model: PretrainedModel, cache: Path, command: str =
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
 
 
-def configuration_sha256(model: PretrainedModel) -> str:
-    """Return the sha256 of the canonical JSON of the configuration in a model's YAML."""
-    return hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()
-
-
 def _suggest_remedy(folder: Path, missing: Sequence[str]) -> str:
     """Return advice for an error about files that a model's folder lacks."""
-    found = sorted(path.name for path in folder.iterdir())
+    found, way = (
+        sorted(path.name for path in folder.iterdir()),
+        "load the model with transformers and write it with save_pretrained",
+    )
     if "model.safetensors" in missing and "model.safetensors.index.json" in found:
-        return (
-            "its weights are in several files, and only one is read: load the model with transformers and write it with "
-            'save_pretrained(FOLDER, max_shard_size="1TB")'
-        )
+        return f'its weights are in several files, and only one is read: {way}(FOLDER, max_shard_size="1TB")'
     if "model.safetensors" in missing and "pytorch_model.bin" in found:
-        return (
-            "pytorch_model.bin is not read, because loading it may run code: load the model with transformers and write it "
-            "with save_pretrained(FOLDER), which makes a model.safetensors"
-        )
+        return f"pytorch_model.bin is not read, because loading it may run code: {way}(FOLDER), which makes a model.safetensors"
     return f"it has {', '.join(found[:10]) or 'nothing'}"
 
 
@@ -291,3 +287,36 @@ def is_source(path: Path) -> bool:
         return False
     is_document = parts[:1] in (("documents",), ("kept",)) and path.suffix == ".jsonl" and path.name != "removed.jsonl"
     return is_document or (parts[:2] == ("downloads", "data") and path.suffix != ".json")
+
+
+# Keys of a recipe that a report shows and that no figure depends on.
+_SHOWN = {"title", "paper", "source", "deviations", "expect", "run", "control"}
+
+# Revision of the counts of contamination.
+_CONTAMINATION = 2
+
+
+def contamination_key(test: PublishedTest) -> str:
+    """Return the key of the counts of a test's items; the run's fingerprint has the documents."""
+    text_key = test.lambada.text_key if test.protocol == "lambada" else None
+    return digest([REVISIONS["evaluation"], _CONTAMINATION, str(test.item_format), text_key, test.files[test.file].identity])
+
+
+def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""
+    expected = [row.model_dump(mode="json") for row in recipe.expect]
+    return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
+
+
+def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
+    """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
+    words = recipe.model_dump(mode="json", include=_SHOWN)
+    if recipe.expect_curve is not None:
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
+    shown = [part.model_dump(mode="json") if part else None for part in named]
+    return digest([REVISIONS["report"], words, shown, *parts])
+
+
+def report_key(reported: str, compilation: Path) -> str:
+    """Return the key of a report from `reported_digest` and the findings of `relm compile`, which it shows if they exist."""
+    return digest([reported, sha256_of(compilation) if compilation.is_file() else None])

@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes import identity, judged_identity
+from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluation.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
+from relm.recipes.evaluation.evaluations import (
+    EvaluationDeclaration,
+    is_of_trained_weights_alone,
+    names_in_recipes,
+    task_of,
+)
 from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluation
 from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machine.machines import Machine
 from relm.recipes.phase import Phase
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
-from relm.recipes.recipe import Recipe
+from relm.recipes.recipe import Recipe, choose_seed
 from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName
-from relm.recipes.seeds import choose_seed
 from relm.recipes.variation import Change
 
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
@@ -117,16 +121,13 @@ class Plan:
 
     def evaluated_examples(self, task: str) -> ExamplesJob:
         """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation has its own."""
-        return self._evaluated_examples(self.evaluation(task).name)
-
-    def _evaluated_examples(self, evaluation: str) -> ExamplesJob:
-        phase, last = identity.evaluated_phase(self.recipe, evaluation), self.phases[-1]
+        phase, last = identity.evaluated_phase(self.recipe, self.evaluation(task).name), self.phases[-1]
         return self.examples_jobs[last] if phase is self.recipe.pretrain[last] else self._examples_job(phase)
 
     @property
     def data_jobs(self) -> list[DataJob]:
         """All jobs that prepare data."""
-        evaluated = [self._evaluated_examples(name) for name in self.recipe.evaluate]
+        evaluated = [self.evaluated_examples(task_of(name)) for name in self.recipe.evaluate]
         return list(
             dict.fromkeys([self.documents_job, self.kept_job, self.tokenizer_job, *self.examples_jobs.values(), *evaluated])
         )
@@ -323,13 +324,13 @@ class Plan:
         All seeds have the same documents, so the counts are the first one's.
         """
         tests = self.tests if self.recipe.contamination else {}
-        keys = {name: judged_identity.contamination_key(test) for name, test in tests.items()}
+        keys = {name: identity.contamination_key(test) for name, test in tests.items()}
         return {name: self.run_folder / CONTAMINATION / key / f"{name}.json" for name, key in keys.items()}
 
     def verdict(self, of: str = TRAINED) -> Path:
         """Return the path of the verdict on the trained weights of all seeds, or on the authors' released ones."""
         figures = {run.fingerprint: run.evaluation_keys(of) for run in (self.runs if of == TRAINED else (self,))}
-        key = judged_identity.verdict_key(self.recipe, figures)
+        key = identity.verdict_key(self.recipe, figures)
         return self.run_folder / VERIFY / key / f"verify{'' if of == TRAINED else f'_{of}'}.json"
 
     @property
@@ -340,7 +341,7 @@ class Plan:
     @property
     def report_key(self) -> str:
         """Key in the path of the report, which changes when the recipe is compiled."""
-        return judged_identity.report_key(self._reported, self.compilation)
+        return identity.report_key(self._reported, self.compilation)
 
     @functools.cached_property
     def _reported(self) -> str:
@@ -348,7 +349,7 @@ class Plan:
         counts = {name: path.parent.name for name, path in self.contamination().items()}
         named = [self.dataset, self.tokenizer_model, self.init_model, *self.tests.values()]
         parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), counts]
-        return judged_identity.reported_digest(self.recipe, named, parts)
+        return identity.reported_digest(self.recipe, named, parts)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
         """Return the declaration of the evaluation with a result of this name."""

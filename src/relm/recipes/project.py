@@ -32,7 +32,6 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_test, smoke_twin
-from relm.recipes.substitution import with_substitution
 from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
 
 J, T = TypeVar("J", bound=DataJob), TypeVar("T")
@@ -326,3 +325,13 @@ def shorten_error(error: Exception) -> str:
     first, *others = str(error).splitlines()
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
     return f"{first}: {others[0].strip()}{more}" if others else first
+
+
+def with_substitution(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """Return a recipe whose first deviation says in whose place its dataset stands, if it names an `original_corpus`."""
+    if recipe.original_corpus is None:
+        return recipe
+    corpus = recipe.original_corpus.rstrip(".")
+    sentence = f"The original was trained on {corpus}. The dataset {recipe.data.dataset} stands in its place: {dataset.title}."
+    others = [other for other in recipe.deviations if other != sentence]  # a resolved recipe, read again, has it already
+    return recipe.model_copy(update={"deviations": [sentence, *others]})

@@ -55,7 +55,7 @@ def record_run(plan: Plan) -> dict[str, Any]:
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[KeyDifference]:
     """Return the keys in which two resolved recipes differ: those of the fingerprint first, each in the order of the recipe."""
-    one, other = _flatten(_with_defaults(first)), _flatten(_with_defaults(second))
+    one, other = (dict(_leaves(_with_defaults(resolved), "")) for resolved in (first, second))
     keys = dict.fromkeys((*one, *other))
     found = [KeyDifference(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
     return sorted(found, key=lambda difference: not difference.is_meaning)
@@ -73,12 +73,8 @@ def _with_defaults(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**recipe, **parts}
 
 
-def _flatten(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of nested mappings by the path of their keys; an empty mapping and a list are values."""
-    return dict(_leaves(value, ""))
-
-
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each key of nested mappings; an empty mapping and a list are values."""
     if not isinstance(value, Mapping) or (not value and path):
         yield path, value
         return

@@ -20,7 +20,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from relm.errors import RelmError
@@ -217,17 +216,11 @@ def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     if fault["type"] in ("int_type", "float_type"):
         message = _YES if isinstance(found, bool) else _TEXT if isinstance(found, str) else message
     if fault["type"] == "string_type" and isinstance(found, (bool, int, float, datetime.date)):
-        message += f", and YAML reads this as {_name_kind(found)}: put it in quotes"
+        read = {bool: "true or false", datetime.date: "a date"}.get(type(found), "a number")
+        message += f", and YAML reads this as {read}: put it in quotes"
     if isinstance(found, (str, int, float, datetime.date)) or found is None:
         message += f"; found {_shortened(str(found) if isinstance(found, datetime.date) else repr(found))}"
     return where, message
-
-
-def _name_kind(value: bool | int | float | datetime.date) -> str:
-    """Return the kind of a plain value that is no text, as an error message names it."""
-    if isinstance(value, bool):
-        return "true or false"
-    return "a date" if isinstance(value, datetime.date) else "a number"
 
 
 def _shortened(text: str) -> str:
@@ -251,15 +244,12 @@ def _locate(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]
             kind = choices[None]
         if isinstance(kind, type) and issubclass(kind, Section):
             keys = list(kind.model_fields)
-            kind = _kind_of(kind.model_fields[part]) if part in kind.model_fields else None
+            field = kind.model_fields.get(part)
+            marks = (mark for mark in field.metadata if isinstance(mark, SectionOf)) if field else iter(())
+            kind = next(marks, field.annotation if field else None)
         else:  # a dict's or list's item: its last type argument
             keys, kind = [], getattr(kind, "__args__", (None,))[-1]
     return path, keys
-
-
-def _kind_of(field: FieldInfo) -> Any:
-    """Return a key's annotation: its `SectionOf`, or else its type."""
-    return next((mark for mark in field.metadata if isinstance(mark, SectionOf)), field.annotation)
 
 
 def _choices(kind: Any) -> dict[Any, Any]:

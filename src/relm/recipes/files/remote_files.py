@@ -47,15 +47,9 @@ class Source(Section):
             raise ValueError(f"a source names exactly one of url, pypi, npm, huggingface; found {kinds or 'none'}")
         if self.size is not None and self.member is None and self.decompress is None:
             raise ValueError("size: goes with member or decompress; the size of the file itself stands beside its sources")
-        for kind, needed in (
-            ("pypi", "file"),
-            ("pypi", "member"),
-            ("npm", "member"),
-            ("huggingface", "file"),
-            ("huggingface", "revision"),
-        ):
-            if kind in kinds and getattr(self, needed) is None:
-                raise ValueError(f"a source with {kind} also needs {needed}")
+        needed = {"pypi": ("file", "member"), "npm": ("member",), "huggingface": ("file", "revision")}.get(kinds[0], ())
+        if missing := [key for key in needed if getattr(self, key) is None]:
+            raise ValueError(f"a source with {kinds[0]} also needs {missing[0]}")
         return self
 
 

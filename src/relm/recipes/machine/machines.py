@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
@@ -97,13 +97,6 @@ class Machine(Section):
     price: Price | None = None
     """Price of the whole machine; null: not stated."""
 
-    @field_validator("title")
-    @classmethod
-    def title_is_a_line(cls, title: str) -> str:
-        if not title.strip() or "\n" in title.strip():
-            raise ValueError("expected one line of text")
-        return title
-
     @model_validator(mode="after")
     def topology_is_of_the_device(self) -> Self:
         topologies = DEVICES[self.device].topologies
@@ -169,7 +162,9 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
-    run = {**kept, **special, **hardware, **_batch_of_pipeline(recipe, name)}
+    run = {**kept, **special, **hardware}
+    if (pipeline := recipe.on[name].pipeline if name in recipe.on else None) is not None:
+        run["micro_batch_size"] = pipeline.common_micro_batch_size(recipe.pretrain)
     require_pipeline(recipe, name, machine, path)
     try:
         return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
@@ -178,12 +173,6 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
         for key in special:
             message = message.replace(f"run.{key}", f"on.{name}.{key}")
         raise RelmError(message) from None
-
-
-def _batch_of_pipeline(recipe: Recipe, name: str) -> dict[str, int]:
-    """Return `run.micro_batch_size` of a machine for which a recipe has a pipeline; nothing for another one."""
-    pipeline = recipe.on[name].pipeline if name in recipe.on else None
-    return {} if pipeline is None else {"micro_batch_size": pipeline.common_micro_batch_size(recipe.pretrain)}
 
 
 def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rules that bind a pipeline to its model and phases; the section `pipeline` itself checks those of a pipeline alone."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -85,33 +86,21 @@ def _rules_of_phase(place: str, pipeline: Pipeline, name: str, phase: "Phase") -
     uncorrected = optimizer.name == "adamw" and pipeline.device_iterations == 1
     has_float_norm = "float32" in (pipeline.accumulation_precision, pipeline.first_moment_precision)
     clips = optimizer.name != "lamb" and has_float_norm and not pipeline.replicated_tensor_sharding
-    keys: list[tuple[str, object, str, bool]] = [
-        ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
-        ("optimizer.state_precision", optimizer.state_precision, "float32", optimizer.state_precision == "float32"),
-        ("optimizer.form", optimizer.form, "pytorch", optimizer.form == "pytorch"),
-        (
-            "optimizer.bias_correction",
-            optimizer.bias_correction,
-            "true, or with adamw device_iterations: 1",
-            corrects or uncorrected,
-        ),
-        (
-            "optimizer.lamb.normalise_gradient",
-            optimizer.lamb.normalise_gradient,
-            "false",
-            not optimizer.lamb.normalise_gradient,
-        ),
-        (
-            "optimizer.gradient_clipping",
-            optimizer.gradient_clipping,
-            "null, or with adamw first_moment_precision: float32 and replicated_tensor_sharding: false",
-            optimizer.gradient_clipping is None or clips,
-        ),
-        ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
-        ("loss_scaling", phase.loss_scaling.scale, "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
+    normalises = optimizer.lamb.normalise_gradient
+    clipping = "null, or with adamw first_moment_precision: float32 and replicated_tensor_sharding: false"
+    rules = [
+        ("optimizer.name", "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
+        ("optimizer.state_precision", "float32", optimizer.state_precision == "float32"),
+        ("optimizer.form", "pytorch", optimizer.form == "pytorch"),
+        ("optimizer.bias_correction", "true, or with adamw device_iterations: 1", corrects or uncorrected),
+        ("optimizer.lamb.normalise_gradient", "false", not normalises),
+        ("optimizer.gradient_clipping", clipping, optimizer.gradient_clipping is None or clips),
+        ("precision", "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
+        ("loss_scaling.scale", "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
     ]
-    for key, found, expected, kept in keys:
+    for key, expected, kept in rules:
         if not kept:
+            found = functools.reduce(getattr, key.split("."), phase)
             yield f"pretrain.{name}.{key}: {place}.pipeline needs {expected}; found {found}"
 
 
