@@ -19,10 +19,9 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def read_commit() -> dict[str, Any]:
-    """Return the commit of this package's checkout, and whether `src` or `Snakefile` have changed, new files included.
+    """Return the commit of this package's checkout or image, and whether `src` or `Snakefile` have changed, new files included.
 
-    In an image, an environment variable has the commit that it was built from. Without git or a checkout, ``commit`` and
-    ``changed`` are null, and ``reason`` is given.
+    Without git or a checkout, ``commit`` and ``changed`` are null, and ``reason`` is given.
     """
     root = Path(relm.__file__).resolve().parents[2]
     if (built_from := os.environ.get(IMAGE_COMMIT)) and not (root / "pyproject.toml").exists():

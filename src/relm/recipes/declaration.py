@@ -1,15 +1,14 @@
 """Declarations: one for each objective, optimizer, evaluation or other choice that a recipe makes by name.
 
-A declaration has the choice's options, the facts that other packages need, and references such as
-``"relm.examples.causal:CausalExamples"`` to the code that implements it. Recipes are therefore read without importing that
-code, and a new choice is declared in one place: in this package, or in a separate module that `RELM_EXTENSIONS` names.
+It has the choice's options, facts for other packages, and references ``"module:name"`` to its code, which reading a recipe does
+not import. `RELM_EXTENSIONS` names modules with further declarations.
 """
 
 import functools
 import importlib
 import os
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -81,10 +80,7 @@ class Registry(Generic[D]):
 
 
 class NameIn:
-    """Annotation of a string in a recipe that must be a name in a registry; it acts as a `Literal` of these names.
-
-    The names are looked up when a value is validated and when a JSON Schema is made, so newly registered ones are included.
-    """
+    """Annotation of a text that must be a name in a registry when it is validated; the JSON Schema lists the names."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         """Store the registry."""
@@ -105,27 +101,19 @@ class NameIn:
 
 
 def register_with_options(registry: Registry[C], declaration: C, owner: type[Section], description: str) -> None:
-    """Add a declaration to a registry; its options become a key of its name in a section, the owner, and all that contain it.
-
-    Nothing has changed if there is an error. The JSON Schema shows the description.
-    """
+    """Add a declaration; its options become a key of its name in `owner` and all that inherit it. All or nothing."""
     registry.require_new(declaration)
     key, options = declaration.name, declaration.options
     if options is not None:
         owners = [owner, *_subclasses(owner)]
-        _require_new_key(key, owners)
+        if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
+            raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
         default = _default_options(key, options)
         owner.__annotations__[key] = options  # sections that are defined later inherit it
         for kind in owners:
             kind.__pydantic_fields__[key] = FieldInfo(annotation=options, default=default, description=description)
         rebuild_sections()
     registry.register(declaration)
-
-
-def _require_new_key(key: str, owners: Sequence[type[Section]]) -> None:
-    """Raise an error if one of the sections has a key or an attribute of this name."""
-    if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
-        raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
 
 
 def _default_options(key: str, options: type[Section]) -> Section:
@@ -140,10 +128,7 @@ def _default_options(key: str, options: type[Section]) -> Section:
 
 
 def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
-    """Raise for a key that differs from its default, though only other choices read it.
-
-    `choice` is the key that decides, such as `name`; `keys` maps each choice to the keys that it reads beyond the common ones.
-    """
+    """Raise for a key that differs from its default, though it belongs to other values of `choice`, as `keys` says."""
     chosen = getattr(section, choice)
     for key, known in type(section).model_fields.items():
         names, value = [name for name, own in keys.items() if key in own], getattr(section, key)

@@ -136,20 +136,14 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
 
 
 def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the identity of the documents that stay when duplicates are removed, and passages of tests cut out.
-
-    `tests` maps each test to the form of its items, the key of a passage and its file's sha256.
-    """
+    """Return the identity of documents without duplicates and passages of tests; `tests` has what identifies their items."""
     listed = {name: list(identity) for name, identity in tests.items()}
     kept = {"revision": REVISIONS["kept"], "documents": digest(documents), "duplicates": duplicates, "tests": listed}
     return {**kept, "cut_passages": True} if tests else kept
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:
-    """Return file name -> sha256 of the weights and the tokenizer of a model, as published or from a local folder.
-
-    `command` reads the folder; the message names it if the folder needs consent.
-    """
+    """Return file name -> sha256 of a model's weights and tokenizer, published or in a folder that may need consent."""
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
         made = (

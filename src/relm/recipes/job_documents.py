@@ -32,11 +32,7 @@ _NO_WORDS = {"title": "", "licence": "", "language": "und"}
 
 
 def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str | None = None) -> Dataset:
-    """Return the dataset that a documents job describes, with the keys that its documents depend on.
-
-    Its content is [[file, sha256], ...], a dataset of the hub, or the digest of a folder: `source`, whose files match
-    `pattern`.
-    """
+    """Return the dataset that a documents job describes; if its content is the digest of a folder, that is `source`."""
     require_revision(document, "documents", revision_of_documents(str(document.get("format"))))
     content, limit = document.get("content"), document.get("documents", 1)
     keys = {key: value for key, value in document.items() if key not in ("revision", "content", "documents")}
@@ -100,8 +96,7 @@ def require_revision(document: Mapping[str, Any], product: str, expected: int | 
 def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, outputs: Iterable[Path], project: Project) -> None:
     """Raise unless documents whose folder has a key in its name have the whole document of that key.
 
-    The command of a dataset with many files lists one of them, and that of a folder has a digest. The rest is read from the
-    folder, or from the dataset's file, which the name of the output's folder names.
+    A command lists one of many files, and has a digest of a folder; the rest is read from the dataset's file or the folder.
     """
     for output in outputs:
         require_path_of(_complete(document, dataset, project, output.parent.name.rpartition("-")[0]), output)

@@ -15,12 +15,11 @@ from pydantic import BaseModel
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import FORMATS, Dataset
-from relm.recipes.files.file_names import NOT_RECIPES
 from relm.recipes.files.folder_contents import describe_left_out, ignore_case, list_linked_folders, match_files
 from relm.recipes.files.own_folders import format_consent, needs_consent, require_own_files, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
-from relm.recipes.run_name import RunName
+from relm.recipes.run_name import NOT_RECIPES, RunName
 from relm.recipes.section import NAME, validate
 from relm.recipes.variation import format_value
 

@@ -205,10 +205,7 @@ class Objective(Section):
         return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
 
     def stored_keys(self) -> dict[str, Any]:
-        """Return the keys that determine the stored examples; those that are applied when examples are read are left out.
-
-        The result is empty for a stream of tokens, which is the same for every objective that reads one.
-        """
+        """Return the keys that determine the stored examples, not those applied in reading; none for a stream of tokens."""
         if self.layout == TOKEN_STREAM:
             return {}
         given = self.model_dump(mode="json", include={"objective", "as_published", self.objective}, exclude_defaults=True)

@@ -49,10 +49,7 @@ def require_countable_tests(
     evaluated: Mapping[str, PublishedTest],
     removed: Mapping[str, PublishedTest],
 ) -> None:
-    """Raise if documents are to be compared with tests where there are no tests, or no texts to compare.
-
-    Items of `evaluated` are counted; no document may share words with items of `removed`.
-    """
+    """Raise if documents are to be compared with tests (counted, or removed from them), and there are no tests or no texts."""
     if recipe.data.remove is not None:
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)
         if not (recipe.data.remove.duplicates or removed):

@@ -319,10 +319,7 @@ class Plan:
         return {"job": self.evaluation_identity(task), "files": files, "examples": examples, "limit": self.evaluation_limit}
 
     def contamination(self) -> dict[str, Path]:
-        """Return test -> path of the counts of its items in the training documents; empty if the recipe asks for none.
-
-        All seeds have the same documents, so the counts are the first one's.
-        """
+        """Return test -> path of the counts of its items in the training documents, which all seeds share."""
         tests = self.tests if self.recipe.contamination else {}
         keys = {name: identity.contamination_key(test) for name, test in tests.items()}
         return {name: self.run_folder / CONTAMINATION / key / f"{name}.json" for name, key in keys.items()}

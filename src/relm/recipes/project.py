@@ -13,7 +13,6 @@ from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, load_test
-from relm.recipes.files.file_names import describe_misnamed, is_recipe_name
 from relm.recipes.jobs import DataJob
 from relm.recipes.machine.machines import (
     Machine,
@@ -29,7 +28,7 @@ from relm.recipes.parts_of_recipe import require_countable_tests, require_docume
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_name import SMOKE, RunName
+from relm.recipes.run_name import SMOKE, RunName, describe_misnamed, is_recipe_name
 from relm.recipes.section import NAME, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_test, smoke_twin
 from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe

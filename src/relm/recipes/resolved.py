@@ -62,10 +62,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _with_defaults(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved recipe without its names, and with the defaults of keys that are younger than it.
-
-    A default of a new key means what the code did before, so that an older recipe without the key does not differ in it.
-    """
+    """Return a resolved recipe without its names; defaults stand for younger keys, and mean what the code did before."""
     recipe = resolved["recipe"]
     with contextlib.suppress(ValidationError):  # an older version had keys that this one has not
         recipe = Recipe.model_validate(recipe).model_dump(mode="json")

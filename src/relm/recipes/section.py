@@ -74,10 +74,7 @@ def _holds_sections(annotation: Any) -> bool:
 
 
 class SectionOf:
-    """Annotation of a key with one of several sections; a key inside, such as ``architecture: gpt2``, selects the section.
-
-    The sections are looked up whenever the section with the key is built.
-    """
+    """Annotation of a key with one of several sections, which a key inside selects, such as ``architecture: gpt2``."""
 
     def __init__(self, key: str, sections: Callable[[], Mapping[str, type[Section]]]) -> None:
         """Store the key that selects, and a function that returns the section of each of its values."""
@@ -228,10 +225,7 @@ def _shortened(text: str) -> str:
 
 
 def _locate(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
-    """Return a fault's path in the file and the known keys of its section, found by walking the annotations.
-
-    If a key selects one of several sections, pydantic's location includes the selected value, which is not in the file's path.
-    """
+    """Return a fault's path in the file, without pydantic's tags of selected sections, and its section's known keys."""
     path: list[Any] = []
     keys: list[str] = []
     for part in location:

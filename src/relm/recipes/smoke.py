@@ -1,7 +1,6 @@
 """The smoke twin of a recipe: the same graph, code paths, objective, optimizer and evaluation, small enough for any CPU.
 
-It tests that the recipe runs; its figures are never compared with the paper's. A test lists the keys that may differ
-(`tests/twin_keys.py`) and compares every recipe with its twin.
+Its figures are never compared with the paper's. `tests/twin_keys.py` lists the keys that may differ.
 """
 
 import math

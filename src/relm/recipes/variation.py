@@ -1,7 +1,6 @@
-"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key for one run, without editing the file.
+"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key, a dotted path, for one run without editing the file.
 
-A key is a dotted path, as in error messages: `pretrain.main.steps`, `expect.0.tolerance`. Values are YAML, and are merged with
-the file's as those of a recipe that extends it.
+Values are YAML, and are merged with the file's as those of a recipe that extends it.
 """
 
 import difflib
@@ -86,10 +85,7 @@ def split_settings(text: str) -> list[str]:
 
 
 def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Recipe, tuple[Change, ...]]:
-    """Return a recipe with some keys set by KEY=VALUE (YAML), and its differences from its file, sorted by key.
-
-    A setting that repeats the file's value is no difference.
-    """
+    """Return a recipe with some keys set by KEY=VALUE (YAML), and its differences from its file, sorted by key."""
     values, faults = _parse(settings)
     content: Any = read_extended(path)
     for key, value in values.items():

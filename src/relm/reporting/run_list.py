@@ -11,12 +11,11 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes, format_count, format_price, format_table
-from relm.recipes.files.file_names import describe_misnamed, describe_misnamed_machine
 from relm.recipes.identity import work_folder
 from relm.recipes.machine.machines import Machine, can_place, divides, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
-from relm.recipes.run_name import RunName
+from relm.recipes.run_name import RunName, describe_misnamed, describe_misnamed_machine
 from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_record import find_runs, read_object
 from relm.training.architecture import configuration

@@ -23,10 +23,7 @@ class PhaseLength(Section):
 
 
 class EvaluationJob(Section):
-    """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
-
-    The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
-    """
+    """The identity of an evaluation: everything that changes its figures except the files that it reads, from the recipe."""
 
     multi_line = frozenset({"options"})
 

@@ -6,10 +6,7 @@ from relm.recipes.plan import Plan
 
 
 def evaluation_device(plan: Plan, task: str) -> str:
-    """Return the device of an evaluation: the recipe's or the CPU.
-
-    Fine-tuning uses no accelerators of several hosts, nor those of a pipeline with several instances.
-    """
+    """Return the device of an evaluation; fine-tuning leaves accelerators of several hosts or instances of a pipeline idle."""
     pipeline = plan.recipe.run.pipeline
     has_one_host = plan.machine is None or plan.machine.host_count == 1
     is_alone = has_one_host and (pipeline is None or pipeline.instances == 1)

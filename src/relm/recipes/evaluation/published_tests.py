@@ -1,7 +1,4 @@
-"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol by which it is scored.
-
-A test that models are fine-tuned for has a second file, with the examples that they are trained on.
-"""
+"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol by which it is scored."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,7 @@
 """Trust in task files for the language-model evaluation harness, which are programs and run only with the user's consent.
 
-A task file names Python that the harness loads (`!function`), and its prompts are Jinja2 templates, which the harness fills in
-without a sandbox, so that one can call any function of Python: a task file without `!function` is no safer. The harness's own
-tasks come with its locked package and need no trust.
+They name Python that the harness loads (`!function`), and even without it their Jinja2 prompts, which have no sandbox, can
+call any function. The harness's own tasks come with its locked package and need no trust.
 """
 
 import os

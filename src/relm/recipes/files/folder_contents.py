@@ -14,10 +14,7 @@ NAMED = 3
 
 
 def match_files(folder: Path, pattern: str, reads_hidden: bool = False) -> list[Path]:
-    """Return the files of a folder that match a pattern, sorted by their path inside it.
-
-    Without `reads_hidden`, only a pattern with a leading dot finds hidden files.
-    """
+    """Return the files of a folder that match a pattern, sorted; hidden ones with `reads_hidden` or a dot in the pattern."""
     reads_hidden |= any(part.startswith(".") for part in Path(pattern).parts)
     inside = {path: path.relative_to(folder).as_posix() for path in _glob(folder, pattern) if path.is_file()}
     found = sorted(

@@ -31,10 +31,7 @@ def resolve_own_folder(text: str, where: str) -> Path:
 
 
 def require_consent(text: str, where: str, command: str = AGAIN) -> None:
-    """Raise for a folder outside the project that RELM_DATA_FOLDERS does not allow, and name the command to give with consent.
-
-    This is for folders that a recipe's files name: whoever types a folder in a command has allowed it.
-    """
+    """Raise for a folder outside the project that RELM_DATA_FOLDERS does not allow, and say which command needs it."""
     folder = resolve_own_folder(text, where)
     if needs_consent(folder):
         shown = text if text.startswith(("/", "~")) else str(folder.resolve())

@@ -1,7 +1,6 @@
 """Machines: the section of `recipes/machines/NAME.yaml`, and a recipe's run on a machine.
 
-A machine's file describes hardware and nothing else. What depends on model and machine together is in the recipe, under `on`.
-The fingerprint of a run does not depend on its machine.
+Its file describes hardware alone; what depends on model and machine is in the recipe, under `on`. No fingerprint depends on it.
 """
 
 import datetime
@@ -149,10 +148,7 @@ def load_machine(path: Path) -> Machine:
 
 
 def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
-    """Return a recipe with `run` filled in for a machine; its other sections are unchanged.
-
-    Keys of `run` in `OWN_KEYS` count on the recipe's own machine only; the recipe's `on` has those of another one.
-    """
+    """Return a recipe with `run` filled in for a machine: keys in `OWN_KEYS` from the recipe's `on`, unless it is its own."""
     own = find_own_machine(recipe)
     if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
         raise RelmError(
@@ -197,10 +193,7 @@ def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) ->
 
 
 def find_own_machine(recipe: Recipe) -> str | None:
-    """Return the machine on which `results/NAME` runs; None if the recipe names an accelerator without a machine.
-
-    A recipe for the CPU that names no machine runs on `cpu`.
-    """
+    """Return the machine on which `results/NAME` runs; None without one, unless the recipe is for the CPU."""
     if recipe.run.machine is not None:
         return recipe.run.machine
     return HOST if recipe.run.device == HOST and recipe.run.processes == 1 else None

@@ -19,10 +19,7 @@ OPTIMIZERS = ("adamw", "adam", "lamb")
 def find_broken_rule(
     place: str, keys: "Run | OnMachine", model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
 ) -> str | None:
-    """Return a sentence on the first rule that a section's pipeline breaks, which begins with the key at fault, or None.
-
-    `place` is the section's key. Without `checkpoint_interval` it is not known yet.
-    """
+    """Return a sentence on the first rule that the pipeline of a section, whose key is `place`, breaks; None: it keeps all."""
     if (pipeline := keys.pipeline) is None:
         return None
     if found := next(_rules_of_pipeline(pipeline, model, phases, checkpoint_interval), None):
