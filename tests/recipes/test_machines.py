@@ -145,19 +145,6 @@ def test_an_unknown_machine_is_refused_with_the_nearest_one(name: str, words: st
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("roberta_base_v4-8", "results/roberta_base_v3-8@v4-8"),
-        ("roberta_base_v6e-8_as_published", "results/roberta_base_v3-8_as_published@v6e-8"),
-        ("bert_large_wikitext103_v5e-8_bf16", "results/bert_large_wikitext103_v3-8_bf16@v5e-8"),
-        ("smoke/mt5_base_romanian_diacritics_v4-8", "results/smoke/mt5_base_romanian_diacritics_v3-8@v4-8"),
-    ],
-)
-def test_the_name_of_a_removed_recipe_is_answered_with_the_new_target(old: str, new: str) -> None:
-    assert refusal(old).endswith(f"the machine is now written behind an @: {new}")
-
-
-@pytest.mark.parametrize(
     ("addition", "words"),
     [
         ("on: {h1000: {micro_batch_size: 8}}\n", "quickstart.yaml: on.h1000: there is no machine 'h1000'; did you mean h100?"),

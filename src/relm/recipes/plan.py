@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from relm.errors import RelmError
 from relm.recipes import identity
@@ -34,6 +34,7 @@ from relm.recipes.variation import Change
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
+NamedModel = tuple[str, PretrainedModel]
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,8 @@ class Plan:
     @property
     def tokenizer_files(self) -> list[Path]:
         """Files of the imported tokenizer."""
-        assert self.tokenizer_model is not None
-        named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
-        return self._model_files(named, self.tokenizer_model.tokenizer_files)
+        model = cast(PretrainedModel, self.tokenizer_model)
+        return self._model_files((str(self.recipe.tokenizer.from_model), model), model.tokenizer_files)
 
     def starting_weights(self, phase: str) -> list[Path]:
         """Return the starting weights and configuration of a phase: the previous phase's, those of `init_from`, or none."""
@@ -184,19 +184,17 @@ class Plan:
         return [] if self.init_model is None else self._model_files(self._init_from, self.init_model.weights_files)
 
     @property
-    def _init_from(self) -> tuple[str, PretrainedModel]:
-        assert self.init_model is not None
-        return str(self.recipe.init_from), self.init_model
+    def _init_from(self) -> NamedModel:
+        return str(self.recipe.init_from), cast(PretrainedModel, self.init_model)
 
     @property
-    def _reference(self) -> tuple[str, PretrainedModel]:
-        assert self.reference_model is not None
-        return str(self.recipe.expect_reference), self.reference_model
+    def _reference(self) -> NamedModel:
+        return str(self.recipe.expect_reference), cast(PretrainedModel, self.reference_model)
 
-    def _content(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> dict[str, str]:
+    def _content(self, named: NamedModel, files: Sequence[ModelFile]) -> dict[str, str]:
         return identity.part_of(identity.model_content(*named, self.work / "folders", self._command), files)
 
-    def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
+    def _model_files(self, named: NamedModel, files: Sequence[ModelFile]) -> list[Path]:
         """Return the paths of files that are downloaded, converted, or copied from a folder; they include the content's key."""
         name, model = named
         if model.converted and files == model.weights_files:
@@ -219,7 +217,7 @@ class Plan:
             return {}
         return self.starting_sha256(self.phases[0]) if of == BEFORE else self._weights_sha256(self._reference)
 
-    def _weights_sha256(self, named: tuple[str, PretrainedModel]) -> dict[str, str]:
+    def _weights_sha256(self, named: NamedModel) -> dict[str, str]:
         return {} if named[1].converted else self._content(named, named[1].weights_files)
 
     @property

@@ -102,10 +102,6 @@ class Project:
 
     def _suggest_recipe(self, run: RunName) -> str:
         """Return a sentence with the target that an unknown name may mean."""
-        for machine in self.machine_names():  # names of recipes ended once in those of machines
-            for other in self.machine_names() if machine in run.recipe else ():
-                if (known := run.recipe.replace(machine, other)) in self.names() and known != run.recipe:
-                    return f"the machine is now written behind an @: results/{run._replace(recipe=known, machine=machine)}"
         near = difflib.get_close_matches(Path(run.recipe).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
         return (
             f"did you mean results/{run._replace(recipe=near[0])}?"

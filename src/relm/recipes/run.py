@@ -79,15 +79,10 @@ class Run(MachineSettings):
 
     @model_validator(mode="after")
     def topologies_are_of_the_device(self) -> Self:
-        if self.topology is None:
-            return self
-        owners = [declaration.name for declaration in DEVICES if self.topology in declaration.topologies]
-        if not owners:
-            known = ", ".join(name for declaration in DEVICES for name in declaration.topologies)
-            raise ValueError(f"topology: expected one of {known}; found {self.topology}")
-        if self.device not in owners:
-            expected = " or ".join(owners)
-            raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
+        known = DEVICES[self.device].topologies
+        if self.topology is not None and self.topology not in known:
+            expected = f"one of {', '.join(known)}" if known else "none"
+            raise ValueError(f"topology: with device: {self.device} expected {expected}; found {self.topology}")
         return self
 
     @model_validator(mode="after")

@@ -24,8 +24,6 @@ def find_broken_rule(
         return None
     if found := next(_rules_of_pipeline(pipeline, model, phases, checkpoint_interval), None):
         return f"{place}.pipeline.{found}"
-    if found := next(_rules_of_keys_beside(keys), None):
-        return f"{place}.{found}"
     of_phases = (found for name, phase in phases.items() for found in _rules_of_phase(place, pipeline, name, phase))
     return next(of_phases, None)
 
@@ -42,16 +40,6 @@ def _rules_of_pipeline(
         yield (
             f"device_iterations: {pipeline.device_iterations} updates of one call must divide checkpoint_interval "
             f"({checkpoint_interval}), because checkpoints are saved between calls"
-        )
-
-
-def _rules_of_keys_beside(keys: "Run | OnMachine") -> Iterator[str]:
-    """Yield the keys beside a pipeline that would have no effect."""
-    if keys.compile:
-        yield "compile: true has no effect beside a pipeline, which PopTorch compiles, and the simulator never; leave it out"
-    if keys.activation_checkpointing:
-        yield (
-            "activation_checkpointing: true has no effect beside a pipeline, whose own key is recompute_layers; leave it out"
         )
 
 
@@ -110,8 +98,6 @@ def _rules_of_pipeline_in_phase(pipeline: Pipeline, name: str, phase: "Phase") -
             f"{pipeline.gradient_accumulation} x replicas {pipeline.replicas} = {pipeline.global_batch_size:,} sequences, but "
             f"{where}.global_batch_size is {phase.global_batch_size:,}"
         )
-    if calls > phase.steps:
-        yield f"device_iterations: {calls} updates of one call, but {where} has {phase.steps} steps; lower it"
     if phase.steps % calls:
         yield f"device_iterations: {calls} updates of one call must divide {where}.steps ({phase.steps})"
     if phase.schedule.updates_per_step % calls:
