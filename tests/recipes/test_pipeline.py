@@ -130,13 +130,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {"device_iterations": 10**30},
             {},
-            f"device_iterations: {10**30} updates of one call, but pretrain.main has 1128 steps",
-        ),
-        ({}, {"run": {"compile": True}}, "run.compile: true has no effect beside a pipeline, which PopTorch compiles"),
-        (
-            {},
-            {"on": {"pod16": {"activation_checkpointing": True}}},
-            "on.pod16.activation_checkpointing: true has no effect beside a pipeline, whose own key is recompute_layers",
+            f"device_iterations: {10**30} updates of one call must divide pretrain.main.steps (1128)",
         ),
         (
             {},

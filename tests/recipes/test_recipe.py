@@ -98,8 +98,8 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
         ("vocabulary_size: 300", "from_model: gpt2", "a tokenizer has either from_model or train"),
         ("steps: 5", "steps: 5, schedule: {warmup_steps: 5}", "schedule.warmup_steps (5) must be below steps (5)"),
         ("title: A test", "title: A test\nrun: {micro_batch_size: 3}", "run.micro_batch_size (3) must divide"),
-        ("title: A test", "title: A test\nrun: {topology: v3-8}", "run: topology (v3-8) goes with device: tpu, found cpu"),
-        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-9}", "run: topology: expected one of v2-8, v3-8"),
+        ("title: A test", "title: A test\nrun: {topology: v3-8}", "run: topology: with device: cpu expected none; found v3-8"),
+        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-9}", "run: topology: with device: tpu expected one of v2-8, v3-8"),
         (
             "title: A test",
             "title: A test\nrun: {device: tpu, topology: v3-8}",
