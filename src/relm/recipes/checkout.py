@@ -25,7 +25,10 @@ def read_commit() -> dict[str, Any]:
     """
     root = Path(relm.__file__).resolve().parents[2]
     if (built_from := os.environ.get(IMAGE_COMMIT)) and not (root / "pyproject.toml").exists():
-        return _parse_image_commit(built_from)
+        commit, _, changes = built_from.partition("+")  # `+changes` marks a checkout with changes
+        if not COMMIT.fullmatch(commit):
+            return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
+        return {"commit": commit, "changed": bool(changes)}
     try:
         commit, top = _git(root, "rev-parse", "HEAD", "--show-toplevel").splitlines()
         if Path(top).resolve() != root:
@@ -42,11 +45,3 @@ def _find_reason(error: subprocess.SubprocessError) -> str:
     """Return the line of git's output that says what is wrong."""
     lines = [line.strip() for line in str(getattr(error, "stderr", None) or error).splitlines() if line.strip()]
     return next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0])
-
-
-def _parse_image_commit(built_from: str) -> dict[str, Any]:
-    """Return the commit of an image; `+changes` after it marks a checkout with changes."""
-    commit, _, changes = built_from.partition("+")
-    if not COMMIT.fullmatch(commit):
-        return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
-    return {"commit": commit, "changed": bool(changes)}

@@ -266,15 +266,12 @@ class Project:
 
     def _read_named(self, named: NamedFile, path: Path) -> None:
         """Read a file that a recipe names."""
-        match named.kind:
-            case "dataset":
-                self.dataset(named.name)
-            case "model":
-                self.model(named.name)
-            case "machine":
-                self.machine(named.name, f"{path}: {named.key}")
-            case "test":
-                self._require_test(named, path)
+        if named.kind == "machine":
+            self.machine(named.name, f"{path}: {named.key}")
+        elif named.kind == "test":
+            self._require_test(named, path)
+        else:
+            {"dataset": self.dataset, "model": self.model}[named.kind](named.name)
 
     def _check_pipelines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe has a pipeline that its machine cannot run."""

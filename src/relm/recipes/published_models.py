@@ -27,6 +27,10 @@ MODEL_FILES: tuple[ModelFile, ...] = get_args(ModelFile)
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
 # Weights in the older format: loaded once, restricted to tensors, and written as safetensors.
 PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"
+TokenizerKind = Literal[
+    "gpt2_bpe", "roberta_bpe", "bert_wordpiece_uncased", "bert_wordpiece_cased", "t5_sentencepiece", "llama2_c",
+    "tokenizers_json",
+]  # fmt: skip
 TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "gpt2_bpe": ("vocab.json", "merges.txt"),
     "roberta_bpe": ("vocab.json", "merges.txt"),
@@ -47,18 +51,7 @@ class PretrainedModel(Section):
     """SPDX identifier, or the licence's name."""
     homepage: WebAddress | None = None
     """A page about the model."""
-    tokenizer: (
-        Literal[
-            "gpt2_bpe",
-            "roberta_bpe",
-            "bert_wordpiece_uncased",
-            "bert_wordpiece_cased",
-            "t5_sentencepiece",
-            "llama2_c",
-            "tokenizers_json",
-        ]
-        | None
-    ) = None
+    tokenizer: TokenizerKind | None = None
     """Kind of the tokenizer. gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and
     bert_wordpiece_cased: `vocab.txt`; t5_sentencepiece (mT5 too): `spiece.model`; llama2_c: llama2.c's `tokenizer.bin`;
     tokenizers_json: `tokenizer.json`; null:

@@ -216,26 +216,23 @@ class Recipe(Section):
                 )
 
     def batches_are_divisible(self) -> None:
+        processes, devices, micro = self.run.processes, self.run.devices_of_process, self.run.micro_batch_size
         for name, phase in self.pretrain.items():
-            processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
-            if phase.global_batch_size % processes:
-                raise ValueError(f"run.processes ({processes}) must divide {batch}")
-            if phase.global_batch_size % (devices := self.run.devices_of_process):
-                raise ValueError(f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}")
-            if self.run.micro_batch_size is None:
-                continue
-            if phase.share_size % self.run.micro_batch_size:
-                shares = f" / loss_shares ({phase.loss_shares})" if phase.loss_shares > 1 else ""
-                raise ValueError(f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch}{shares}")
-            if (phase.global_batch_size // processes) % self.run.micro_batch_size:
-                raise ValueError(
-                    f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch} / run.processes ({processes})"
-                )
-            if self.run.micro_batch_size % devices:
-                raise ValueError(
-                    f"run.micro_batch_size ({self.run.micro_batch_size}) must be a multiple of the {devices} devices of "
-                    f"{self.run.topology}, which share each micro-batch"
-                )
+            size, batch = phase.global_batch_size, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
+            rules = [
+                (size % processes, f"run.processes ({processes}) must divide {batch}"),
+                (size % devices, f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}"),
+            ]
+            if micro is not None:
+                key, shares = f"run.micro_batch_size ({micro})", f" / loss_shares ({phase.loss_shares})"
+                slice_ = f"{devices} devices of {self.run.topology}, which share each micro-batch"
+                rules += [
+                    (phase.share_size % micro, f"{key} must divide {batch}{shares if phase.loss_shares > 1 else ''}"),
+                    (size // processes % micro, f"{key} must divide {batch} / run.processes ({processes})"),
+                    (micro % devices, f"{key} must be a multiple of the {slice_}"),
+                ]
+            if broken := next((words for rest, words in rules if rest), None):
+                raise ValueError(broken)
 
     def pipelines_keep_their_rules(self) -> None:
         pipelined = DEVICES[self.run.device].pipelined

@@ -153,18 +153,13 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
     except ValidationError as error:
         faults = [line for fault in error.errors() for line in _format_fault(kind, fault)]
         try:
-            kind.model_validate(_without(content, _list_places(kind, error)))
+            kind.model_validate(_without(content, [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]))
         except ValidationError as other:  # the rules between keys, which wait for keys without faults
             faults += [
                 line for fault in other.errors() if fault["type"] == "value_error" for line in _format_fault(kind, fault)
             ]
     faults = list(dict.fromkeys(faults))
     raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
-
-
-def _list_places(kind: type[Section], error: ValidationError) -> list[list[Any]]:
-    """Return the path of each fault in the file."""
-    return [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]
 
 
 def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, Any]:

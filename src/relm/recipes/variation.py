@@ -199,15 +199,12 @@ def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, 
     if not idle:
         return
     reason = "a smoke twin" if run.is_twin else f"machine {run.machine}"
-    fixed = ", ".join(f"{change.key} ({_describe(find_value(old, change.key))})" for change in idle)
+    values = {change.key: find_value(old, change.key) for change in idle}
+    fixed = ", ".join(f"{key} ({'not given' if value is ABSENT else format_value(value)})" for key, value in values.items())
     remedy = f"; set on.{run.machine}.KEY for a key of `run`" if run.machine and not run.is_twin else ""
     raise RelmError(
         f"results/{run}: {reason} has values of its own for {fixed}, so setting them changes nothing; leave them out{remedy}"
     )
-
-
-def _describe(value: Any) -> str:
-    return "not given" if value is ABSENT else format_value(value)
 
 
 def describe_change(change: Change, path: Path) -> str:

@@ -161,7 +161,11 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     run = {**kept, **special, **hardware}
     if (pipeline := recipe.on[name].pipeline if name in recipe.on else None) is not None:
         run["micro_batch_size"] = pipeline.common_micro_batch_size(recipe.pretrain)
-    require_pipeline(recipe, name, machine, path)
+    elif DEVICES[machine.device].pipelined:
+        raise RelmError(
+            f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
+            "number of layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
+        )
     try:
         return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
     except RelmError as error:  # it names keys of `run`; those of `on` are written elsewhere
@@ -169,15 +173,6 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
         for key in special:
             message = message.replace(f"run.{key}", f"on.{name}.{key}")
         raise RelmError(message) from None
-
-
-def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:
-    """Raise if a machine runs pipelines, and a recipe has none for it."""
-    if DEVICES[machine.device].pipelined and (name not in recipe.on or recipe.on[name].pipeline is None):
-        raise RelmError(
-            f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
-            "number of layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
-        )
 
 
 def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) -> None:
