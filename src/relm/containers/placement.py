@@ -19,8 +19,7 @@ from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluation.evaluation_place import evaluation_device
 from relm.recipes.evaluation.evaluations import EVALUATIONS
-from relm.recipes.files.home_folder import expand_home
-from relm.recipes.files.own_folders import require_consent, resolve_own_folder
+from relm.recipes.files.own_folders import expand_home, require_consent, resolve_own_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.logger_keys import LOGGING_STEP
 from relm.recipes.plan import Plan

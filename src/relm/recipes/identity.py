@@ -22,8 +22,7 @@ from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.evaluation.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.folder_contents import match_files
-from relm.recipes.files.home_folder import expand_home
-from relm.recipes.files.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
+from relm.recipes.files.own_folders import AGAIN, expand_home, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.objectives import Objective
 from relm.recipes.phase import Phase
 from relm.recipes.published_models import PretrainedModel
@@ -231,27 +230,8 @@ def evaluation_identity(
 ) -> dict[str, Any]:
     """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults."""
     options = getattr(test or recipe, declaration.name, None) if declaration.options else None
-    facts = evaluation_facts(declaration, task, recipe, language)
-    return {
-        "revision": REVISIONS["evaluation"],
-        "evaluation": declaration.name,
-        **({"task": task} if task != declaration.name else {}),
-        **({"options": given(options)} if options is not None and given(options) else {}),
-        **{fact: value for fact, value in facts.items() if value},
-    }
-
-
-def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
-    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
-    last = list(recipe.pretrain.values())[-1]
-    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
-    return last.model_copy(update={"as_published": None}) if by_default else last
-
-
-def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:
-    """Return the facts of a recipe, mostly of its last phase, that an evaluation depends on."""
     last = evaluated_phase(recipe, declaration.name)
-    decided: dict[str, Callable[[], Any]] = {
+    facts: dict[str, Callable[[], Any]] = {
         "context": lambda: last.sequence_length,
         "batch_size": lambda: last.global_batch_size,
         "phase": lambda: last.model_dump(mode="json", include=set(Objective.model_fields), exclude_defaults=True),
@@ -263,7 +243,20 @@ def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Reci
         "harness_task": lambda: task.removeprefix(task_of(HARNESS)),
         "task_files": harness_task_files,
     }
-    return {fact: decided[fact]() for fact in declaration.facts}
+    return {
+        "revision": REVISIONS["evaluation"],
+        "evaluation": declaration.name,
+        **({"task": task} if task != declaration.name else {}),
+        **({"options": given(options)} if options is not None and given(options) else {}),
+        **{fact: value for fact in declaration.facts if (value := facts[fact]())},
+    }
+
+
+def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
+    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
+    last = list(recipe.pretrain.values())[-1]
+    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
+    return last.model_copy(update={"as_published": None}) if by_default else last
 
 
 def harness_task_files() -> dict[str, str]:

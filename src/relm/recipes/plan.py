@@ -14,12 +14,7 @@ from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluation.evaluations import (
-    EvaluationDeclaration,
-    is_of_trained_weights_alone,
-    names_in_recipes,
-    task_of,
-)
+from relm.recipes.evaluation.evaluations import EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluation
 from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
@@ -304,7 +299,7 @@ class Plan:
     @functools.cached_property
     def _evaluation_keys(self) -> dict[str, dict[str, str]]:
         trained = {task_of(name): identity.digest(self.evaluation_document(task_of(name))) for name in self.recipe.evaluate}
-        others = [task_of(name) for name in self.recipe.evaluate if not is_of_trained_weights_alone(name)]
+        others = [task for task in trained if not self.evaluation(task).of_trained_weights_alone]
         released = {} if self.reference_model is None else self._content(self._reference, self._reference[1].weights_files)
         of_released = {task: identity.digest([trained[task], released]) for task in others}
         return {TRAINED: trained, BEFORE: {task: trained[task] for task in others}, REFERENCE: of_released}

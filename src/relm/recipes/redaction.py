@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from relm.recipes.files.home_folder import expand_home, home_folder
+from relm.recipes.files.own_folders import expand_home, home_folder
 from relm.recipes.identity import work_folder
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")

@@ -76,17 +76,10 @@ def is_recipe_name(stem: str) -> bool:
     return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
 
 
-def describe_misnamed(path: Path) -> str:
-    """Return an error message about a file whose name cannot be a recipe's."""
+def describe_misnamed(path: Path, kind: str = "recipe") -> str:
+    """Return an error message about a file whose name cannot be a recipe's, or a machine's."""
+    others = f" and is none of {', '.join(NOT_RECIPES)}" if kind == "recipe" else ""
     return (
-        f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
-        f"{', '.join(NOT_RECIPES)}; rename the file"
-    )
-
-
-def describe_misnamed_machine(path: Path) -> str:
-    """Return an error message about a file whose name cannot be a machine's."""
-    return (
-        f"{path.parent}/{path.name!r}: cannot be a machine's name, which begins with a letter or digit and has letters, "
-        "digits, '.', '_' and '-'; rename the file"
+        f"{path.parent}/{path.name!r}: cannot be a {kind}'s name, which begins with a letter or digit, has letters, digits, "
+        f"'.', '_' and '-'{others}; rename the file"
     )

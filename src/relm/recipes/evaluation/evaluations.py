@@ -290,8 +290,3 @@ def names_in_recipes() -> list[str]:
 def objectives_of(evaluation: str) -> tuple[str, ...]:
     """Return the objectives of the last phase that an entry of `evaluate` allows; the file of a published test has its own."""
     return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
-
-
-def is_of_trained_weights_alone(evaluation: str) -> bool:
-    """Return True if an entry of `evaluate` is left out for the starting weights and the authors'."""
-    return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone

@@ -111,10 +111,6 @@ class PublishedTest(Section):
         if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
             beside = f" beside {' and '.join(named)}" if named else ""
             raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; list each once, and no other")
-        return self
-
-    @model_validator(mode="after")
-    def options_belong_to_the_protocol(self) -> Self:
         refuse_keys_of_others(self, "protocol", {one.name: [one.name] for one in PROTOCOLS})
         return self
 

@@ -12,12 +12,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.files.home_folder import expand_home, home_folder
 
 SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 CONSENT = "RELM_DATA_FOLDERS"
 """Variable with the folders outside the project that recipes may read, separated as in PATH."""
 AGAIN = "before the command"
+HOME = "RELM_HOME"
+"""Variable with the caller's home folder, set in a container in which folders of it are mounted."""
+
+
+def home_folder() -> Path | None:
+    """Return the caller's home folder; None if there is none."""
+    if given := os.environ.get(HOME):
+        return Path(given)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def expand_home(text: str) -> Path:
+    """Return a path whose leading `~` is the caller's home folder; raise RuntimeError if there is none."""
+    path, home = Path(text), home_folder()
+    return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path.expanduser()
 
 
 def resolve_own_folder(text: str, where: str) -> Path:

@@ -103,13 +103,9 @@ class RemoteFile(Section):
         return f"{self.size:,} bytes" if self.size else f"at most {self.largest_size:,} bytes"
 
     @model_validator(mode="after")
-    def one_size(self) -> Self:
+    def has_one_size_and_an_origin(self) -> Self:
         if (self.size is None) == (self.at_most is None):
             raise ValueError("size: give it, or at_most where it is not known exactly, and not both")
-        return self
-
-    @model_validator(mode="after")
-    def comes_from_somewhere(self) -> Self:
         if bool(self.sources) == (self.made_by is not None):
             raise ValueError("sources: give at least one, or made_by where nobody publishes the file, and not both")
         return self

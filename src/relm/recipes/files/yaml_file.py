@@ -94,11 +94,9 @@ def parse_yaml(text: str, path: Path) -> Any:
             loader.dispose()
     except _Fault as fault:
         raise RelmError(f"{path}{fault}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise RelmError(f"{path}{line}: not valid YAML: {error.problem or error}") from None
     except yaml.YAMLError as error:
-        raise RelmError(f"{path}: not valid YAML: {error}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        raise RelmError(f"{path}{f', line {mark.line + 1}' if mark else ''}: not valid YAML: {problem or error}") from None
 
 
 def _require_plain(text: str) -> None:
@@ -163,7 +161,7 @@ def _key(loader: Any, node: yaml.Node) -> Any:
     return _scalar(loader, node)
 
 
-def _scalar(loader: Any, node: yaml.Node) -> Any:
+def _scalar(loader: Any, node: Any) -> Any:
     text, line = str(node.value), node.start_mark.line + 1
     _require_printable(text, line)
     if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python refuses to convert or print very long integers
