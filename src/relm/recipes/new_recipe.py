@@ -58,9 +58,9 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:
             opened.write(text)
-    asks = folder is not None and needs_consent(resolve_own_folder(folder, "--data"))
+    asked = [folder] if folder is not None and needs_consent(resolve_own_folder(folder, "--data")) else []
     commands = {
-        **({f"export {format_consent(folder)}": "recipes may read this folder, in this shell"} if asks else {}),
+        **{f"export {format_consent(outside)}": "recipes may read this folder, in this shell" for outside in asked},
         f"edit {path}": "change the keys that are there as comments",
         f"relm estimate {name}": "memory, time and disk, before anything is downloaded",
         f"snakemake results/smoke/{name}": "its small twin, in about a minute",

@@ -33,7 +33,8 @@ from relm.recipes.section import NAME, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_test, smoke_twin
 from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
 
-J, T = TypeVar("J", bound=DataJob), TypeVar("T")
+J = TypeVar("J", bound=DataJob)
+T = TypeVar("T")
 # Kind of the job, its key, and the dataset in the path.
 JobKey = tuple[type, str, str | None]
 

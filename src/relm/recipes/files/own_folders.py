@@ -57,7 +57,7 @@ def require_consent(text: str, where: str, command: str = AGAIN) -> None:
 
 def needs_consent(folder: Path) -> bool:
     """Return True for a folder outside the project that RELM_DATA_FOLDERS does not allow."""
-    return not _is_inside(folder.resolve(), _list_allowed())
+    return not any(map(folder.resolve().is_relative_to, _list_allowed()))
 
 
 def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
@@ -68,7 +68,8 @@ def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
         parent = path.parent
         for named in [path] * path.is_symlink() + [parent] * (parent not in parents):
             _require_allowed(named, where)
-            if not _is_inside(resolved := named.resolve(), allowed):
+            resolved = named.resolve()
+            if not any(map(resolved.is_relative_to, allowed)):
                 whole = resolved if named is parent else resolved.parent
                 raise RelmError(_describe_refusal(f"{where}: {named}", named, str(whole), AGAIN))
         parents.add(parent)
@@ -87,10 +88,6 @@ def format_consent(folder: str) -> str:
     """
     folders = os.pathsep.join([*list_consented(), folder])
     return f"{CONSENT}={folders if re.fullmatch(r'[a-zA-Z0-9_.~/:-]+', folders) else shlex.quote(folders)}"
-
-
-def _is_inside(resolved: Path, folders: Iterable[Path]) -> bool:
-    return any(resolved.is_relative_to(folder) for folder in folders)
 
 
 def _list_allowed() -> list[Path]:

@@ -65,7 +65,7 @@ class Price(Section):
 
     usd_per_hour: Positive
     """Price of an hour in US dollars."""
-    date: datetime.date
+    date: datetime.date = Field(strict=False)
     """Day on which the source stated it, such as 2026-01-15."""
     source: WebAddress
     """Page with the price."""
