@@ -104,9 +104,7 @@ def load_curve(path: Path) -> Curve:
     facts = dict(_read_facts(lines[:begin]))
     if missing := [fact for fact in FACTS if fact not in facts]:
         raise RelmError(f"{path}: a comment `# {missing[0]}: TEXT` is missing; the head states {', '.join(FACTS)}")
-    if begin == len(lines):
-        raise RelmError(f"{path}: has no line with the names of its columns; expected {', '.join(COLUMNS)}")
-    names = lines[begin].split("\t")
+    names = lines[begin].split("\t") if begin < len(lines) else []
     _require_columns(names, f"{path}, line {begin + 1}")
     rows = list(_read_rows(path, lines, begin + 1, names))
     if not rows:

@@ -24,14 +24,14 @@ from relm.recipes.machine.machines import (
     require_ipus,
 )
 from relm.recipes.names_in_recipe import NamedFile, list_names, names_test
-from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_fitting_tests, require_parts
+from relm.recipes.parts_of_recipe import require_sound_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
-from relm.recipes.recipe import Recipe
+from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import SMOKE, RunName, describe_misnamed, is_recipe_name
-from relm.recipes.section import NAME, raise_together, read_extended, validate
+from relm.recipes.section import NAME, raise_together, read_extended
 from relm.recipes.smoke import smoke_test, smoke_twin
-from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
+from relm.recipes.variation import Change, format_value, require_effect, require_short_name, vary_recipe
 
 J = TypeVar("J", bound=DataJob)
 T = TypeVar("T")
@@ -196,21 +196,15 @@ class Project:
             recipe, machine, own_machine = self._placed_recipe(recipe, run, path)
             if changes:
                 require_effect(changes, recipe, self._placed_recipe(self._read(path, self._load_recipe), run, path)[0], run)
-            models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
-            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
+            named = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
+            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in named]
             dataset = self.dataset(recipe.data.dataset)
-            recipe = with_substitution(recipe, dataset)
-            require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
-            require_documents(path, recipe, dataset)
             tests = {name: self.test(name) for name in recipe.evaluate if names_test(name)}
             if run.is_twin:
                 tests = {name: smoke_test(test, recipe.model, recipe.run.pipeline) for name, test in tests.items()}
-            require_fitting_tests(path, recipe, tests)
-            removed = {name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {}
-            require_countable_tests(path, recipe, dataset, tests, removed)
-            self._plans[name] = Plan(
+            plan = Plan(
                 require_short_name(run._replace(settings=tuple(change.setting for change in changes))),
-                recipe,
+                with_substitution(recipe, dataset),
                 dataset,
                 tokenizer_model,
                 init_model,
@@ -219,9 +213,11 @@ class Project:
                 machine=machine,
                 own_machine=own_machine,
                 curve=self._curve_of(recipe, path),
-                removed_tests=removed,
+                removed_tests={name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {},
                 changes=changes,
             )
+            require_sound_parts(path, plan)
+            self._plans[name] = plan
         return self._plans[name]
 
     def _varied_recipe(self, run: RunName, path: Path) -> tuple[Recipe, tuple[Change, ...]]:
@@ -232,7 +228,10 @@ class Project:
         varied, changes = vary_recipe(recipe, run.settings, path)
         raise_together(self._readers(varied.model_dump(), path), RelmError)
         self._check_pipelines(varied, path)
-        sentences = [describe_change(change, path) for change in changes]
+        sentences = [
+            f"This variation sets {change.key} to {format_value(change.value)}; {path} has {format_value(change.before)}."
+            for change in changes
+        ]
         return varied.model_copy(update={"deviations": [*varied.deviations, *sentences]}), changes
 
     def _placed_recipe(self, recipe: Recipe, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
@@ -257,7 +256,7 @@ class Project:
     def _load_recipe(self, path: Path) -> Recipe:
         """Return the recipe in a file, all of whose machines exist."""
         content, loaded = read_extended(path), []
-        raise_together([lambda: loaded.append(validate(Recipe, content, path)), *self._readers(content, path)], RelmError)
+        raise_together([lambda: loaded.append(load_recipe(path, content)), *self._readers(content, path)], RelmError)
         self._check_pipelines(loaded[0], path)
         return loaded[0]
 

@@ -84,16 +84,12 @@ class PretrainedModel(Section):
         return self.weights and PICKLED_WEIGHTS in self.files
 
     @model_validator(mode="after")
-    def one_source(self) -> Self:
+    def one_source_has_what_it_promises(self) -> Self:
         given = [name for name in ("files", "folder") if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
-        return self
-
-    @model_validator(mode="after")
-    def has_what_it_promises(self) -> Self:
         if self.converted != (self.configuration is not None):
             raise ValueError("configuration: required for weights converted from pytorch_model.bin, and refused for others")
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):

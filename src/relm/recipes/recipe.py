@@ -4,6 +4,7 @@ Every key is documented here; the JSON Schema for editors is generated from thes
 Snakemake reads recipes whenever it starts.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -272,9 +273,9 @@ def register_evaluation(declaration: EvaluationDeclaration) -> None:
         PROTOCOLS.register(declaration)
 
 
-def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in a YAML file, with `extends` resolved."""
-    recipe = validate(Recipe, read_extended(path), path)
+def load_recipe(path: Path, content: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe in a YAML file, with `extends` resolved; `content` is that of the file if it has been read."""
+    recipe = validate(Recipe, read_extended(path) if content is None else content, path)
     if task := next((name for name, phase in recipe.pretrain.items() if phase.declaration.is_of_task), None):
         raise RelmError(
             f"{path}: pretrain.{task}.objective: {recipe.pretrain[task].objective} is that of an evaluation by "

@@ -78,16 +78,11 @@ class Run(MachineSettings):
     peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""
 
     @model_validator(mode="after")
-    def topologies_are_of_the_device(self) -> Self:
-        known = DEVICES[self.device].topologies
+    def keys_go_with_the_device(self) -> Self:
+        device, known = DEVICES[self.device], DEVICES[self.device].topologies
         if self.topology is not None and self.topology not in known:
             expected = f"one of {', '.join(known)}" if known else "none"
             raise ValueError(f"topology: with device: {self.device} expected {expected}; found {self.topology}")
-        return self
-
-    @model_validator(mode="after")
-    def the_device_computes_chunks(self) -> Self:
-        device = DEVICES[self.device]
         if self.loss_chunk is not None and not device.runs_torch:
             names = " or ".join(other.name for other in DEVICES if other.runs_torch)
             way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined else ""

@@ -207,11 +207,6 @@ def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, 
     )
 
 
-def describe_change(change: Change, path: Path) -> str:
-    """Return a sentence on a difference from the recipe's file, for the run's list of deviations."""
-    return f"This variation sets {change.key} to {format_value(change.value)}; {path} has {format_value(change.before)}."
-
-
 def require_short_name(run: RunName) -> str:
     """Return a run's name, which is that of a folder."""
     if run.settings and len(str(run.published)) > LONGEST_NAME:

@@ -54,7 +54,15 @@ def read_text(path: Path) -> str:
         raise RelmError(f"{path}: cannot be read: {reason}; correct the path or its permissions") from None
     if len(content) > LARGEST:
         raise RelmError(f"{path}: has more than {LARGEST >> 20} MiB; a file of this kind is far smaller")
-    return _decoded(content, path)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise RelmError(f"{path}: is UTF-16; save the file as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The codec counts from the end of the byte order mark.
+        start = error.start + (len(content) - len(error.object))
+        line = content[:start].count(b"\n") + 1
+        raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
 
 
 def _content(path: Path) -> bytes:
@@ -68,18 +76,6 @@ def _content(path: Path) -> bytes:
             return file.read(LARGEST + 1)
     finally:
         os.close(descriptor)
-
-
-def _decoded(content: bytes, path: Path) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise RelmError(f"{path}: is UTF-16; save the file as UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        # The codec counts from the end of the byte order mark.
-        start = error.start + (len(content) - len(error.object))
-        line = content[:start].count(b"\n") + 1
-        raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
 
 
 def parse_yaml(text: str, path: Path) -> Any:

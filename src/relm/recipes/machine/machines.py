@@ -97,7 +97,7 @@ class Machine(Section):
     """Price of the whole machine; null: not stated."""
 
     @model_validator(mode="after")
-    def topology_is_of_the_device(self) -> Self:
+    def topology_and_hosts_are_of_the_device(self) -> Self:
         topologies = DEVICES[self.device].topologies
         if self.topology is None and topologies:
             raise ValueError(f"topology: missing; device: {self.device} needs one of {', '.join(topologies)}")
@@ -106,10 +106,6 @@ class Machine(Section):
             raise ValueError(f"topology: with device: {self.device} expected {known}; found {self.topology}")
         if self.topology is not None and (given := sorted({"accelerators", "hosts"} & self.model_fields_set)):
             raise ValueError(f"{given[0]}: follows from topology ({self.topology}); leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def hosts_are_equal(self) -> Self:
         if self.accelerators % self.hosts:
             raise ValueError(f"hosts ({self.hosts}) must divide accelerators ({self.accelerators})")
         if self.device == HOST and self.accelerators > 1:

@@ -116,10 +116,6 @@ class Pipeline(Section):
                 raise ValueError(
                     f"{where}available_memory_proportion: expected a value for each of the {count} IPUs, found {len(values)}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def replicas_share_instances_and_state(self) -> Self:
         if self.replicas % self.instances:
             raise ValueError(f"instances ({self.instances}) must divide replicas ({self.replicas})")
         if self.replicated_tensor_sharding and self.replicas == 1:
