@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,6 @@ GPT2 = {
 }
 BERT = ("bert_tiny_ipu", "bert_base_pod16", "bert_large_pod16", "bert_large_pod64")
 PIPELINED = [*GPT2, *(f"{name}_generated" for name in GPT2), *BERT]
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A folder with a copy of the shipped recipes."""
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

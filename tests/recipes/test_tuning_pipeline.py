@@ -59,16 +59,6 @@ def test_as_many_replicas_share_a_batch_as_fill_their_stages() -> None:
     assert split_tuning_batch(Pipeline(layers_per_ipu=[2], gradient_accumulation=9), 1).gradient_accumulation == 1
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A folder with the shipped recipes."""
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    for path in (CHECKOUT / "recipes").iterdir():
-        (folder / path.name).symlink_to(path)
-    return tmp_path
-
-
 def test_a_batch_that_fills_no_pipeline_is_refused_with_the_recipe(copied: Path) -> None:
     other = {"fine_tuning": {"micro_batch_size": 7}}
     content = {"extends": "bert_large_pod16", "on": {"pod16": {"pipeline": other}}}

@@ -99,17 +99,14 @@ def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, out
     A command lists one of many files, and has a digest of a folder; the rest is read from the dataset's file or the folder.
     """
     for output in outputs:
-        require_path_of(_complete(document, dataset, project, output.parent.name.rpartition("-")[0]), output)
-
-
-def _complete(document: Mapping[str, Any], dataset: Dataset, project: Project, name: str) -> Mapping[str, Any]:
-    """Return a document with the content of all files; unchanged if it has them, or if its files are not the dataset's."""
-    if dataset.folder is not None:
-        return {**document, "content": folder_content(dataset, work_folder() / "folders")}
-    if len(dataset.files) != 1 or not os.path.lexists(project.dataset_path(name)):
-        return document
-    files = [[file, remote.identity] for file, remote in project.dataset(name).files.items()]
-    return {**document, "content": files} if len(files) > LISTED_FILES and document["content"][0] in files else document
+        whole, path = document, project.dataset_path(output.parent.name.rpartition("-")[0])
+        if dataset.folder is not None:
+            whole = {**document, "content": folder_content(dataset, work_folder() / "folders")}
+        elif len(dataset.files) == 1 and os.path.lexists(path):
+            files = [[file, remote.identity] for file, remote in project.dataset(path.stem).files.items()]
+            if len(files) > LISTED_FILES and document["content"][0] in files:
+                whole = {**document, "content": files}
+        require_path_of(whole, output)
 
 
 def require_path_of(document: Mapping[str, Any], output: Path) -> None:
