@@ -85,9 +85,9 @@ class PretrainedModel(Section):
 
     @model_validator(mode="after")
     def one_source_has_what_it_promises(self) -> Self:
-        given = [name for name in ("files", "folder") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
+        sources = [name for name in ("files", "folder") if getattr(self, name)]
+        if len(sources) != 1:
+            raise ValueError(f"a model has either files or a folder; found {' and '.join(sources) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
         if self.converted != (self.configuration is not None):

@@ -107,7 +107,7 @@ class Run(MachineSettings):
 
 
 class OnMachine(MachineSettings):
-    """`on.MACHINE`: keys of `run` for one machine; absent: as elsewhere in the recipe, or chosen."""
+    """Keys of `run` for one machine; absent: as elsewhere in the recipe, or chosen."""
 
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Sequences per forward pass of one process; null: as many as fit into the machine's memory. It follows from a pipeline."""
