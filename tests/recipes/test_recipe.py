@@ -53,15 +53,6 @@ def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Pat
     assert "data.dataset:" in message
 
 
-def test_an_unknown_key_without_a_near_one_lists_the_known_keys(tmp_path: Path) -> None:
-    message = refusal(tmp_path, VALID + "run: {qqq: 1}\n")
-    assert "run.qqq: unknown key; known keys: micro_batch_size, threads, compile" in message
-
-
-def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
-    assert "line 9: key 'seed' was already given in line 8" in refusal(tmp_path, VALID + "seed: 1\nseed: 2\n")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -83,11 +74,6 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
     recipe_file(tmp_path, VALID, "quickstart")
     with pytest.raises(RelmError, match="did you mean quickstart"):
         load_recipe(tmp_path / "quikstart.yaml")
-
-
-def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
-    text = VALID + "expect: [{metric: held_out.perplexity, value: 3.0, tolerance: 0.1, place: Table 1}]\n"
-    assert "expect.0.basis: missing" in refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +105,17 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
         ("title: A test", "title: A test\nrun: {compile: 'yes'}", "run.compile: expected true or false, without quotes; found"),
         ("title: A test", "title: 2024", "title: expected text, and YAML reads this as a number: put it in quotes; found 2024"),
         ("title: A test", "title: 2026-01-15", "reads this as a date: put it in quotes; found 2026-01-15"),
+        (
+            "\ntitle: A test",
+            "\ntitle: A test\nrun: {qqq: 1}",
+            "run.qqq: unknown key; known keys: micro_batch_size, threads, compile",
+        ),
+        ("\ntitle: A test", "\nseed: 1\nseed: 2\ntitle: A test", "line 3: key 'seed' was already given in line 2"),
+        (
+            "title: A test",
+            "title: A test\nexpect: [{metric: a.b, value: 3.0, tolerance: 0.1, place: P}]",
+            "expect.0.basis: missing",
+        ),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
