@@ -44,4 +44,4 @@ def read_commit() -> dict[str, Any]:
 def _find_reason(error: subprocess.SubprocessError) -> str:
     """Return the line of git's output that says what is wrong."""
     lines = [line.strip() for line in str(getattr(error, "stderr", None) or error).splitlines() if line.strip()]
-    return next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0])
+    return next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else str(error))

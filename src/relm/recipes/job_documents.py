@@ -73,7 +73,7 @@ def objective_of_examples(document: Mapping[str, Any]) -> Objective:
     # Examples that are cut to the sequence length when they are read have no length in their identity.
     options = {"sequence_length": Objective.LONGEST, **{key: value for key, value in document.items() if key not in others}}
     objective = validate(Objective, {**options, "objective": objectives[0]}, IN_JOB)
-    stored = stored_identity(objective, str(document.get("language")))
+    stored = stored_identity(objective, document.get("language", ""))
     unused = [key for key in document if key not in ("documents", "tokenizer") and document[key] != stored.get(key)]
     if unused:
         raise RelmError(
