@@ -25,8 +25,8 @@ from relm.errors import RelmError
 from relm.formatting import escape_for_terminal
 from relm.progress import JOB_LOGS, print_into_log
 from relm.recipes.declaration import load_extensions
-from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
+from relm.recipes.redaction import withhold_logger_keys
 from relm.steps import list_steps
 from relm.steps.contract import Arguments, Job, Step, name_variation, plan_of
 from relm.steps.parser import MissingArguments, Parser, parser, print_missing

@@ -65,14 +65,14 @@ def test_a_job_and_its_short_form_make_the_same_bytes(evaluated: Any, tmp_path: 
                 "phases": {"main": {"steps": 1, "global_batch_size": 1}},
             },
             [],
-            "--job: 3 errors\n  context: samples does not depend on it, leave it out; found 16\n"
-            "  language: samples does not depend on it, leave it out; found 'ro'\n"
-            "  phases: samples does not depend on it, leave it out\n",
+            "context: samples does not depend on it; leave it out\n"
+            "  (whole file): language: samples does not depend on it; leave it out\n"
+            "  (whole file): phases: samples does not depend on it; leave it out\n",
         ),
         (
             {"evaluation": "held_out", "context": 16, "options": {"seed": 3}},
-            [],
-            "--job: 1 error\n  options: held_out has none, leave them out\n",
+            ["--manifest", "m.json"],
+            "--job: options: 1 error\n  seed: unknown key; known keys: none\n",
         ),
         ({"evaluation": "lm_eval", "harness_task": "x", "task_files": {"x.yaml": "0" * 64}}, [], "--task-folder is missing"),
     ],

@@ -13,11 +13,12 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import validate
-from relm.recipes.smoke import changed_keys, may_change, smoke_twin
+from relm.recipes.smoke import smoke_twin
 from relm.reporting.json_schema import schema_of
 from relm.training.architecture import configuration, unset_model
 from relm.training.arithmetic import parameter_count
 from tiny_runs import RECIPE, TinyRun, write_examples
+from twin_keys import changed_keys, may_change
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL = {"architecture": "averager", "layers": 1, "heads": 1, "hidden_size": 24, "window": 3}

@@ -108,8 +108,8 @@ def test_its_name_is_in_the_schema_and_among_the_known() -> None:
     ]
     unknown, other, slice = run_extended("staged_device", errors_of, *faults)
     assert "'ipu', 'ipu_simulator' or 'staged'" in unknown
-    assert "topology (stage-2) goes with device: staged, found cpu" in other
-    assert "v5p-2, stage-2; found stage-3" in slice
+    assert "topology: with device: cpu expected none; found stage-2" in other
+    assert "with device: staged expected one of stage-2; found stage-3" in slice
 
 
 def test_commands_know_it() -> None:

@@ -11,8 +11,8 @@ from relm.cli import main
 from relm.containers.lock import find_image
 from relm.containers.placement import place_step
 from relm.containers.run_line import ContainerRun, run_line
-from relm.recipes.logger_keys import LOGGER_KEYS
 from relm.recipes.project import Project
+from relm.recipes.redaction import LOGGER_KEYS
 from small_project import Commands
 
 CALLER = {"WANDB_API_KEY": "secret-key", "WANDB_BASE_URL": "https://me:secret@example.org", "WANDB_MODE": "online"}

@@ -1,9 +1,8 @@
 """Runs of relm beside a golden: a shipped recipe at twin size, trained by the real loop from the golden's initial weights."""
 
-import fnmatch
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import checkpoint_folder
 from relm.recipes.section import merge
-from relm.recipes.smoke import MAY_CHANGE
 from relm.training import loop
 from relm.training.architecture import configuration, unset_model
 from relm.training.phase_run import open_reader
@@ -31,25 +29,6 @@ from relm.training.phase_run import open_reader
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Some oracles read texts and tokenizers of the other tests, which pytest finds by itself.
 sys.path.append(str(CHECKOUT / "tests"))
-# Patterns of the keys that a twin may change, beside those of the smoke twin: sizes, schedules' lengths, dropout and precision.
-ALSO_MAY_CHANGE = (
-    "model.*dropout*",
-    "model.head_size",
-    "model.key_value_heads",
-    "model.intermediate_size",
-    "tokenizer.*",
-    "pretrain.*.precision",
-    "pretrain.*.loss_scaling*",
-    "pretrain.*.seq2seq.target_length",
-    "pretrain.*.as_published.*",
-    "pretrain.*.masked.*",
-    "pretrain.*.schedule.*",
-    "pretrain.*.optimizer.learning_rate",
-    "evaluate",
-    "random_windows",
-    "expect*",
-)
-TWIN_MAY_CHANGE = (*MAY_CHANGE, *ALSO_MAY_CHANGE)
 
 
 @dataclass(frozen=True)
@@ -120,21 +99,6 @@ def twin_of(oracle: Oracle, name: str | None = None) -> Recipe:
     shipped = Project(CHECKOUT).plan(name or oracle.recipes[0]).recipe.model_dump()
     changed = merge(shipped, oracle.twin)
     return Recipe.model_validate({**changed, "on": {}, "run": {"threads": 1, "log_interval": 1, **oracle.run}})
-
-
-def list_differences(below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of the keys in which two recipes differ."""
-    for key in below:
-        path, old, new = f"{prefix}{key}", below[key], above[key]
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
-            yield from list_differences(old, new, f"{path}.")
-        elif old != new:
-            yield path
-
-
-def may_change(path: str) -> bool:
-    """Return True for a key of sizes, which a twin may change."""
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in TWIN_MAY_CHANGE)
 
 
 def train(oracle: Oracle, initial: Weights, folder: Path, steps: int = STEPS) -> OurRun:

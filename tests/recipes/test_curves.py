@@ -40,11 +40,11 @@ def test_repetitions_stand_in_columns_of_their_own(tmp_path: Path) -> None:
         ({"loss": [3.0, "inf"]}, "line 9: loss: expected a finite number; found 'inf'"),
         ({"loss": [3.0, ""]}, "line 9: loss: expected a finite number; found ''"),
         ({"loss": [3.0], "gradient_norm": [0]}, "line 8: gradient_norm: expected a number above 0; found '0'"),
-        ({"step": [2, 2], "loss": [3.0, 3.0]}, "line 9: step 2 does not follow step 2"),
-        ({"step": [0], "loss": [3.0]}, "line 8: step 0 does not follow step 0"),
-        ({"step": [1.5], "loss": [3.0]}, "line 8: step 1.5 does not follow"),
+        ({"step": [2, 2], "loss": [3.0, 3.0]}, "line 9: step 2 follows step 2"),
+        ({"step": [0], "loss": [3.0]}, "line 8: step 0 follows step 0"),
+        ({"step": [1.5], "loss": [3.0]}, "line 8: step 1.5 follows"),
         ({"loss": [3.0], "lr": [1]}, "line 7: unknown column 'lr'; expected step, loss"),
-        ({"learning_rate": [3.0]}, "line 7: column loss is missing"),
+        ({"learning_rate": [3.0]}, "line 7: expected columns step and loss"),
         ({"loss": [3.0], "loss_2": [3.0]}, r"line 7: repetitions of loss are numbered \[2\]"),
         ({"loss": ["3.0\t4.0"]}, "line 8: has 3 cells; expected 2"),
     ],
@@ -63,7 +63,7 @@ def test_a_curve_without_its_origin_is_refused(fact: str, tmp_path: Path) -> Non
 
 def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(HEAD)
-    with pytest.raises(RelmError, match="no line with the names of its columns"):
+    with pytest.raises(RelmError, match=r"expected columns step and loss, each column once; found $"):
         load_curve(tmp_path / "a.tsv")
     (tmp_path / "a.tsv").write_text(f"{HEAD}step\tloss\n")
     with pytest.raises(RelmError, match="has no rows"):

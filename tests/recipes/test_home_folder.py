@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.recipes.files.home_folder import expand_home
-from relm.recipes.files.own_folders import needs_consent, resolve_own_folder
+from relm.recipes.files.own_folders import expand_home, needs_consent, resolve_own_folder
 from relm.recipes.redaction import expand_path, shorten_path
 
 

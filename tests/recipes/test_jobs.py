@@ -111,14 +111,18 @@ MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
         (
             objective_of_examples,
             {**CAUSAL, "language": "ro"},
-            "--job: language: these examples do not depend on it",
+            "--job: language: found ro, and these examples depend on None; leave the rest out",
         ),
-        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: these examples do not depend on it"),
-        (objective_of_examples, {**CAUSAL, "causal": {"stride": 1}}, "--job: causal: these examples do not depend on it"),
+        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: found 8, and"),
+        (
+            objective_of_examples,
+            {**CAUSAL, "causal": {"stride": 1}},
+            "--job: causal: found {'stride': 1}, and these examples depend on None",
+        ),
         (
             objective_of_examples,
             {**MASKED, "masked": {"probability": 0.3, "packing": "sentence_pairs", "whole_words": True}},
-            "--job: masked.probability and masked.whole_words: these examples do not depend on them; leave them out",
+            "and these examples depend on {'packing': 'sentence_pairs'}; leave the rest out",
         ),
         (
             lambda document: dataset_of_documents(document, Path()),

@@ -1,7 +1,6 @@
 """Machines: their files, runs on them by name, and refusals of impossible ones."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,13 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.devices import list_environments
 from relm.recipes.machine.accelerators import GPUS, IPUS, TPUS
-from relm.recipes.machine.machines import Machine, load_machine
+from relm.recipes.machine.machines import Machine, describe_deviation, divides, load_machine
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
-from relm.recipes.smoke import changed_keys
 from small_project import CHECKOUT, shipped_project
+from twin_keys import changed_keys
 
 PROJECT = Project(CHECKOUT)
 SHIPPED = [
@@ -31,13 +31,6 @@ def refusal(name: str, project: Project = PROJECT) -> str:
     with pytest.raises(RelmError) as caught:
         plan(name, project)
     return str(caught.value)
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A folder with a copy of the shipped recipes."""
-    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
-    return tmp_path
 
 
 def test_the_shipped_machines() -> None:
@@ -142,19 +135,6 @@ def test_a_twin_has_no_keys_for_machines(copied: Path) -> None:
 )
 def test_an_unknown_machine_is_refused_with_the_nearest_one(name: str, words: str) -> None:
     assert words in refusal(name)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("roberta_base_v4-8", "results/roberta_base_v3-8@v4-8"),
-        ("roberta_base_v6e-8_as_published", "results/roberta_base_v3-8_as_published@v6e-8"),
-        ("bert_large_wikitext103_v5e-8_bf16", "results/bert_large_wikitext103_v3-8_bf16@v5e-8"),
-        ("smoke/mt5_base_romanian_diacritics_v4-8", "results/smoke/mt5_base_romanian_diacritics_v3-8@v4-8"),
-    ],
-)
-def test_the_name_of_a_removed_recipe_is_answered_with_the_new_target(old: str, new: str) -> None:
-    assert refusal(old).endswith(f"the machine is now written behind an @: {new}")
 
 
 @pytest.mark.parametrize(
@@ -280,3 +260,58 @@ def test_snakemake_refuses_an_unknown_machine_in_one_sentence(tmp_path: Path) ->
     done = shipped_project(tmp_path).snakemake("results/quickstart@h10", "-n")
     assert done.returncode == 1
     assert "there is no machine 'h10'; did you mean h100?" in done.stdout
+
+
+EIGHT = Machine(title="eight", device="cuda", accelerators=8)
+SLICE = Machine(title="slice", device="tpu", topology="v3-8")
+
+
+def phase(size: int, shares: int = 1) -> Phase:
+    normalisation = "global_tokens" if shares == 1 else "per_replica"
+    settings = {"sequence_length": 8, "steps": 1, "optimizer": {"learning_rate": 0.1}, "loss_normalisation": normalisation}
+    return Phase.model_validate({"objective": "causal", "global_batch_size": size, "loss_shares": shares, **settings})
+
+
+def test_processes_divide_the_batch_and_the_devices_of_one_divide_each_share_too() -> None:
+    assert divides(EIGHT, phase(8))
+    assert not divides(EIGHT, phase(12))
+    assert divides(SLICE, phase(16, shares=2))
+    assert not divides(SLICE, phase(24, shares=2))
+    assert divides(EIGHT, phase(24, shares=2))
+
+
+def test_a_batch_that_cannot_be_divided_names_the_machines_that_can() -> None:
+    with pytest.raises(RelmError) as caught:
+        PROJECT.plan("shakespeare_char@v3-8")
+    words = str(caught.value)
+    assert "recipes/shakespeare_char.yaml: pretrain.main.global_batch_size: 12 sequences cannot be divided evenly" in words
+    assert "among the 8 devices of v3-8. Choose a machine that can divide them: a100, cpu, h100, l4, rtx4090, " in words
+    assert "v4-8" in words.split(": ")[-1]
+    assert "v5e-8" not in words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("quickstart@h100", "own machine is cpu: matrix products of float32 are multiplied in float32, without TF32."),
+        ("roberta_base_v3-8@v4-8", "own machine is v3-8: matrix products of float32 are multiplied in bfloat16 and added in"),
+        ("roberta_base_v3-8@cpu", "own machine is v3-8: matrix products of float32 are multiplied in float32."),
+        ("shakespeare_char_gpu@l4", "own machine is a100: matrix products are computed in bfloat16, as the recipe's precision"),
+    ],
+)
+def test_a_run_elsewhere_has_a_deviation_more(name: str, words: str) -> None:
+    own, other = PROJECT.plan(name.partition("@")[0]).recipe, PROJECT.plan(name).recipe
+    assert other.deviations[:-1] == own.deviations
+    assert words in other.deviations[-1]
+
+
+def test_a_run_on_the_own_machine_has_none_more() -> None:
+    plain = PROJECT.plan("roberta_base_v3-8").recipe.deviations
+    assert PROJECT.plan("roberta_base_v3-8@v3-8").recipe.deviations == plain
+
+
+def test_the_deviation_names_the_precision_that_the_recipe_states() -> None:
+    placed, machine = PROJECT.plan("roberta_base_v3-8@v4-8").recipe, PROJECT.machine("v4-8", "")
+    run = placed.run.model_copy(update={"float32_matmul_precision": "highest"})
+    words = describe_deviation(placed.model_copy(update={"run": run}), "v3-8", "v4-8", machine)
+    assert "multiplied in six passes of bfloat16 and added in float32." in words

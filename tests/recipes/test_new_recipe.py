@@ -206,7 +206,7 @@ def test_a_folder_without_usable_texts_is_refused(
     [
         (
             ["quickstart"],
-            "recipes/quickstart.yaml: exists already and stays as it is; choose another name, such as quickstart_2",
+            "recipes/quickstart.yaml: exists already and stays as it is; choose another name, such as my_quickstart",
         ),
         (["smoke"], "choose another name, such as my_smoke"),
         (["my run"], "did you mean my_run?"),

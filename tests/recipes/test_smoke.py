@@ -7,7 +7,8 @@ import pytest
 from relm.recipes.datasets import load_dataset
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
+from relm.recipes.smoke import smoke_twin
+from twin_keys import MAY_CHANGE, changed_keys, may_change
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = Project(CHECKOUT)

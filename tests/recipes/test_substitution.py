@@ -3,8 +3,7 @@
 import dataclasses
 
 from relm.recipes.datasets import load_dataset
-from relm.recipes.project import Project
-from relm.recipes.substitution import with_substitution
+from relm.recipes.project import Project, with_substitution
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)

@@ -13,8 +13,8 @@ from relm.recipes.evaluation.evaluation_place import evaluation_device
 from relm.recipes.machine.machines import Machine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
-from relm.recipes.smoke import changed_keys
 from small_project import CHECKOUT, FINE_TUNED, Commands, shipped_project
+from twin_keys import changed_keys
 
 PROJECT = Project(CHECKOUT)
 ORIGINALS = (

@@ -9,8 +9,7 @@ import yaml
 from relm.errors import RelmError
 from relm.plan.run_jobs import evaluate
 from relm.recipes.evaluation.evaluation_place import evaluation_device, tuning_pipeline
-from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
+from relm.recipes.machine.pipeline import Pipeline, split_tuning_batch
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 
@@ -58,16 +57,6 @@ def test_as_many_replicas_share_a_batch_as_fill_their_stages() -> None:
     with pytest.raises(ValueError, match=r"batch_size is 8, but the pipeline has 5 stages, which need .* at least 1 x 9 = 9"):
         split_tuning_batch(pipeline, 8)
     assert split_tuning_batch(Pipeline(layers_per_ipu=[2], gradient_accumulation=9), 1).gradient_accumulation == 1
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A folder with the shipped recipes."""
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    for path in (CHECKOUT / "recipes").iterdir():
-        (folder / path.name).symlink_to(path)
-    return tmp_path
 
 
 def test_a_batch_that_fills_no_pipeline_is_refused_with_the_recipe(copied: Path) -> None:

@@ -75,7 +75,7 @@ CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer"
 @pytest.mark.parametrize(
     ("words", "document", "message"),
     [
-        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: found masked"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
         (

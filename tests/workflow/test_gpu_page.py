@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.project import Project
-from relm.recipes.run import Run
+from relm.recipes.run import OnMachine, Run
 from relm.steps import list_steps
 from relm.steps.parser import parser
 from small_project import CHECKOUT, Commands, make_project

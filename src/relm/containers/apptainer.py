@@ -10,8 +10,7 @@ from pathlib import Path
 
 from relm.containers.extensions import find_extensions
 from relm.errors import RelmError
-from relm.recipes.files.home_folder import HOME, home_folder
-from relm.recipes.files.own_folders import CONSENT, list_consented, resolve_own_folder
+from relm.recipes.files.own_folders import CONSENT, HOME, home_folder, list_consented, resolve_own_folder
 from relm.recipes.identity import work_folder
 
 BIND = "APPTAINER_BIND"

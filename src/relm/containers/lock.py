@@ -39,7 +39,7 @@ class Pinned(Section):
     """The digest's origin: the registry itself, or the address of a public file that names it."""
     verified: bool = False
     """True if the registry itself confirmed that the tag has this digest."""
-    checked: datetime.date | None = None
+    checked: datetime.date | None = Field(default=None, strict=False)
     """The day on which the source was read."""
 
     @model_validator(mode="after")
@@ -121,12 +121,12 @@ class Built(Section):
     """The engine's id of it: the hash of its configuration."""
     bases: dict[str, str]
     """The Dockerfile's argument -> the image it was built on: the lock's base, or the one given instead."""
-    built: datetime.date
+    built: datetime.date = Field(strict=False)
     commit: str | None = None
     """The commit of the checkout it was built from, with `+changes` where that had some; none: no checkout."""
     loggers: bool = False
     """True if it has TensorBoard and Weights & Biases."""
-    apptainer: Path | None = None
+    apptainer: Path | None = Field(default=None, strict=False)
     """The same image as Apptainer runs it: a .sif file or a folder."""
 
 

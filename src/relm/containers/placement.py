@@ -19,14 +19,13 @@ from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluation.evaluation_place import evaluation_device
 from relm.recipes.evaluation.evaluations import EVALUATIONS
-from relm.recipes.files.home_folder import expand_home
-from relm.recipes.files.own_folders import require_consent, resolve_own_folder
+from relm.recipes.files.own_folders import expand_home, require_consent, resolve_own_folder
 from relm.recipes.identity import work_folder
-from relm.recipes.logger_keys import LOGGING_STEP
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
+from relm.recipes.redaction import LOGGING_STEP
 from relm.recipes.run_name import RunName
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU, fine-tuning to a TPU too, all others stay on the CPU.

@@ -10,9 +10,9 @@ from relm.containers.extensions import find_extensions
 from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
 from relm.errors import RelmError
-from relm.recipes.files.home_folder import HOME, home_folder
+from relm.recipes.files.own_folders import HOME, home_folder
 from relm.recipes.identity import work_folder
-from relm.recipes.logger_keys import LOGGER_ADDRESSES, LOGGER_KEYS
+from relm.recipes.redaction import LOGGER_ADDRESSES, LOGGER_KEYS
 
 Engine = Literal["docker", "podman"]
 # Inherited from the caller where they are set, by name alone, so that no secret stands on the line. Proxies and tokens go only

@@ -24,7 +24,7 @@ from relm.containers.run_line import (
 )
 from relm.devices.ranks import words_of_step
 from relm.errors import RelmError
-from relm.recipes.files.home_folder import home_folder
+from relm.recipes.files.own_folders import home_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.redaction import shorten_path

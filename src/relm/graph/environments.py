@@ -5,9 +5,7 @@ from typing import NamedTuple
 from relm.limits import OVERRIDE, limits_ignored, usable_cores
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_environments
-from relm.recipes.machine.machines import Machine
 from relm.recipes.plan import Plan
-from relm.recipes.run import Run
 
 PROCESSES_OF_CORE = 4
 """Processes that may share one core of a CPU: more only wait for one another."""
@@ -24,18 +22,7 @@ class TrainingPlace(NamedTuple):
 
 def find_fault(plan: Plan, place: TrainingPlace) -> str | None:
     """Return a sentence on why a run cannot be trained on its device, or None."""
-    return find_device_fault(plan.name, plan.recipe.run, plan.machine, place)
-
-
-def find_device_fault(name: str, run: Run, machine: Machine | None, place: TrainingPlace) -> str | None:
-    """Return a sentence on why a run with this section `run` cannot be trained, or None.
-
-    Args:
-        name: the run's name, for the message.
-        run: its section `run`, placed on its machine.
-        machine: its machine; None: the machine at hand.
-        place: where training is done.
-    """
+    name, run, machine = plan.name, plan.recipe.run, plan.machine
     device = DEVICES[run.device]
     where = f"machine {run.machine}" if run.machine else f"run.device: {device.name}"
     if machine is not None and device.one_process_each and machine.host_count > 1:

@@ -14,7 +14,7 @@ from relm.artifact import sidecar_of
 from relm.cluster import supervision
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
-from relm.graph.environments import TrainingPlace, find_device_fault, find_fault
+from relm.graph.environments import TrainingPlace, find_fault
 from relm.graph.images import Images
 from relm.graph.room import find_room_fault
 from relm.graph.variations import pass_to_jobs, require_name
@@ -82,13 +82,11 @@ class Refusals:
             raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
 
     def _find_recipe_faults(self, name: str) -> list[str]:
-        """Return the faults of a recipe that cannot be planned, and what the machine lacks for it; none of a sound recipe."""
+        """Return the faults of a recipe that cannot be planned; none of a sound recipe."""
         try:
             require_name(name)
         except RelmError as error:
-            placed = PROJECT.find_run(name)
-            fault = find_device_fault(name, *placed, self._place) if placed else None
-            return [str(error), *filter(None, [fault])]
+            return [str(error)]
         return []
 
     @stop_at_faults

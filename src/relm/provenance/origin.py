@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.published_tests import PublishedTest
-from relm.recipes.files.home_folder import expand_home
+from relm.recipes.files.own_folders import expand_home
 from relm.recipes.files.remote_files import RemoteFile, Source
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.redaction import shorten_path

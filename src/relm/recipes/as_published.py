@@ -110,7 +110,7 @@ class AsPublished(Section):
     partly_masked_words, empty_second_segments; of t5x_diacritics: scored_padding, second_end_of_text."""
 
     @model_validator(mode="after")
-    def corrected_defects_are_the_builder_s(self) -> Self:
+    def defects_and_options_are_the_builders(self) -> Self:
         known = BUILDERS[self.builder].defects
         for name in self.corrected:
             if name not in known:
@@ -118,22 +118,9 @@ class AsPublished(Section):
                 raise ValueError(f"corrected: {self.builder} has no defect {name}; {choice}")
         if self.corrected != sorted(set(self.corrected)):
             raise ValueError(f"corrected: expected each name once, in the order of the alphabet; found {self.corrected}")
-        return self
-
-    @model_validator(mode="after")
-    def options_belong_to_the_builder(self) -> Self:
         refuse_keys_of_others(self, "builder", {builder.name: builder.options for builder in BUILDERS})
         if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
             raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
         if self.builder == "llm_c" and None in (self.ranks, self.batch):
             raise ValueError("llm_c needs ranks and batch, those of the original's run; give both")
         return self
-
-
-def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
-    """Raise unless the batches that an original's processes read at once fill a global batch."""
-    if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
-        raise ValueError(
-            f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
-            f"({global_batch_size})"
-        )

@@ -19,14 +19,16 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def read_commit() -> dict[str, Any]:
-    """Return the commit of this package's checkout, and whether `src` or `Snakefile` have changed, new files included.
+    """Return the commit of this package's checkout or image, and whether `src` or `Snakefile` have changed, new files included.
 
-    In an image, an environment variable has the commit that it was built from. Without git or a checkout, ``commit`` and
-    ``changed`` are null, and ``reason`` is given.
+    Without git or a checkout, ``commit`` and ``changed`` are null, and ``reason`` is given.
     """
     root = Path(relm.__file__).resolve().parents[2]
     if (built_from := os.environ.get(IMAGE_COMMIT)) and not (root / "pyproject.toml").exists():
-        return _parse_image_commit(built_from)
+        commit, _, changes = built_from.partition("+")  # `+changes` marks a checkout with changes
+        if not COMMIT.fullmatch(commit):
+            return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
+        return {"commit": commit, "changed": bool(changes)}
     try:
         commit, top = _git(root, "rev-parse", "HEAD", "--show-toplevel").splitlines()
         if Path(top).resolve() != root:
@@ -40,19 +42,6 @@ def read_commit() -> dict[str, Any]:
 
 
 def _find_reason(error: subprocess.SubprocessError) -> str:
-    """Return the line of git's output that says what is wrong; an older git prints its usage before it, or nothing else."""
-    lines = [line.strip() for line in str(getattr(error, "stderr", None) or "").splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
-    if said is not None:
-        return said
-    is_usage = not lines or lines[0].lower().startswith("usage:") or lines[0].lower().startswith("unknown option")
-    command = " ".join(getattr(error, "cmd", None) or ["git"])
-    return f"it does not know `{command}`; a newer git does" if lines and is_usage else lines[0] if lines else str(error)
-
-
-def _parse_image_commit(built_from: str) -> dict[str, Any]:
-    """Return the commit of an image; `+changes` after it marks a checkout with changes."""
-    commit, _, changes = built_from.partition("+")
-    if not COMMIT.fullmatch(commit):
-        return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
-    return {"commit": commit, "changed": bool(changes)}
+    """Return the line of git's output that says what is wrong."""
+    lines = [line.strip() for line in str(getattr(error, "stderr", None) or error).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else str(error))

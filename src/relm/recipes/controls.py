@@ -9,11 +9,7 @@ from relm.recipes.project import Project
 
 
 def plan_controlled(project: Project, key: str) -> dict[str, tuple[Plan, Plan]]:
-    """Return name -> plans of a recipe of a paper that has a control, and of the control, which is of the same paper.
-
-    Raises:
-        RelmError: a recipe has faults, or its control is of another paper.
-    """
+    """Return name -> plans of a recipe of a paper that has a control, and of the control, which is of the same paper."""
     found = {}
     for name in project.names():
         if project.paper_and_control(name) != (key, True):
@@ -34,13 +30,7 @@ def list_compared(project: Project, key: str) -> list[Plan]:
 
 
 def differences_table(project: Project, key: str) -> Path | None:
-    """Return the path of a paper's table of differences between recipes and their controls; None: none has a control.
-
-    Its key depends on the `control` sections and on the figures.
-
-    Raises:
-        RelmError: as for `plan_controlled`.
-    """
+    """Return the path of a paper's table of differences; None: none has a control. Its key has what the table shows."""
     pairs = plan_controlled(project, key)
     sections = {name: plan.recipe.model_dump(mode="json", include={"control"}) for name, (plan, _) in pairs.items()}
     figures = {run.fingerprint: run.evaluation_keys(TRAINED) for run in list_compared(project, key)}

@@ -104,9 +104,7 @@ def load_curve(path: Path) -> Curve:
     facts = dict(_read_facts(lines[:begin]))
     if missing := [fact for fact in FACTS if fact not in facts]:
         raise RelmError(f"{path}: a comment `# {missing[0]}: TEXT` is missing; the head states {', '.join(FACTS)}")
-    if begin == len(lines):
-        raise RelmError(f"{path}: has no line with the names of its columns; expected {', '.join(COLUMNS)}")
-    names = lines[begin].split("\t")
+    names = lines[begin].split("\t") if begin < len(lines) else []
     _require_columns(names, f"{path}, line {begin + 1}")
     rows = list(_read_rows(path, lines, begin + 1, names))
     if not rows:
@@ -129,17 +127,13 @@ def _read_facts(comments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _require_columns(names: Sequence[str], where: str) -> None:
-    """Raise an error if a column is unknown or there twice, or `step` or `loss` is missing."""
-    for name in names:
-        if name not in COLUMNS and not REPETITION.fullmatch(name):
-            raise RelmError(
-                f"{where}: unknown column {name!r:.60}; expected {', '.join(COLUMNS)}, loss_1, gradient_norm_1, ..."
-            )
-        if names.count(name) > 1:
-            raise RelmError(f"{where}: column {name} is there twice; leave one out")
-    for name in (STEP, LOSS):
-        if name not in names:
-            raise RelmError(f"{where}: column {name} is missing; found {', '.join(names)}")
+    """Raise if a column is unknown or there twice, `step` or `loss` is missing, or repetitions are not numbered 1, 2, 3."""
+    if unknown := [name for name in names if name not in COLUMNS and not REPETITION.fullmatch(name)]:
+        raise RelmError(
+            f"{where}: unknown column {unknown[0]!r:.60}; expected {', '.join(COLUMNS)}, loss_1, gradient_norm_1, ..."
+        )
+    if len(set(names)) < len(names) or not {STEP, LOSS} <= set(names):
+        raise RelmError(f"{where}: expected columns step and loss, each column once; found {', '.join(names)}")
     for kind in (LOSS, NORM):
         numbers = sorted(int(match[2]) for name in names if (match := REPETITION.fullmatch(name)) and match[1] == kind)
         if numbers != list(range(1, len(numbers) + 1)):
@@ -156,9 +150,7 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
         row = [_read_number(cell, name, where) for cell, name in zip(cells, names, strict=True)]
         step = row[names.index(STEP)]
         if step != int(step) or step <= before:
-            raise RelmError(
-                f"{where}: step {step:g} does not follow step {before:g}; steps are whole numbers that increase from 1"
-            )
+            raise RelmError(f"{where}: step {step:g} follows step {before:g}; steps are whole numbers that increase from 1")
         before = step
         yield row
 
@@ -188,11 +180,7 @@ def half_a_unit(text: str) -> float:
 
 
 def require_band(expected: ExpectedCurve, curve: Curve, phases: Sequence[str], where: str) -> None:
-    """Raise an error if a recipe's band or phase does not fit its curve.
-
-    Args:
-        where: the recipe's file, for the message.
-    """
+    """Raise if a recipe's band or phase does not fit its curve; `where` names the recipe's file."""
     if expected.phase is not None and expected.phase not in phases:
         raise RelmError(f"{where}: expect_curve.phase: there is no phase {expected.phase}; it has {', '.join(phases)}")
     count = len(curve.repetitions(LOSS))

@@ -267,16 +267,12 @@ class Dataset(Section):
         return self
 
     @model_validator(mode="after")
-    def tokens_are_split_by_file(self) -> Self:
+    def held_out_once(self) -> Self:
         if self.is_tokenized and not (self.files and self.held_out_files):
             lacking = "held_out_files" if self.files else "files"
             raise ValueError(f"{lacking}: format {self.format} needs files, and held_out_files among them; give both")
         if self.is_tokenized and self.held_out_one_in is not None:
             raise ValueError(f"held_out_one_in: files of format {self.format} are held out whole; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def held_out_once(self) -> Self:
         others = [key for key in ("held_out_files", "held_out_one_in") if getattr(self, key)]
         if self.held_out_end is not None and others:
             raise ValueError(f"held_out_end: not together with {others[0]}; leave one out")

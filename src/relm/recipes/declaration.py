@@ -1,15 +1,14 @@
 """Declarations: one for each objective, optimizer, evaluation or other choice that a recipe makes by name.
 
-A declaration has the choice's options, the facts that other packages need, and references such as
-``"relm.examples.causal:CausalExamples"`` to the code that implements it. Recipes are therefore read without importing that
-code, and a new choice is declared in one place: in this package, or in a separate module that `RELM_EXTENSIONS` names.
+It has the choice's options, facts for other packages, and references ``"module:name"`` to its code, which reading a recipe does
+not import. `RELM_EXTENSIONS` names modules with further declarations.
 """
 
 import functools
 import importlib
 import os
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -44,22 +43,14 @@ class Registry(Generic[D]):
     """The known declarations of one kind, by name, in the order in which they were registered."""
 
     def __init__(self, kind: str, *declarations: D) -> None:
-        """Register the package's own declarations.
-
-        Args:
-            kind: noun for the declared choices in errors, such as "objective".
-        """
+        """Register the package's own declarations; errors name the kind, such as "objective"."""
         self.kind = kind
         self._declarations: dict[str, D] = {}
         for declaration in declarations:
             self.register(declaration)
 
     def register(self, declaration: D) -> D:
-        """Add a declaration, and return it.
-
-        Raises:
-            RelmError: the name is taken.
-        """
+        """Add a declaration, whose name must be new, and return it."""
         self.require_new(declaration)
         self._declarations[declaration.name] = declaration
         return declaration
@@ -70,11 +61,7 @@ class Registry(Generic[D]):
             raise RelmError(f"{self.kind} {declaration.name}: is declared already; give the new one another name")
 
     def __getitem__(self, name: str) -> D:
-        """Return the declaration of a name.
-
-        Raises:
-            RelmError: the name is unknown; lists the known names.
-        """
+        """Return the declaration of a name; the error for an unknown one lists all."""
         if name not in self._declarations:
             raise RelmError(f"there is no {self.kind} {name!r}; known: {', '.join(self._declarations)}")
         return self._declarations[name]
@@ -93,10 +80,7 @@ class Registry(Generic[D]):
 
 
 class NameIn:
-    """Annotation of a string in a recipe that must be a name in a registry; it acts as a `Literal` of these names.
-
-    The names are looked up when a value is validated and when a JSON Schema is made, so newly registered ones are included.
-    """
+    """Annotation of a text that must be a name in a registry when it is validated; the JSON Schema lists the names."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         """Store the registry."""
@@ -117,31 +101,19 @@ class NameIn:
 
 
 def register_with_options(registry: Registry[C], declaration: C, owner: type[Section], description: str) -> None:
-    """Add a declaration to a registry; its options, if it has any, become a key of its name in a section of recipes.
-
-    Every section that contains the owner gets the key too. If there is an error, nothing has changed.
-
-    Args:
-        owner: the section that gets the key.
-        description: description of the key in the JSON Schema.
-    """
+    """Add a declaration; its options become a key of its name in `owner` and all that inherit it. All or nothing."""
     registry.require_new(declaration)
     key, options = declaration.name, declaration.options
     if options is not None:
         owners = [owner, *_subclasses(owner)]
-        _require_new_key(key, owners)
+        if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
+            raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
         default = _default_options(key, options)
         owner.__annotations__[key] = options  # sections that are defined later inherit it
         for kind in owners:
             kind.__pydantic_fields__[key] = FieldInfo(annotation=options, default=default, description=description)
         rebuild_sections()
     registry.register(declaration)
-
-
-def _require_new_key(key: str, owners: Sequence[type[Section]]) -> None:
-    """Raise an error if one of the sections has a key or an attribute of this name."""
-    if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
-        raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
 
 
 def _default_options(key: str, options: type[Section]) -> Section:
@@ -156,12 +128,7 @@ def _default_options(key: str, options: type[Section]) -> Section:
 
 
 def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
-    """Raise an error for a key that is not left at its default, though only other choices read it.
-
-    Args:
-        choice: the key whose value decides which keys are read, such as `name`.
-        keys: choice -> the keys that it reads, beside those that all choices read.
-    """
+    """Raise for a key that differs from its default, though it belongs to other values of `choice`, as `keys` says."""
     chosen = getattr(section, choice)
     for key, known in type(section).model_fields.items():
         names, value = [name for name, own in keys.items() if key in own], getattr(section, key)
@@ -188,11 +155,7 @@ def _subclasses(kind: type[Section]) -> Iterator[type[Section]]:
 
 @functools.cache
 def load(reference: str) -> Any:
-    """Import the module of ``"module:name"``, and return its attribute of that name.
-
-    Raises:
-        RelmError: there is no such module, or nothing in it has the name.
-    """
+    """Import the module of ``"module:name"``, and return its attribute of that name."""
     module, _, name = reference.partition(":")
     try:
         found = importlib.import_module(module)
@@ -212,11 +175,7 @@ def list_extensions(environment: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def load_extensions() -> None:
-    """Import the modules that `RELM_EXTENSIONS` names; each registers its declarations.
-
-    Raises:
-        RelmError: a module is not found, or has a fault.
-    """
+    """Import the modules that `RELM_EXTENSIONS` names; each registers its declarations."""
     for module in list_extensions(os.environ):
         try:
             importlib.import_module(module)

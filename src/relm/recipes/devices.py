@@ -209,11 +209,7 @@ def list_inference_devices() -> list[str]:
 
 
 def find_evaluation_device(device: str, fine_tunes: bool = False) -> str:
-    """Return the device on which a model trained on `device` is evaluated: the same, or the CPU.
-
-    Args:
-        fine_tunes: the evaluation trains the model first.
-    """
+    """Return the device on which a model trained on `device` is evaluated, or fine-tuned first: the same, or the CPU."""
     return device if device in (list_fine_tuning_devices() if fine_tunes else list_evaluation_devices()) else HOST
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
 from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
@@ -20,8 +22,7 @@ from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.evaluation.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.folder_contents import match_files
-from relm.recipes.files.home_folder import expand_home
-from relm.recipes.files.own_folders import AGAIN, require_consent, require_own_files, resolve_own_folder
+from relm.recipes.files.own_folders import AGAIN, expand_home, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.objectives import Objective
 from relm.recipes.phase import Phase
 from relm.recipes.published_models import PretrainedModel
@@ -55,11 +56,7 @@ def given(section: Section) -> dict[str, Any]:
 
 
 def folder_files(dataset: Dataset) -> list[Path]:
-    """Return the files of a dataset that is a folder, sorted by their path inside it.
-
-    Raises:
-        RelmError: the folder is absent or has no file that matches the pattern, or a file's name is not UTF-8.
-    """
+    """Return the files of a dataset that is a folder, sorted by their path inside it; at least one."""
     assert dataset.folder is not None
     folder = resolve_own_folder(dataset.folder, "folder")
     if not folder.is_dir():
@@ -137,30 +134,19 @@ def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict
 
 
 def kept_identity(documents: Mapping[str, Any], duplicates: bool, tests: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the identity of the documents that stay when duplicates are removed, and passages of tests cut out.
-
-    Args:
-        documents: the identity of the extracted documents.
-        duplicates: whether duplicates are removed.
-        tests: test -> what identifies its items: its form and its file's sha256.
-    """
+    """Return the identity of documents without duplicates and passages of tests; `tests` has what identifies their items."""
     listed = {name: list(identity) for name, identity in tests.items()}
     kept = {"revision": REVISIONS["kept"], "documents": digest(documents), "duplicates": duplicates, "tests": listed}
     return {**kept, "cut_passages": True} if tests else kept
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path, command: str = AGAIN) -> dict[str, str]:
-    """Return file name -> sha256 of the weights and the tokenizer of a model, as published or from a local folder.
-
-    Args:
-        command: for the message, the command that reads the folder if it needs consent.
-
-    Raises:
-        RelmError: the folder needs consent, is absent or lacks a file.
-    """
+    """Return file name -> sha256 of a model's weights and tokenizer, published or in a folder that may need consent."""
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
-        made = {"config.json": configuration_sha256(model)} if model.converted else {}
+        made = (
+            {"config.json": hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()} if model.converted else {}
+        )
         return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
     where = f"recipes/models/{name}.yaml: folder {model.folder}"
     require_consent(model.folder, f"recipes/models/{name}.yaml: folder", command)
@@ -173,24 +159,16 @@ def model_content(name: str, model: PretrainedModel, cache: Path, command: str =
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
 
 
-def configuration_sha256(model: PretrainedModel) -> str:
-    """Return the sha256 of the canonical JSON of the configuration in a model's YAML."""
-    return hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()
-
-
 def _suggest_remedy(folder: Path, missing: Sequence[str]) -> str:
     """Return advice for an error about files that a model's folder lacks."""
-    found = sorted(path.name for path in folder.iterdir())
+    found, way = (
+        sorted(path.name for path in folder.iterdir()),
+        "load the model with transformers and write it with save_pretrained",
+    )
     if "model.safetensors" in missing and "model.safetensors.index.json" in found:
-        return (
-            "its weights are in several files, and only one is read: load the model with transformers and write it with "
-            'save_pretrained(FOLDER, max_shard_size="1TB")'
-        )
+        return f'its weights are in several files, and only one is read: {way}(FOLDER, max_shard_size="1TB")'
     if "model.safetensors" in missing and "pytorch_model.bin" in found:
-        return (
-            "pytorch_model.bin is not read, because loading it may run code: load the model with transformers and write it "
-            "with save_pretrained(FOLDER), which makes a model.safetensors"
-        )
+        return f"pytorch_model.bin is not read, because loading it may run code: {way}(FOLDER), which makes a model.safetensors"
     return f"it has {', '.join(found[:10]) or 'nothing'}"
 
 
@@ -231,10 +209,7 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
     """Return twelve hexadecimal digits that identify a run: its data, architecture, starting weights, objective, optimizer,
     schedule, batch size, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
 
-    Args:
-        recipe: the resolved recipe.
-        examples: the identity of each phase's examples, in order.
-        weights: file name -> sha256 of the starting weights and their configuration; None: random weights.
+    `examples` has the identity of each phase's examples, in order; `weights` the sha256 of each starting file.
     """
     same = all(dict(identity) == dict(examples[0]) for identity in examples)
     return digest(
@@ -252,37 +227,10 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
 def evaluation_identity(
     declaration: EvaluationDeclaration, task: str, recipe: Recipe, *, test: PublishedTest | None, language: str
 ) -> dict[str, Any]:
-    """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults.
-
-    Args:
-        declaration: the evaluation's declaration.
-        task: the name of the result.
-        recipe: the resolved recipe.
-        test: the published test that is scored, if it is one.
-        language: the language of the dataset.
-    """
+    """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults."""
     options = getattr(test or recipe, declaration.name, None) if declaration.options else None
-    facts = evaluation_facts(declaration, task, recipe, language)
-    return {
-        "revision": REVISIONS["evaluation"],
-        "evaluation": declaration.name,
-        **({"task": task} if task != declaration.name else {}),
-        **({"options": given(options)} if options is not None and given(options) else {}),
-        **{fact: value for fact, value in facts.items() if value},
-    }
-
-
-def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
-    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
-    last = list(recipe.pretrain.values())[-1]
-    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
-    return last.model_copy(update={"as_published": None}) if by_default else last
-
-
-def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:
-    """Return the facts of a recipe, mostly of its last phase, that an evaluation depends on."""
     last = evaluated_phase(recipe, declaration.name)
-    decided: dict[str, Callable[[], Any]] = {
+    facts: dict[str, Callable[[], Any]] = {
         "context": lambda: last.sequence_length,
         "batch_size": lambda: last.global_batch_size,
         "phase": lambda: last.model_dump(mode="json", include=set(Objective.model_fields), exclude_defaults=True),
@@ -294,7 +242,20 @@ def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Reci
         "harness_task": lambda: task.removeprefix(task_of(HARNESS)),
         "task_files": harness_task_files,
     }
-    return {fact: decided[fact]() for fact in declaration.facts}
+    return {
+        "revision": REVISIONS["evaluation"],
+        "evaluation": declaration.name,
+        **({"task": task} if task != declaration.name else {}),
+        **({"options": given(options)} if options is not None and given(options) else {}),
+        **{fact: value for fact in declaration.facts if (value := facts[fact]())},
+    }
+
+
+def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
+    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
+    last = list(recipe.pretrain.values())[-1]
+    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
+    return last.model_copy(update={"as_published": None}) if by_default else last
 
 
 def harness_task_files() -> dict[str, str]:
@@ -312,3 +273,36 @@ def is_source(path: Path) -> bool:
         return False
     is_document = parts[:1] in (("documents",), ("kept",)) and path.suffix == ".jsonl" and path.name != "removed.jsonl"
     return is_document or (parts[:2] == ("downloads", "data") and path.suffix != ".json")
+
+
+# Keys of a recipe that a report shows and that no figure depends on.
+_SHOWN = {"title", "paper", "source", "deviations", "expect", "run", "control"}
+
+# Revision of the counts of contamination.
+_CONTAMINATION = 2
+
+
+def contamination_key(test: PublishedTest) -> str:
+    """Return the key of the counts of a test's items; the run's fingerprint has the documents."""
+    text_key = test.lambada.text_key if test.protocol == "lambada" else None
+    return digest([REVISIONS["evaluation"], _CONTAMINATION, str(test.item_format), text_key, test.files[test.file].identity])
+
+
+def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""
+    expected = [row.model_dump(mode="json") for row in recipe.expect]
+    return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
+
+
+def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
+    """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
+    words = recipe.model_dump(mode="json", include=_SHOWN)
+    if recipe.expect_curve is not None:
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
+    shown = [part.model_dump(mode="json") if part else None for part in named]
+    return digest([REVISIONS["report"], words, shown, *parts])
+
+
+def report_key(reported: str) -> str:
+    """Return the key of a report from `reported_digest`; the null keeps the keys of reports that showed no compilation."""
+    return digest([reported, None])

@@ -1,7 +1,6 @@
 """The jobs that prepare data: the identity document of each product, whose digest is the key in its path, and its paths.
 
-A plan decides its jobs once. A step gets a job's document and reads nothing else about the recipe; `job_documents` converts a
-document back to sections, and `plan/jobs.py` has the commands.
+A step gets a job's document and reads nothing else about the recipe; `job_documents` converts it back to sections.
 """
 
 import functools
@@ -24,26 +23,32 @@ IMPORTED = "imported"
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentsJob:
-    """Extraction of documents from a dataset, split into training and held-out documents."""
+class KeyedJob:
+    """A job whose product has a key in its path."""
 
-    product: ClassVar[str] = "documents"
     document: Mapping[str, Any]
-    """Identity: the dataset's content and the keys that determine how it is read."""
-    dataset_name: str
-    """Name of the dataset in the path."""
-    dataset: Dataset
-    work: Path
+    """Identity: everything that determines the product."""
 
     @functools.cached_property
     def key(self) -> str:
         """The key in the path."""
         return digest(self.document)
 
+
+@dataclass(frozen=True, eq=False)
+class DocumentsJob(KeyedJob):
+    """Extraction of documents from a dataset, split into training and held-out documents."""
+
+    product: ClassVar[str] = "documents"
+    dataset_name: str
+    """Name of the dataset in the path."""
+    dataset: Dataset
+    work: Path
+
     @functools.cached_property
     def folder(self) -> Path:
         """The folder of all shards."""
-        return self.work / "documents" / f"{self.dataset_name}-{self.key}"
+        return self.work / self.product / f"{self.dataset_name}-{self.key}"
 
     @property
     def shards(self) -> list[str]:
@@ -61,13 +66,7 @@ class DocumentsJob:
         return self.folder / f"{shard}.{split}.jsonl"
 
     def download(self, shard: str) -> Path:
-        """Return the path of a source file of the dataset, in a folder named after its sha256.
-
-        Therefore an edited sha256 causes a new download, and checkouts with different recipes can share a work folder.
-
-        Raises:
-            RelmError: the dataset has no such file.
-        """
+        """Return the path of a source file, under its sha256: checkouts with different recipes can share a work folder."""
         if shard not in self.dataset.files:
             known = ", ".join(self.dataset.files)
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
@@ -78,10 +77,9 @@ class DocumentsJob:
         return [self.download(shard)] if self.dataset.files else []
 
     def passed_document(self, shard: str) -> dict[str, Any]:
-        """Return the document for the command of one shard: short enough to read, and for the kernel's limit.
+        """Return the document for the command of one shard, short enough to read and for the kernel.
 
-        A long list of files is cut to the shard's, except where each file is one document, because the names of all files
-        determine the split. A folder, which may have thousands of files, is represented by a digest of its content.
+        Of many files it lists the shard's, unless their names determine the split; of a folder it has a digest.
         """
         document = document_without_folder(self.document, self.dataset)
         cut = len(self.dataset.files) > LISTED_FILES and not FORMATS[self.dataset.format].one_document_a_file
@@ -116,11 +114,6 @@ class KeptDocumentsJob(DocumentsJob):
     """The job of the documents before."""
     tests: Mapping[str, SoughtTest]
 
-    @functools.cached_property
-    def folder(self) -> Path:
-        """The folder of all shards, and of the list of removed documents."""
-        return self.work / "kept" / f"{self.dataset_name}-{self.key}"
-
     @property
     def removed(self) -> Path:
         """The list of removed documents, of all shards."""
@@ -128,21 +121,14 @@ class KeptDocumentsJob(DocumentsJob):
 
 
 @dataclass(frozen=True, eq=False)
-class TokenizerJob:
+class TokenizerJob(KeyedJob):
     """Training of a tokenizer on documents, or its import from published files."""
 
     product: ClassVar[str] = "tokenizer"
     dataset_name: ClassVar[None] = None
-    document: Mapping[str, Any]
-    """Identity: the documents and options of its training, or its kind and its files' sha256."""
     files: tuple[Path, ...]
     """Documents that it is trained on, or published files."""
     work: Path
-
-    @functools.cached_property
-    def key(self) -> str:
-        """The key in the path."""
-        return digest(self.document)
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -157,12 +143,10 @@ class TokenizerJob:
 
 
 @dataclass(frozen=True, eq=False)
-class ExamplesJob:
+class ExamplesJob(KeyedJob):
     """Pregeneration of examples from documents with a tokenizer."""
 
     product: ClassVar[str] = "examples"
-    document: Mapping[str, Any]
-    """Identity: documents, tokenizer, and the keys of the objective that determine the stored examples."""
     documents: DocumentsJob
     tokenizer: TokenizerJob
     suffix: str
@@ -172,11 +156,6 @@ class ExamplesJob:
     def dataset_name(self) -> str:
         """Name of the dataset in the path."""
         return self.documents.dataset_name
-
-    @functools.cached_property
-    def key(self) -> str:
-        """The key in the path."""
-        return digest(self.document)
 
     @functools.cached_property
     def folder(self) -> Path:

@@ -29,13 +29,10 @@ class NamedFile(NamedTuple):
 def list_names(content: Mapping[str, Any]) -> Iterator[NamedFile]:
     """Yield the names in a recipe's mapping; what cannot be a name is left to the schema."""
     found = [(kind, value_at(content, *keys), ".".join(keys)) for keys, kind in SINGLE.items()]
-    found += [("test", name, "evaluate") for name in _items(content, "evaluate", list) if names_test(name)]
-    removed = value_at(content, "data", "remove")
-    found += (
-        [("test", name, "data.remove.tests") for name in _items(removed, "tests", list)] if isinstance(removed, dict) else []
-    )
-    found += [("machine", name, f"on.{name}") for name in _items(content, "on", dict)]
-    rows = enumerate(_items(content, "expect", list))
+    found += [("test", name, "evaluate") for name in _items(value_at(content, "evaluate")) if names_test(name)]
+    found += [("test", name, "data.remove.tests") for name in _items(value_at(content, "data", "remove", "tests"))]
+    found += [("machine", name, f"on.{name}") for name in _items(value_at(content, "on"))]
+    rows = enumerate(_items(value_at(content, "expect")))
     found += [("machine", value_at(row, "measured_on"), f"expect.{number}.measured_on") for number, row in rows]
     yield from (NamedFile(*each) for each in found if isinstance(each[1], str) and NAME.fullmatch(each[1]))
 
@@ -52,7 +49,6 @@ def value_at(content: Any, *keys: str) -> Any:
     return content
 
 
-def _items(content: Mapping[str, Any], key: str, kind: type[list[Any]] | type[dict[Any, Any]]) -> list[Any]:
-    """Return the items of a list, or the keys of a mapping, under a key; none if something else is there."""
-    found = content.get(key)
-    return list(found) if isinstance(found, kind) else []
+def _items(found: Any) -> list[Any]:
+    """Return the items of a list, or the keys of a mapping; none of anything else."""
+    return list(found) if isinstance(found, (list, dict)) else []

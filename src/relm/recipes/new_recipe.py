@@ -15,12 +15,11 @@ from pydantic import BaseModel
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import FORMATS, Dataset
-from relm.recipes.files.file_names import NOT_RECIPES
 from relm.recipes.files.folder_contents import describe_left_out, ignore_case, list_linked_folders, match_files
 from relm.recipes.files.own_folders import format_consent, needs_consent, require_own_files, resolve_own_folder
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
-from relm.recipes.run_name import RunName
+from relm.recipes.run_name import NOT_RECIPES, RunName
 from relm.recipes.section import NAME, validate
 from relm.recipes.variation import format_value
 
@@ -41,22 +40,12 @@ FIRST_KEYS: dict[str, Sequence[str]] = {
 
 
 def write_new(project: Project, name: str, extended: str | None, folder: str | None, pattern: str | None) -> str:
-    """Write a new recipe, and a dataset if a folder is given, and return the next commands.
-
-    Args:
-        project: the project that gets the files.
-        name: the new recipe's name.
-        extended: the recipe that it extends; None: the quickstart.
-        folder: a folder of texts for a dataset of the same name; None: the data of the extended recipe.
-        pattern: glob of the files that are read; None: that of the format text_files.
-
-    Raises:
-        RelmError: the name cannot be a recipe's or is taken, the extended recipe is unknown, or the folder has no texts.
-    """
+    """Write a new recipe, which extends one (the quickstart), and a dataset if a folder is given; return the next commands."""
     path, data_path = project.recipes / f"{name}.yaml", project.dataset_path(name)
     require_new_name(project, name)
     parent = extended or EXTENDED
-    _require_plain_recipe(parent)
+    if (run := RunName.parse(parent)) and str(run) != run.recipe:
+        raise RelmError(f"--from {parent}: names a run, and a recipe extends another recipe; give --from {run.recipe}")
     parent_path = project.recipe_path(parent)
     recipe = load_recipe(parent_path)
     files, left_out = {}, ""
@@ -69,8 +58,9 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:
             opened.write(text)
+    asked = [folder] if folder is not None and needs_consent(resolve_own_folder(folder, "--data")) else []
     commands = {
-        **_list_consent(folder),
+        **{f"export {format_consent(outside)}": "recipes may read this folder, in this shell" for outside in asked},
         f"edit {path}": "change the keys that are there as comments",
         f"relm estimate {name}": "memory, time and disk, before anything is downloaded",
         f"snakemake results/smoke/{name}": "its small twin, in about a minute",
@@ -87,21 +77,11 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
     )
 
 
-def _list_consent(folder: str | None) -> dict[str, str]:
-    """Return the command that lets recipes read a folder outside the project; none for one that they read anyway."""
-    if folder is None or not needs_consent(resolve_own_folder(folder, "--data")):
-        return {}
-    return {f"export {format_consent(folder)}": "recipes may read this folder, in this shell"}
-
-
 def name_after_folder(folder: str | None) -> str:
     """Return the name of a new recipe that is named after its folder of texts.
 
     >>> name_after_folder("~/My texts/")
     'My_texts'
-
-    Raises:
-        RelmError: there is no folder, or its name has nothing that a recipe's name may have.
     """
     if folder is None:
         raise RelmError("the new recipe has no name; give relm new NAME, or --data FOLDER, which it is named after")
@@ -129,23 +109,7 @@ def require_new_name(project: Project, name: str) -> None:
             f"{name!r}: a recipe's name has letters, digits, '.', '_' and '-', and begins with a letter or digit{hint}"
         )
     if os.path.lexists(project.recipes / f"{name}.yaml"):
-        raise RelmError(
-            f"recipes/{name}.yaml: exists already and stays as it is; choose another name, such as {_free_name(project, name)}"
-        )
-
-
-def _free_name(project: Project, name: str) -> str:
-    """Return a name with a number behind it that no recipe has."""
-    return next(
-        free for number in range(2, 1000) if not os.path.lexists(project.recipes / f"{(free := f'{name}_{number}')}.yaml")
-    )
-
-
-def _require_plain_recipe(name: str) -> None:
-    """Raise an error for a variation, a smoke twin or a machine where a recipe is expected."""
-    run = RunName.parse(name)
-    if str(run) != run.recipe:
-        raise RelmError(f"--from {name}: names a run, and a recipe extends another recipe; give --from {run.recipe}")
+        raise RelmError(f"recipes/{name}.yaml: exists already and stays as it is; choose another name, such as my_{name}")
 
 
 def _recipe_lines(recipe: Recipe, name: str, parent: str, has_data: bool) -> Iterator[str]:
@@ -169,25 +133,14 @@ def _recipe_lines(recipe: Recipe, name: str, parent: str, has_data: bool) -> Ite
 def _comment_lines(recipe: Recipe, has_data: bool) -> Iterator[str]:
     """Yield YAML with the keys that people change first and their present values, each with its first words."""
     if not has_data:
-        yield "data:"
-        yield from _key_lines(recipe.data, "data", 1)
-    yield "model:"
-    yield from _key_lines(recipe.model, "model", 1)
-    yield "pretrain:"
+        yield from ("data:", *_lines_of(recipe.data, FIRST_KEYS["data"], 1))
+    yield from ("model:", *_lines_of(recipe.model, FIRST_KEYS["model"], 1), "pretrain:")
     for phase_name, phase in recipe.pretrain.items():
-        yield f"  {phase_name}:"
-        yield from _key_lines(phase, "phase", 2)
-        yield "    optimizer:"
-        yield from _key_lines(phase.optimizer, "optimizer", 3)
-        yield "    schedule:"
-        yield from _key_lines(phase.schedule, "schedule", 3)
+        yield from (f"  {phase_name}:", *_lines_of(phase, FIRST_KEYS["phase"], 2))
+        yield from ("    optimizer:", *_lines_of(phase.optimizer, FIRST_KEYS["optimizer"], 3))
+        yield from ("    schedule:", *_lines_of(phase.schedule, FIRST_KEYS["schedule"], 3))
     yield from _lines_of(recipe, ("seed", "evaluate"), 0)
-    yield "run:   # where and how it runs; not part of what it is"
-    yield from _key_lines(recipe.run, "run", 1)
-
-
-def _key_lines(section: BaseModel, kind: str, depth: int) -> Iterator[str]:
-    yield from _lines_of(section, FIRST_KEYS[kind], depth)
+    yield from ("run:   # where and how it runs; not part of what it is", *_lines_of(recipe.run, FIRST_KEYS["run"], 1))
 
 
 def _lines_of(section: BaseModel, keys: Sequence[str], depth: int) -> Iterator[str]:
@@ -237,15 +190,13 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
 
 def _advise(folder: Path, pattern: str) -> str:
     """Return a phrase on what a folder has in which no file matches a pattern, and an option that reads it."""
-    if match_files(folder, ignore_case(pattern)):
-        return f"it has {describe_left_out(folder, pattern, ())}; give --pattern '{ignore_case(pattern)}'"
-    inside = (f"{link.relative_to(folder).as_posix()}/{pattern}" for link in list_linked_folders(folder, ()))
-    if entered := next((linked for linked in inside if match_files(folder, linked)), None):
-        return f"it has {describe_left_out(folder, pattern, ())}; give --pattern '{entered}', or the folder itself as --data"
+    left_out = describe_left_out(folder, pattern, ())
+    links = (f"{link.relative_to(folder).as_posix()}/{pattern}" for link in list_linked_folders(folder, ()))
+    if near := next((other for other in (ignore_case(pattern), *links) if match_files(folder, other)), None):
+        return f"it has {left_out}; give --pattern '{near}'"
     kinds = Counter(path.suffix for path in match_files(folder, "**/*"))
     if not kinds:
-        left_out = describe_left_out(folder, pattern, ()) or "no files"
-        return f"it has {left_out}; give a folder of text files"
+        return f"it has {left_out or 'no files'}; give a folder of text files"
     shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
     most = next((suffix for suffix, _ in kinds.most_common() if suffix), "")
     format_ = next((one.name for one in FORMATS if one.pattern.rstrip("*") == f"**/*{most}"), "text_files")

@@ -17,14 +17,6 @@ from relm.recipes.section import Section
 TOKEN_STREAM, TABLE = "tokens", "table"
 
 
-def _no_keys(objective: "Objective") -> Collection[str]:
-    return ()
-
-
-def _no_language(objective: "Objective") -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class ObjectiveDeclaration:
     """The facts on an objective, and references to the code that builds and reads its examples.
@@ -57,9 +49,9 @@ class ObjectiveDeclaration:
     """Section of its own keys, all with defaults; None: it has none."""
     stores_length: bool = False
     """Stored examples have the phase's sequence length; otherwise they are cut to it when they are read."""
-    drawn_later: Callable[["Objective"], Collection[str]] = _no_keys
+    drawn_later: Callable[["Objective"], Collection[str]] = lambda objective: ()
     """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
-    depends_on_language: Callable[["Objective"], bool] = _no_language
+    depends_on_language: Callable[["Objective"], bool] = lambda objective: False
     """Function that returns True if the stored examples depend on the text's language."""
     is_of_task: bool = False
     """Its examples are made of a task's own file, by the evaluation that fine-tunes a model on the task: no recipe has it."""
@@ -213,10 +205,7 @@ class Objective(Section):
         return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
 
     def stored_keys(self) -> dict[str, Any]:
-        """Return the keys that determine the stored examples; those that are applied when examples are read are left out.
-
-        The result is empty for a stream of tokens, which is the same for every objective that reads one.
-        """
+        """Return the keys that determine the stored examples, not those applied in reading; none for a stream of tokens."""
         if self.layout == TOKEN_STREAM:
             return {}
         given = self.model_dump(mode="json", include={"objective", "as_published", self.objective}, exclude_defaults=True)

@@ -6,46 +6,41 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.published_tests import PublishedTest
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
-from relm.recipes.published_models import PretrainedModel
+from relm.recipes.machine.pipeline import split_tuning_batch
+from relm.recipes.plan import Plan
 from relm.recipes.recipe import Recipe
 
 
-def require_parts(
-    path: Path, recipe: Recipe, tokenizer: PretrainedModel | None, weights: Mapping[str, PretrainedModel | None]
-) -> None:
-    """Raise an error if a model that a recipe names lacks the tokenizer or the weights that it is named for.
-
-    Args:
-        path: the recipe's file.
-        tokenizer: the model of `tokenizer.from_model`.
-        weights: key of the recipe -> the model that it names.
-    """
-    if tokenizer is not None and tokenizer.tokenizer is None:
+def require_sound_parts(path: Path, plan: Plan) -> None:
+    """Raise if the models, the dataset or the tests of a planned recipe do not fit it."""
+    recipe = plan.recipe
+    if plan.tokenizer_model is not None and plan.tokenizer_model.tokenizer is None:
         raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
-    for key, model in weights.items():
+    for key, model in {"init_from": plan.init_model, "expect_reference": plan.reference_model}.items():
         if model is not None and not model.weights:
             found = getattr(recipe, key)
             raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+    _require_documents(path, recipe, plan.dataset)
+    for name, test in plan.tests.items():
+        _require_fitting_test(f"{path}: evaluate: {name}", recipe, test)
+    require_countable_tests(path, recipe, plan.dataset, plan.tests, plan.removed_tests)
 
 
-def require_fitting_tests(path: Path, recipe: Recipe, tests: Mapping[str, PublishedTest]) -> None:
-    """Raise an error if a published test does not suit the last phase's objective, or windows or batches do not fit."""
-    last, longest = list(recipe.pretrain.values())[-1].objective, recipe.model.longest_sequence
-    for name, test in tests.items():
-        if last not in test.objectives:
-            wanted = " or ".join(test.objectives)
-            raise RelmError(f"{path}: evaluate: {name}: for objective {wanted}; the last phase has {last}")
-        if test.tuning is not None and longest is not None and test.tuning.sequence_length > longest:
-            raise RelmError(
-                f"{path}: evaluate: {name}: its sequences have {test.tuning.sequence_length} tokens, and model.positions is "
-                f"{longest}; name a test with a shorter {test.protocol}.sequence_length, or leave it out"
-            )
-        if test.tuning is not None and recipe.run.pipeline is not None and recipe.run.pipeline.instances == 1:
-            try:
-                split_tuning_batch(recipe.run.pipeline, test.tuning.batch_size)
-            except ValueError as error:
-                raise RelmError(f"{path}: evaluate: {name}: {test.protocol}.{error}") from None
+def _require_fitting_test(where: str, recipe: Recipe, test: PublishedTest) -> None:
+    """Raise if a published test does not suit the last phase's objective, or its windows or batches do not fit."""
+    last, longest, pipeline = list(recipe.pretrain.values())[-1].objective, recipe.model.longest_sequence, recipe.run.pipeline
+    if last not in test.objectives:
+        raise RelmError(f"{where}: for objective {' or '.join(test.objectives)}; the last phase has {last}")
+    if test.tuning is not None and longest is not None and test.tuning.sequence_length > longest:
+        raise RelmError(
+            f"{where}: its sequences have {test.tuning.sequence_length} tokens, and model.positions is {longest}; name a test "
+            f"with a shorter {test.protocol}.sequence_length, or leave it out"
+        )
+    if test.tuning is not None and pipeline is not None and pipeline.instances == 1:
+        try:
+            split_tuning_batch(pipeline, test.tuning.batch_size)
+        except ValueError as error:
+            raise RelmError(f"{where}: {test.protocol}.{error}") from None
 
 
 def require_countable_tests(
@@ -55,13 +50,7 @@ def require_countable_tests(
     evaluated: Mapping[str, PublishedTest],
     removed: Mapping[str, PublishedTest],
 ) -> None:
-    """Raise an error if documents are to be compared with tests where there are no tests, or no texts to compare.
-
-    Args:
-        path: the recipe's file.
-        evaluated: the tests whose items are counted.
-        removed: the tests whose items no document may share words with.
-    """
+    """Raise if documents are to be compared with tests (counted, or removed from them), and there are no tests or no texts."""
     if recipe.data.remove is not None:
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)
         if not (recipe.data.remove.duplicates or removed):
@@ -86,7 +75,7 @@ def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[st
         )
 
 
-def require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
+def _require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
     """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
     if not dataset.is_tokenized:
         return

@@ -4,7 +4,6 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.as_published import require_whole_batches
 from relm.recipes.objectives import Objective
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 
@@ -41,7 +40,12 @@ class Phase(Objective):
 
     @model_validator(mode="after")
     def shares_are_equal(self) -> Self:
-        require_whole_batches(self.as_published, self.global_batch_size)
+        original = self.as_published
+        if original and original.ranks and original.batch and self.global_batch_size % (original.ranks * original.batch):
+            raise ValueError(
+                f"as_published: ranks ({original.ranks}) times batch ({original.batch}) must divide global_batch_size "
+                f"({self.global_batch_size})"
+            )
         if (self.loss_normalisation == "global_tokens") != (self.loss_shares == 1):
             raise ValueError(
                 f"loss_shares ({self.loss_shares}) goes with loss_normalisation: per_replica or per_micro_batch, at least two "

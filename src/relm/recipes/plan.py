@@ -8,28 +8,28 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from relm.errors import RelmError
-from relm.recipes import identity, judged_identity
+from relm.recipes import identity
 from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluation.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
+from relm.recipes.evaluation.evaluations import EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluation
 from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machine.machines import Machine
 from relm.recipes.phase import Phase
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
-from relm.recipes.recipe import Recipe
+from relm.recipes.recipe import Recipe, choose_seed
 from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, checkpoint_folder, final_logs
 from relm.recipes.run_name import SMOKE, RunName
-from relm.recipes.seeds import choose_seed
 from relm.recipes.variation import Change
 
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
+NamedModel = tuple[str, PretrainedModel]
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,13 @@ class Plan:
 
     def evaluated_examples(self, task: str) -> ExamplesJob:
         """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation has its own."""
-        return self._evaluated_examples(self.evaluation(task).name)
-
-    def _evaluated_examples(self, evaluation: str) -> ExamplesJob:
-        phase, last = identity.evaluated_phase(self.recipe, evaluation), self.phases[-1]
+        phase, last = identity.evaluated_phase(self.recipe, self.evaluation(task).name), self.phases[-1]
         return self.examples_jobs[last] if phase is self.recipe.pretrain[last] else self._examples_job(phase)
 
     @property
     def data_jobs(self) -> list[DataJob]:
         """All jobs that prepare data."""
-        evaluated = [self._evaluated_examples(name) for name in self.recipe.evaluate]
+        evaluated = [self.evaluated_examples(task_of(name)) for name in self.recipe.evaluate]
         return list(
             dict.fromkeys([self.documents_job, self.kept_job, self.tokenizer_job, *self.examples_jobs.values(), *evaluated])
         )
@@ -171,9 +168,8 @@ class Plan:
     @property
     def tokenizer_files(self) -> list[Path]:
         """Files of the imported tokenizer."""
-        assert self.tokenizer_model is not None
-        named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
-        return self._model_files(named, self.tokenizer_model.tokenizer_files)
+        model = cast(PretrainedModel, self.tokenizer_model)
+        return self._model_files((str(self.recipe.tokenizer.from_model), model), model.tokenizer_files)
 
     def starting_weights(self, phase: str) -> list[Path]:
         """Return the starting weights and configuration of a phase: the previous phase's, those of `init_from`, or none."""
@@ -183,19 +179,17 @@ class Plan:
         return [] if self.init_model is None else self._model_files(self._init_from, self.init_model.weights_files)
 
     @property
-    def _init_from(self) -> tuple[str, PretrainedModel]:
-        assert self.init_model is not None
-        return str(self.recipe.init_from), self.init_model
+    def _init_from(self) -> NamedModel:
+        return str(self.recipe.init_from), cast(PretrainedModel, self.init_model)
 
     @property
-    def _reference(self) -> tuple[str, PretrainedModel]:
-        assert self.reference_model is not None
-        return str(self.recipe.expect_reference), self.reference_model
+    def _reference(self) -> NamedModel:
+        return str(self.recipe.expect_reference), cast(PretrainedModel, self.reference_model)
 
-    def _content(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> dict[str, str]:
+    def _content(self, named: NamedModel, files: Sequence[ModelFile]) -> dict[str, str]:
         return identity.part_of(identity.model_content(*named, self.work / "folders", self._command), files)
 
-    def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
+    def _model_files(self, named: NamedModel, files: Sequence[ModelFile]) -> list[Path]:
         """Return the paths of files that are downloaded, converted, or copied from a folder; they include the content's key."""
         name, model = named
         if model.converted and files == model.weights_files:
@@ -218,7 +212,7 @@ class Plan:
             return {}
         return self.starting_sha256(self.phases[0]) if of == BEFORE else self._weights_sha256(self._reference)
 
-    def _weights_sha256(self, named: tuple[str, PretrainedModel]) -> dict[str, str]:
+    def _weights_sha256(self, named: NamedModel) -> dict[str, str]:
         return {} if named[1].converted else self._content(named, named[1].weights_files)
 
     @property
@@ -305,7 +299,7 @@ class Plan:
     @functools.cached_property
     def _evaluation_keys(self) -> dict[str, dict[str, str]]:
         trained = {task_of(name): identity.digest(self.evaluation_document(task_of(name))) for name in self.recipe.evaluate}
-        others = [task_of(name) for name in self.recipe.evaluate if not is_of_trained_weights_alone(name)]
+        others = [task for task in trained if not self.evaluation(task).of_trained_weights_alone]
         released = {} if self.reference_model is None else self._content(self._reference, self._reference[1].weights_files)
         of_released = {task: identity.digest([trained[task], released]) for task in others}
         return {TRAINED: trained, BEFORE: {task: trained[task] for task in others}, REFERENCE: of_released}
@@ -318,18 +312,15 @@ class Plan:
         return {"job": self.evaluation_identity(task), "files": files, "examples": examples, "limit": self.evaluation_limit}
 
     def contamination(self) -> dict[str, Path]:
-        """Return test -> path of the counts of its items in the training documents; empty if the recipe asks for none.
-
-        All seeds have the same documents, so the counts are the first one's.
-        """
+        """Return test -> path of the counts of its items in the training documents, which all seeds share."""
         tests = self.tests if self.recipe.contamination else {}
-        keys = {name: judged_identity.contamination_key(test) for name, test in tests.items()}
+        keys = {name: identity.contamination_key(test) for name, test in tests.items()}
         return {name: self.run_folder / CONTAMINATION / key / f"{name}.json" for name, key in keys.items()}
 
     def verdict(self, of: str = TRAINED) -> Path:
         """Return the path of the verdict on the trained weights of all seeds, or on the authors' released ones."""
         figures = {run.fingerprint: run.evaluation_keys(of) for run in (self.runs if of == TRAINED else (self,))}
-        key = judged_identity.verdict_key(self.recipe, figures)
+        key = identity.verdict_key(self.recipe, figures)
         return self.run_folder / VERIFY / key / f"verify{'' if of == TRAINED else f'_{of}'}.json"
 
     @property
@@ -340,7 +331,7 @@ class Plan:
     @property
     def report_key(self) -> str:
         """Key in the path of the report."""
-        return judged_identity.report_key(self._reported)
+        return identity.report_key(self._reported)
 
     @functools.cached_property
     def _reported(self) -> str:
@@ -348,14 +339,10 @@ class Plan:
         counts = {name: path.parent.name for name, path in self.contamination().items()}
         named = [self.dataset, self.tokenizer_model, self.init_model, *self.tests.values()]
         parts = [self.verdict().parent.name, self.evaluation_keys(BEFORE), counts]
-        return judged_identity.reported_digest(self.recipe, named, parts)
+        return identity.reported_digest(self.recipe, named, parts)
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
-        """Return the declaration of the evaluation with a result of this name.
-
-        Raises:
-            RelmError: the recipe has no such evaluation.
-        """
+        """Return the declaration of the evaluation with a result of this name."""
         declaration = find_evaluation(task, self.tests)
         if declaration is None:
             known = ", ".join([*names_in_recipes(), *self.tests])

@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,23 +13,28 @@ from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, load_test
-from relm.recipes.files.file_names import describe_misnamed, is_recipe_name
 from relm.recipes.jobs import DataJob
-from relm.recipes.machine.machine_use import describe_deviation, require_division
-from relm.recipes.machine.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
-from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
-from relm.recipes.parts_of_recipe import require_countable_tests, require_documents, require_fitting_tests, require_parts
+from relm.recipes.machine.machines import (
+    Machine,
+    describe_deviation,
+    find_own_machine,
+    load_machine,
+    place_on,
+    require_division,
+    require_ipus,
+)
+from relm.recipes.names_in_recipe import NamedFile, list_names, names_test
+from relm.recipes.parts_of_recipe import require_sound_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
-from relm.recipes.recipe import Recipe
-from relm.recipes.run import Run
-from relm.recipes.run_name import SMOKE, RunName
-from relm.recipes.section import NAME, drop_faulty, raise_together, read_extended, validate
+from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.run_name import SMOKE, RunName, describe_misnamed, is_recipe_name
+from relm.recipes.section import NAME, raise_together, read_extended
 from relm.recipes.smoke import smoke_test, smoke_twin
-from relm.recipes.substitution import with_substitution
-from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
+from relm.recipes.variation import Change, format_value, require_effect, require_short_name, vary_recipe
 
 J = TypeVar("J", bound=DataJob)
+T = TypeVar("T")
 # Kind of the job, its key, and the dataset in the path.
 JobKey = tuple[type, str, str | None]
 
@@ -43,14 +48,7 @@ class Project:
         self.execution: tuple[str, ...] = ()
         self.varied: tuple[str, ...] = ()
         self._plans: dict[str, Plan] = {}
-        # A graph needs the same file for each shard; it is read once.
-        self._datasets: dict[str, Dataset] = {}
-        self._machines: dict[str, Machine] = {}
-        # A recipe is placed on many machines.
-        self._recipes: dict[Path, Recipe] = {}
-        self._models: dict[str, PretrainedModel] = {}
-        self._tests: dict[str, PublishedTest] = {}
-        self._curves: dict[str, Curve] = {}
+        self._files: dict[Path, Any] = {}
         self._jobs: dict[JobKey, DataJob] = {}
         self._indexed: set[str] = set()
 
@@ -84,11 +82,7 @@ class Project:
         return lines
 
     def recipe_path(self, name: str) -> Path:
-        """Return the path of the recipe's file for a run's name: `NAME`, `smoke/NAME`, `NAME@MACHINE`.
-
-        Raises:
-            RelmError: the recipe is unknown; suggests the nearest name.
-        """
+        """Return the path of the recipe's file for a run's name: `NAME`, `smoke/NAME`, `NAME@MACHINE`."""
         run = RunName.parse(name)
         path = self.recipes / f"{run.recipe}.yaml"
         if not is_recipe_name(run.recipe) or not os.path.lexists(path):  # reading the file reports a broken link
@@ -97,11 +91,7 @@ class Project:
         return path
 
     def paper_key(self, name: str) -> str | None:
-        """Return the key of the paper that a recipe names; None if it names none, or no valid one. The rest is not checked.
-
-        Raises:
-            RelmError: the file is absent, or no recipe.
-        """
+        """Return the key of the paper that a recipe names; None without a valid one. The rest is not checked."""
         return self.paper_and_control(name)[0]
 
     def paper_and_control(self, name: str) -> tuple[str | None, bool]:
@@ -113,38 +103,32 @@ class Project:
 
     def _suggest_recipe(self, run: RunName) -> str:
         """Return a sentence with the target that an unknown name may mean."""
-        for machine in self.machine_names():  # names of recipes ended once in those of machines
-            for other in self.machine_names() if machine in run.recipe else ():
-                if (known := run.recipe.replace(machine, other)) in self.names() and known != run.recipe:
-                    return f"the machine is now written behind an @: results/{run._replace(recipe=known, machine=machine)}"
         near = difflib.get_close_matches(Path(run.recipe).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
-        if near:
-            return f"did you mean results/{run._replace(recipe=near[0])}?"
-        return f"there are: {', '.join(self.names()) or 'none'}"
+        return (
+            f"did you mean results/{run._replace(recipe=near[0])}?"
+            if near
+            else f"there are: {', '.join(self.names()) or 'none'}"
+        )
 
     def machine_names(self) -> list[str]:
         """Return the sorted names of all machines."""
         return sorted(path.stem for path in (self.recipes / "machines").glob("*.yaml") if NAME.fullmatch(path.stem))
 
+    def _read(self, path: Path, load: Callable[[Path], T]) -> T:
+        """Return the content of a file, which is read once: a graph needs it for each shard and each machine."""
+        if path not in self._files:
+            self._files[path] = load(path)
+        found: T = self._files[path]
+        return found
+
     def machine(self, name: str, named_by: str) -> Machine:
-        """Return the machine with this name.
-
-        Args:
-            name: the name of a file in `recipes/machines/`.
-            named_by: the target, or the recipe's file and key, with this name, for the message.
-
-        Raises:
-            RelmError: the machine is unknown, or its file has faults; suggests the nearest name.
-        """
-        if name not in self._machines:
-            path = self.recipes / "machines" / f"{name}.yaml"
-            if not NAME.fullmatch(name) or not os.path.lexists(path):
-                known = self.machine_names()
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none in recipes/machines/'}"
-                raise RelmError(f"{named_by}: there is no machine {name!r}; {hint}")
-            self._machines[name] = load_machine(path)
-        return self._machines[name]
+        """Return the machine with this name; errors begin with `named_by`, the target or the recipe's file and key."""
+        path = self.recipes / "machines" / f"{name}.yaml"
+        if not NAME.fullmatch(name) or not os.path.lexists(path):
+            raise RelmError(
+                f"{named_by}: there is no machine {name!r}; {suggest_name(name, self.machine_names(), path.parent)}"
+            )
+        return self._read(path, load_machine)
 
     def machines(self) -> dict[str, Machine]:
         """Return the machines by name; a file with faults is left out, and reported where it is named."""
@@ -164,15 +148,11 @@ class Project:
 
     def dataset(self, name: str) -> Dataset:
         """Return the dataset with this name."""
-        if name not in self._datasets:
-            self._datasets[name] = load_dataset(self.dataset_path(name))
-        return self._datasets[name]
+        return self._read(self.dataset_path(name), load_dataset)
 
     def model(self, name: str) -> PretrainedModel:
         """Return the pretrained model with this name."""
-        if name not in self._models:
-            self._models[name] = load_model(self.model_path(name))
-        return self._models[name]
+        return self._read(self.model_path(name), load_model)
 
     def test_path(self, name: str) -> Path:
         """Return the path of the YAML file of a published test."""
@@ -180,9 +160,7 @@ class Project:
 
     def test(self, name: str) -> PublishedTest:
         """Return the published test with this name."""
-        if name not in self._tests:
-            self._tests[name] = load_test(self.test_path(name))
-        return self._tests[name]
+        return self._read(self.test_path(name), load_test)
 
     def _curve_of(self, recipe: Recipe, path: Path) -> Curve | None:
         """Return the published curve against which a recipe is watched, if it names one."""
@@ -190,62 +168,43 @@ class Project:
         if expected is None:
             return None
         name, file = expected.curve, self.recipes / "curves" / f"{expected.curve}.tsv"
-        if name not in self._curves:
-            if not os.path.lexists(file):
-                known = sorted(other.stem for other in file.parent.glob("*.tsv"))
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none in recipes/curves/'}"
-                raise RelmError(f"{path}: expect_curve.curve: there is no curve {name!r} ({file}); {hint}")
-            self._curves[name] = load_curve(file)
-        require_band(expected, self._curves[name], list(recipe.pretrain), str(path))
-        return self._curves[name]
-
-    def _tests_of(self, recipe: Recipe) -> dict[str, PublishedTest]:
-        """Return the published tests that a recipe evaluates."""
-        return {name: self.test(name) for name in recipe.evaluate if names_test(name)}
+        if not os.path.lexists(file):
+            hint = suggest_name(name, sorted(other.stem for other in file.parent.glob("*.tsv")), file.parent)
+            raise RelmError(f"{path}: expect_curve.curve: there is no curve {name!r} ({file}); {hint}")
+        curve = self._read(file, load_curve)
+        require_band(expected, curve, list(recipe.pretrain), str(path))
+        return curve
 
     def _require_test(self, named: NamedFile, path: Path) -> None:
         """Raise unless a published test that a recipe names exists and can be read."""
-        name = named.name
+        name, file = named.name, self.test_path(named.name)
         if name.startswith(task_of(HARNESS)):
             raise RelmError(
                 f"{path}: {named.key}: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
             )
-        if not os.path.lexists(self.test_path(name)):
+        if not os.path.lexists(file):
             others = [*names_in_recipes(), f"{HARNESS}TASK"] if named.key == "evaluate" else []
-            known = [*others, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise RelmError(f"{path}: {named.key}: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
+            hint = suggest_name(name, [*others, *sorted(other.stem for other in file.parent.glob("*.yaml"))], file.parent)
+            raise RelmError(f"{path}: {named.key}: there is no evaluation {name!r} ({file}); {hint}")
         self.test(name)
 
     def plan(self, name: str) -> Plan:
-        """Return the plan of a run: `NAME`, `smoke/NAME` for the smoke twin, `NAME@MACHINE`; its files are read once.
-
-        Raises:
-            RelmError: the recipe, or a dataset, a model or a machine it names, is absent or has faults.
-        """
+        """Return the plan of a run: `NAME`, `smoke/NAME` for the smoke twin, `NAME@MACHINE`; its files are read once."""
         if name not in self._plans:
             run, path = RunName.parse(name).vary(self.execution), self.recipe_path(name)
             recipe, changes = self._varied_recipe(run, path)
             recipe, machine, own_machine = self._placed_recipe(recipe, run, path)
             if changes:
-                require_effect(changes, recipe, self._placed_recipe(self._recipe(path), run, path)[0], run)
-            models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
-            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
+                require_effect(changes, recipe, self._placed_recipe(self._read(path, self._load_recipe), run, path)[0], run)
+            named = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
+            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in named]
             dataset = self.dataset(recipe.data.dataset)
-            recipe = with_substitution(recipe, dataset)
-            require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
-            require_documents(path, recipe, dataset)
-            tests = self._tests_of(recipe)
+            tests = {name: self.test(name) for name in recipe.evaluate if names_test(name)}
             if run.is_twin:
                 tests = {name: smoke_test(test, recipe.model, recipe.run.pipeline) for name, test in tests.items()}
-            require_fitting_tests(path, recipe, tests)
-            removed = {name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {}
-            require_countable_tests(path, recipe, dataset, tests, removed)
-            self._plans[name] = Plan(
+            plan = Plan(
                 require_short_name(run._replace(settings=tuple(change.setting for change in changes))),
-                recipe,
+                with_substitution(recipe, dataset),
                 dataset,
                 tokenizer_model,
                 init_model,
@@ -254,20 +213,25 @@ class Project:
                 machine=machine,
                 own_machine=own_machine,
                 curve=self._curve_of(recipe, path),
-                removed_tests=removed,
+                removed_tests={name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {},
                 changes=changes,
             )
+            require_sound_parts(path, plan)
+            self._plans[name] = plan
         return self._plans[name]
 
     def _varied_recipe(self, run: RunName, path: Path) -> tuple[Recipe, tuple[Change, ...]]:
         """Return the recipe of a run with its settings, and its differences from the file, which are deviations of the run."""
-        recipe = self._recipe(path)
+        recipe = self._read(path, self._load_recipe)
         if not run.settings:
             return recipe, ()
         varied, changes = vary_recipe(recipe, run.settings, path)
         raise_together(self._readers(varied.model_dump(), path), RelmError)
         self._check_pipelines(varied, path)
-        sentences = [describe_change(change, path) for change in changes]
+        sentences = [
+            f"This variation sets {change.key} to {format_value(change.value)}; {path} has {format_value(change.before)}."
+            for change in changes
+        ]
         return varied.model_copy(update={"deviations": [*varied.deviations, *sentences]}), changes
 
     def _placed_recipe(self, recipe: Recipe, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
@@ -289,28 +253,12 @@ class Project:
         deviations = [*placed.deviations, describe_deviation(placed, own, name, machine)]
         return placed.model_copy(update={"deviations": deviations}), machine, False
 
-    def find_run(self, name: str) -> tuple[Run, Machine | None] | None:
-        """Return the section `run` of a recipe that has faults elsewhere, and its machine; None if these have faults too."""
-        try:
-            run, path = RunName.parse(name), self.recipe_path(name)
-            content = read_extended(path)
-            wanted, section = run.machine or value_at(content, "run", "machine"), content.get("run")
-            if run.is_twin or wanted is None:
-                parts = drop_faulty(Run, section) if isinstance(section, dict) else {}
-                return None if run.is_twin else (validate(Run, parts, path), None)
-            machine = self.machine(str(wanted), str(path))
-        except RelmError:
-            return None
-        return Run(machine=str(wanted), device=machine.device, topology=machine.topology, processes=machine.processes), machine
-
-    def _recipe(self, path: Path) -> Recipe:
-        """Return the recipe in a file, read once, all of whose machines exist."""
-        if path not in self._recipes:
-            content, loaded = read_extended(path), []
-            raise_together([lambda: loaded.append(validate(Recipe, content, path)), *self._readers(content, path)], RelmError)
-            self._check_pipelines(loaded[0], path)
-            self._recipes[path] = loaded[0]
-        return self._recipes[path]
+    def _load_recipe(self, path: Path) -> Recipe:
+        """Return the recipe in a file, all of whose machines exist."""
+        content, loaded = read_extended(path), []
+        raise_together([lambda: loaded.append(load_recipe(path, content)), *self._readers(content, path)], RelmError)
+        self._check_pipelines(loaded[0], path)
+        return loaded[0]
 
     def _readers(self, content: Mapping[str, Any], path: Path) -> list[Callable[[], None]]:
         """Return a function for each file that a recipe names, which reads it."""
@@ -318,15 +266,12 @@ class Project:
 
     def _read_named(self, named: NamedFile, path: Path) -> None:
         """Read a file that a recipe names."""
-        match named.kind:
-            case "dataset":
-                self.dataset(named.name)
-            case "model":
-                self.model(named.name)
-            case "machine":
-                self.machine(named.name, f"{path}: {named.key}")
-            case "test":
-                self._require_test(named, path)
+        if named.kind == "machine":
+            self.machine(named.name, f"{path}: {named.key}")
+        elif named.kind == "test":
+            self._require_test(named, path)
+        else:
+            {"dataset": self.dataset, "model": self.model}[named.kind](named.name)
 
     def _check_pipelines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe has a pipeline that its machine cannot run."""
@@ -337,12 +282,8 @@ class Project:
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
         """Return the job of a kind with a key; a tokenizer's path has no dataset.
 
-        Recipes that are already planned are searched first, because a requested `results/NAME` has been planned; then the
-        others, one after another. A recipe with faults is skipped, because it cannot have requested a job, and so is one whose
-        folders cannot be read.
-
-        Raises:
-            RelmError: no recipe has this job.
+        Search planned recipes first, because a requested `results/NAME` has been planned. Skip recipes with faults, which
+        cannot have requested a job, and those whose folders cannot be read.
         """
         wanted = (kind, key, dataset)
         if wanted not in self._jobs:
@@ -365,8 +306,24 @@ class Project:
                 return
 
 
+def suggest_name(name: str, known: Sequence[str], folder: Path) -> str:
+    """Return the known name that a wrong one may mean, or the list of all."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or f'none in {folder}/'}"
+
+
 def shorten_error(error: Exception) -> str:
     """Return an error message in one line: its first line with the first fault that it lists, and the count of the others."""
     first, *others = str(error).splitlines()
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
     return f"{first}: {others[0].strip()}{more}" if others else first
+
+
+def with_substitution(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """Return a recipe whose first deviation says in whose place its dataset stands, if it names an `original_corpus`."""
+    if recipe.original_corpus is None:
+        return recipe
+    corpus = recipe.original_corpus.rstrip(".")
+    sentence = f"The original was trained on {corpus}. The dataset {recipe.data.dataset} stands in its place: {dataset.title}."
+    others = [other for other in recipe.deviations if other != sentence]  # a resolved recipe, read again, has it already
+    return recipe.model_copy(update={"deviations": [sentence, *others]})

@@ -1,10 +1,9 @@
 """Published models: the section of `recipes/models/NAME.yaml`, with starting weights and tokenizers that recipes name."""
 
-import re
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relm.recipes.files.remote_files import PinnedFile
 from relm.recipes.files.web_address import WebAddress
@@ -28,6 +27,10 @@ MODEL_FILES: tuple[ModelFile, ...] = get_args(ModelFile)
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
 # Weights in the older format: loaded once, restricted to tensors, and written as safetensors.
 PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"
+TokenizerKind = Literal[
+    "gpt2_bpe", "roberta_bpe", "bert_wordpiece_uncased", "bert_wordpiece_cased", "t5_sentencepiece", "llama2_c",
+    "tokenizers_json",
+]  # fmt: skip
 TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "gpt2_bpe": ("vocab.json", "merges.txt"),
     "roberta_bpe": ("vocab.json", "merges.txt"),
@@ -48,18 +51,7 @@ class PretrainedModel(Section):
     """SPDX identifier, or the licence's name."""
     homepage: WebAddress | None = None
     """A page about the model."""
-    tokenizer: (
-        Literal[
-            "gpt2_bpe",
-            "roberta_bpe",
-            "bert_wordpiece_uncased",
-            "bert_wordpiece_cased",
-            "t5_sentencepiece",
-            "llama2_c",
-            "tokenizers_json",
-        ]
-        | None
-    ) = None
+    tokenizer: TokenizerKind | None = None
     """Kind of the tokenizer. gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and
     bert_wordpiece_cased: `vocab.txt`; t5_sentencepiece (mT5 too): `spiece.model`; llama2_c: llama2.c's `tokenizer.bin`;
     tokenizers_json: `tokenizer.json`; null:
@@ -92,24 +84,12 @@ class PretrainedModel(Section):
         return self.weights and PICKLED_WEIGHTS in self.files
 
     @model_validator(mode="after")
-    def one_source(self) -> Self:
-        given = [name for name in ("files", "folder") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
+    def one_source_has_what_it_promises(self) -> Self:
+        sources = [name for name in ("files", "folder") if getattr(self, name)]
+        if len(sources) != 1:
+            raise ValueError(f"a model has either files or a folder; found {' and '.join(sources) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
-        return self
-
-    @field_validator("configuration")
-    @classmethod
-    def numbers_are_numbers(cls, configuration: dict[str, Any] | None) -> dict[str, Any] | None:
-        for key, value in (configuration or {}).items():
-            if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
-                raise ValueError(f"{key}: {value} is a text in YAML, whose numbers need a point: write 1.0e-05 for 1e-05")
-        return configuration
-
-    @model_validator(mode="after")
-    def has_what_it_promises(self) -> Self:
         if self.converted != (self.configuration is not None):
             raise ValueError("configuration: required for weights converted from pytorch_model.bin, and refused for others")
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):

@@ -4,14 +4,14 @@ Every key is documented here; the JSON Schema for editors is generated from thes
 Snakemake reads recipes whenever it starts.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.architectures import Architecture
-from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
 from relm.recipes.declaration import register_with_options
 from relm.recipes.devices import DEVICES
@@ -28,13 +28,14 @@ from relm.recipes.evaluation.evaluations import (
 from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.evaluation.published_tests import PublishedTest
 from relm.recipes.files.web_address import WebAddress
-from relm.recipes.machine.on_machine import OnMachine
 from relm.recipes.machine.pipeline_rules import find_broken_rule
 from relm.recipes.names_in_recipe import names_test
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.phase import Phase
-from relm.recipes.run import Run
+from relm.recipes.run import OnMachine, Run
 from relm.recipes.section import Section, Slug, raise_together, read_extended, validate
+
+Metric = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")]
 
 
 class Paper(Section):
@@ -101,6 +102,17 @@ class TokenizerChoice(Section):
         if not self.special_tokens and self.train != "characters":
             raise ValueError("special_tokens: false goes with train: characters; leave it out")
         return self
+
+
+class Control(Section):
+    """The recipe with which this one is compared, each run with that of the same seed, where both have the same paper key."""
+
+    recipe: Slug
+    """Name of the other recipe."""
+    change: str
+    """The one thing in which this recipe differs, as the paper's table names it."""
+    metrics: list[Metric] = Field(min_length=1)
+    """Metrics whose differences the paper's table shows: TASK.FIGURE, as in eval/TASK.json."""
 
 
 class Recipe(Section):
@@ -170,7 +182,7 @@ class Recipe(Section):
         ))  # fmt: skip
         return self
 
-    def objectives_fit_the_model(self) -> Self:
+    def objectives_fit_the_model(self) -> None:
         terms = set(self.model.declaration.terms)
         fitting = [objective for objective in OBJECTIVES if terms & set(objective.labels)]
         possible = [objective.name for objective in fitting if not objective.is_of_task]
@@ -180,16 +192,14 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
-        return self
 
-    def all_phases_have_pairs_or_none(self) -> Self:
+    def all_phases_have_pairs_or_none(self) -> None:
         pairs = {name: phase.masked.packing == "sentence_pairs" for name, phase in self.pretrain.items()}
         if len(set(pairs.values())) > 1:
             without = next(name for name, has in pairs.items() if not has)
             raise ValueError(f"pretrain.{without}.masked.packing: sentence_pairs in one phase needs them in all")
-        return self
 
-    def evaluations_fit_the_objective(self) -> Self:
+    def evaluations_fit_the_objective(self) -> None:
         last = list(self.pretrain.values())[-1].objective
         for evaluation in self.evaluate:
             if not names_test(evaluation) and last not in objectives_of(evaluation):
@@ -197,41 +207,35 @@ class Recipe(Section):
                 raise ValueError(f"evaluate: {evaluation}: for objective {wanted}; the last phase has {last}")
         if twice := next((task for task in self.evaluate if self.evaluate.count(task) > 1), None):
             raise ValueError(f"evaluate: {twice} is there twice; leave one out")
-        return self
 
-    def sequences_fit(self) -> Self:
+    def sequences_fit(self) -> None:
         for name, phase in self.pretrain.items():
             longest = self.model.longest_sequence
             if longest is not None and phase.sequence_length > longest:
                 raise ValueError(
                     f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds model.positions ({longest})"
                 )
-        return self
 
-    def batches_are_divisible(self) -> Self:
+    def batches_are_divisible(self) -> None:
+        processes, devices, micro = self.run.processes, self.run.devices_of_process, self.run.micro_batch_size
         for name, phase in self.pretrain.items():
-            processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
-            if phase.global_batch_size % processes:
-                raise ValueError(f"run.processes ({processes}) must divide {batch}")
-            if phase.global_batch_size % (devices := self.run.devices_of_process):
-                raise ValueError(f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}")
-            if self.run.micro_batch_size is None:
-                continue
-            if phase.share_size % self.run.micro_batch_size:
-                shares = f" / loss_shares ({phase.loss_shares})" if phase.loss_shares > 1 else ""
-                raise ValueError(f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch}{shares}")
-            if (phase.global_batch_size // processes) % self.run.micro_batch_size:
-                raise ValueError(
-                    f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch} / run.processes ({processes})"
-                )
-            if self.run.micro_batch_size % devices:
-                raise ValueError(
-                    f"run.micro_batch_size ({self.run.micro_batch_size}) must be a multiple of the {devices} devices of "
-                    f"{self.run.topology}, which share each micro-batch"
-                )
-        return self
+            size, batch = phase.global_batch_size, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
+            rules = [
+                (size % processes, f"run.processes ({processes}) must divide {batch}"),
+                (size % devices, f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}"),
+            ]
+            if micro is not None:
+                key, shares = f"run.micro_batch_size ({micro})", f" / loss_shares ({phase.loss_shares})"
+                slice_ = f"{devices} devices of {self.run.topology}, which share each micro-batch"
+                rules += [
+                    (phase.share_size % micro, f"{key} must divide {batch}{shares if phase.loss_shares > 1 else ''}"),
+                    (size // processes % micro, f"{key} must divide {batch} / run.processes ({processes})"),
+                    (micro % devices, f"{key} must be a multiple of the {slice_}"),
+                ]
+            if broken := next((words for rest, words in rules if rest), None):
+                raise ValueError(broken)
 
-    def pipelines_keep_their_rules(self) -> Self:
+    def pipelines_keep_their_rules(self) -> None:
         pipelined = DEVICES[self.run.device].pipelined
         if self.run.pipeline is not None and not pipelined:
             devices = " or ".join(device.name for device in DEVICES if device.pipelined)
@@ -249,9 +253,8 @@ class Recipe(Section):
                 raise ValueError(rule)
         if (rule := find_broken_rule("run", self.run, self.model, self.pretrain, self.run.checkpoint_interval)) is not None:
             raise ValueError(rule)
-        return self
 
-    def kept_optimizers_follow_the_same_kind(self) -> Self:
+    def kept_optimizers_follow_the_same_kind(self) -> None:
         before: Phase | None = None
         for name, phase in self.pretrain.items():
             if phase.optimizer_state == "kept" and (before is None or before.optimizer.name != phase.optimizer.name):
@@ -260,7 +263,6 @@ class Recipe(Section):
                     f"pretrain.{name}.optimizer_state: kept needs the same optimizer in the phase before; this phase {found}"
                 )
             before = phase
-        return self
 
 
 def register_evaluation(declaration: EvaluationDeclaration) -> None:
@@ -271,12 +273,24 @@ def register_evaluation(declaration: EvaluationDeclaration) -> None:
         PROTOCOLS.register(declaration)
 
 
-def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in a YAML file, with `extends` resolved."""
-    recipe = validate(Recipe, read_extended(path), path)
+def load_recipe(path: Path, content: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe in a YAML file, with `extends` resolved; `content` is that of the file if it has been read."""
+    recipe = validate(Recipe, read_extended(path) if content is None else content, path)
     if task := next((name for name, phase in recipe.pretrain.items() if phase.declaration.is_of_task), None):
         raise RelmError(
             f"{path}: pretrain.{task}.objective: {recipe.pretrain[task].objective} is that of an evaluation by "
             "fine-tuning, which trains by itself; give another one"
         )
     return recipe
+
+
+def choose_seed(recipe: Recipe, number: int) -> Recipe:
+    """Return the recipe of one of the runs of `seeds`, counted from 0; the first is that of the recipe itself."""
+    if number == 0:
+        return recipe
+    update: dict[str, Any] = {"seed": recipe.seed + number, "seeds": 1}
+    for declaration in EVALUATIONS:
+        if declaration.seed_of_run:
+            options = getattr(recipe, declaration.name)
+            update[declaration.name] = options.model_copy(update={"seed": options.seed + number})
+    return recipe.model_copy(update=update)

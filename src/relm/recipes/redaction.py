@@ -1,15 +1,21 @@
-"""Redaction of paths and texts in records: without the user's name, the home folder or secrets."""
+"""Records without the user's name, the home folder or secrets, and steps without secrets that they do not need."""
 
 import getpass
 import os
 import re
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from relm.recipes.files.home_folder import expand_home, home_folder
+from relm.recipes.files.own_folders import expand_home, home_folder
 from relm.recipes.identity import work_folder
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
+LOGGER_KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+"""Variables with a secret, or the path of one, of a logger that `run.loggers` may name."""
+LOGGER_ADDRESSES = ("WANDB_BASE_URL",)
+"""Variables with a logger's server, whose address may hold a login."""
+LOGGING_STEP = "pretrain"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
@@ -71,3 +77,10 @@ def mask_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [mask_value(inner) for inner in value]
     return value
+
+
+def withhold_logger_keys(step: str, environment: MutableMapping[str, str]) -> None:
+    """Remove the secrets of loggers from the environment of a step that does not train, and of the processes that it starts."""
+    if step != LOGGING_STEP:
+        for name in (*LOGGER_KEYS, *LOGGER_ADDRESSES):
+            environment.pop(name, None)

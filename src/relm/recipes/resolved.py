@@ -55,17 +55,14 @@ def record_run(plan: Plan) -> dict[str, Any]:
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[KeyDifference]:
     """Return the keys in which two resolved recipes differ: those of the fingerprint first, each in the order of the recipe."""
-    one, other = _flatten(_with_defaults(first)), _flatten(_with_defaults(second))
+    one, other = (dict(_leaves(_with_defaults(resolved), "")) for resolved in (first, second))
     keys = dict.fromkeys((*one, *other))
     found = [KeyDifference(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
     return sorted(found, key=lambda difference: not difference.is_meaning)
 
 
 def _with_defaults(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved recipe without its names, and with the defaults of keys that are younger than it.
-
-    A default of a new key means what the code did before, so that an older recipe without the key does not differ in it.
-    """
+    """Return a resolved recipe without its names; defaults stand for younger keys, and mean what the code did before."""
     recipe = resolved["recipe"]
     with contextlib.suppress(ValidationError):  # an older version had keys that this one has not
         recipe = Recipe.model_validate(recipe).model_dump(mode="json")
@@ -73,12 +70,8 @@ def _with_defaults(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**recipe, **parts}
 
 
-def _flatten(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of nested mappings by the path of their keys; an empty mapping and a list are values."""
-    return dict(_leaves(value, ""))
-
-
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each key of nested mappings; an empty mapping and a list are values."""
     if not isinstance(value, Mapping) or (not value and path):
         yield path, value
         return

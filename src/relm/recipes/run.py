@@ -78,21 +78,11 @@ class Run(MachineSettings):
     peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""
 
     @model_validator(mode="after")
-    def topologies_are_of_the_device(self) -> Self:
-        if self.topology is None:
-            return self
-        owners = [declaration.name for declaration in DEVICES if self.topology in declaration.topologies]
-        if not owners:
-            known = ", ".join(name for declaration in DEVICES for name in declaration.topologies)
-            raise ValueError(f"topology: expected one of {known}; found {self.topology}")
-        if self.device not in owners:
-            expected = " or ".join(owners)
-            raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def the_device_computes_chunks(self) -> Self:
-        device = DEVICES[self.device]
+    def keys_go_with_the_device(self) -> Self:
+        device, known = DEVICES[self.device], DEVICES[self.device].topologies
+        if self.topology is not None and self.topology not in known:
+            expected = f"one of {', '.join(known)}" if known else "none"
+            raise ValueError(f"topology: with device: {self.device} expected {expected}; found {self.topology}")
         if self.loss_chunk is not None and not device.runs_torch:
             names = " or ".join(other.name for other in DEVICES if other.runs_torch)
             way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined else ""
@@ -114,3 +104,19 @@ class Run(MachineSettings):
     def on_one_device(self) -> "Run":
         """Return the section with one device of its topology, if it names one."""
         return self if self.topology is None else self.model_copy(update={"topology": find_one_device(self.topology)})
+
+
+class OnMachine(MachineSettings):
+    """Keys of `run` for one machine; absent: as elsewhere in the recipe, or chosen."""
+
+    micro_batch_size: int | None = Field(default=None, gt=0)
+    """Sequences per forward pass of one process; null: as many as fit into the machine's memory. It follows from a pipeline."""
+
+    @model_validator(mode="after")
+    def the_pipeline_has_the_micro_batch(self) -> Self:
+        if self.pipeline is not None and self.micro_batch_size is not None:
+            raise ValueError(
+                f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
+                f"({self.pipeline.micro_batch_size}); leave it out"
+            )
+        return self

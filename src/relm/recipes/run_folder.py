@@ -86,23 +86,14 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
 
 
 def final_logs(phase: Path) -> dict[str, Path]:
-    """Return name -> path of the logs of a finished phase, in its folder.
-
-    They are copies of those that training appends to and that outlive failed attempts; an earlier version made no copies.
-    """
+    """Return name -> path of a finished phase's logs: copies of those that training appends to; earlier versions had none."""
     copies = phase / FINAL_LOGS
     has_none = not copies.is_dir() and (phase / LOG).is_file() and (phase / "model" / WEIGHTS).is_file()
     return {name: (phase if has_none else copies) / name for name in RECORDS}
 
 
 def newest_first(run: Path, kind: str, name: str) -> list[Path]:
-    """Return the files of a kind in a run's folder whose keys are not known, newest first.
-
-    Args:
-        run: the folder of the run.
-        kind: eval, before, reference, verify, report or contamination.
-        name: glob of the file's name; an earlier version had no folder of a key, and verdicts in the folder of the run.
-    """
+    """Return the files of a kind, such as `eval`, in a run's folder, newest first, in layouts of earlier versions too."""
     older = run if kind == VERIFY else run / kind
     paths = [*(run / kind).glob(f"*/{name}"), *older.glob(name)]
     return sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from relm.recipes.section import NAME
 
 SMOKE = "smoke/"
+NOT_RECIPES = ("smoke", "reference", "papers")
+"""Folders of `results/` that do not belong to a recipe."""
 EXECUTION = ("run", "on")
 """Sections of a recipe that say where and how a run is executed; settings of them name no other run."""
 SETTING = r"[A-Za-z0-9_][A-Za-z0-9_.-]*=[A-Za-z0-9_.,=%\[\]-]+"
@@ -66,3 +69,17 @@ def is_execution(setting: str) -> bool:
     [True, False]
     """
     return re.split("[.=]", setting, maxsplit=1)[0] in EXECUTION
+
+
+def is_recipe_name(stem: str) -> bool:
+    """Return True if a recipe may have the name."""
+    return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
+
+
+def describe_misnamed(path: Path, kind: str = "recipe") -> str:
+    """Return an error message about a file whose name cannot be a recipe's, or a machine's."""
+    others = f" and is none of {', '.join(NOT_RECIPES)}" if kind == "recipe" else ""
+    return (
+        f"{path.parent}/{path.name!r}: cannot be a {kind}'s name, which begins with a letter or digit, has letters, digits, "
+        f"'.', '_' and '-'{others}; rename the file"
+    )

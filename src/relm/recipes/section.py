@@ -2,13 +2,12 @@
 
 import datetime
 import difflib
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -21,7 +20,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from relm.errors import RelmError
@@ -33,11 +31,16 @@ Slug = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 LONGEST_CHAIN = 32
 # Types of pydantic's faults whose own messages name Python's types -> messages about the file.
 _MAPPING, _DAY = "expected a mapping of keys to values", "expected a day such as 2026-01-15"
+_YES = "expected a number (YAML reads yes, no, on and off as true and false)"
+_TEXT = "expected a number, found text; leave out the quotes if it is one"
 MESSAGES = {
     "model_type": _MAPPING,
     "dict_type": _MAPPING,
     "list_type": "expected a list",
     "string_type": "expected text",
+    "bool_type": "expected true or false, without quotes",
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
     "date_type": _DAY,
     "date_from_datetime_parsing": _DAY,
     "date_from_datetime_inexact": _DAY,
@@ -45,46 +48,22 @@ MESSAGES = {
 
 
 class Section(BaseModel):
-    """A mapping in a YAML file: unknown keys are refused, and values are immutable after loading."""
+    """A mapping in a YAML file: it has no unknown keys, converts no values, and is immutable."""
 
     multi_line: ClassVar[frozenset[str]] = frozenset()
     """Keys whose texts may have line breaks. All others are one line, which no page, table or terminal shows as several."""
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
 
     @field_validator("*", mode="before")
     @classmethod
-    def values_have_the_written_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what pydantic would convert: booleans and texts for numbers, numbers and texts for booleans."""
+    def text_is_one_line(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if fault := _find_conversion(value, annotation):
-            raise ValueError(fault)
         checks_itself = info.field_name in cls.multi_line or _holds_sections(annotation)
         if not checks_itself and (found := find_control_character(value)):
             raise ValueError(f"expected one line of text, found the character {found}; delete it, or write a block as >-")
-        return value
-
-
-# Text for YAML 1.1, a number for everybody who writes it: it wants a point in 1.0e-3.
-_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-
-
-def _find_conversion(value: Any, annotation: Any) -> str | None:
-    """Return what is expected instead of a value, or of an item of it, that pydantic would convert; None: nothing is."""
-    if isinstance(value, (list, dict)):
-        found = ((key, item, _find_conversion(item, kind)) for key, item, kind in _items(value, annotation))
-        return next((f"item {key}: {fault}; found {_shortened(repr(item))}" for key, item, fault in found if fault), None)
-    types = set(_plain_types(annotation))
-    if not types or type(value) in types or type(value) not in (bool, str, int, float):
-        return None
-    numbers = types & {int, float}
-    if isinstance(value, bool) and numbers:
-        return "expected a number (YAML reads yes, no, on and off as true and false)"
-    if isinstance(value, str) and numbers:
-        written_out = float in types and _EXPONENT.fullmatch(value)
-        return None if written_out else "expected a number, found text; leave out the quotes if it is one"
-    return "expected true or false, without quotes" if types == {bool} else None
+        return tuple(value) if isinstance(value, list) and get_origin(annotation) is tuple else value  # YAML has no tuples
 
 
 def _holds_sections(annotation: Any) -> bool:
@@ -94,37 +73,8 @@ def _holds_sections(annotation: Any) -> bool:
     return any(map(_holds_sections, get_args(annotation)))
 
 
-def _items(value: list[Any] | dict[Any, Any], annotation: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield number or key, value and type of each item of a list or mapping; none of a section, which checks its own keys."""
-    for option in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
-        while get_origin(option) is Annotated:
-            option = get_args(option)[0]
-        origin, types = get_origin(option), get_args(option)
-        if isinstance(value, dict) and origin is dict:
-            yield from ((key, item, types[1]) for key, item in value.items())
-        elif isinstance(value, list) and origin in (list, tuple):
-            same = origin is list or types[-1] is Ellipsis
-            yield from zip(itertools.count(), value, itertools.repeat(types[0]) if same else types, strict=False)
-
-
-def _plain_types(annotation: Any) -> Iterator[type]:
-    """Yield the types of a key's plain values; `str` for a key that may have any text."""
-    if get_origin(annotation) is Annotated:
-        yield from _plain_types(get_args(annotation)[0])
-    elif get_origin(annotation) is Literal:
-        yield from map(type, get_args(annotation))
-    elif get_origin(annotation) in (Union, UnionType):
-        for option in get_args(annotation):
-            yield from _plain_types(option)
-    elif annotation in (bool, int, float, str):
-        yield annotation
-
-
 class SectionOf:
-    """Annotation of a key with one of several sections; a key inside, such as ``architecture: gpt2``, selects the section.
-
-    The sections are looked up whenever the section with the key is built.
-    """
+    """Annotation of a key with one of several sections, which a key inside selects, such as ``architecture: gpt2``."""
 
     def __init__(self, key: str, sections: Callable[[], Mapping[str, type[Section]]]) -> None:
         """Store the key that selects, and a function that returns the section of each of its values."""
@@ -145,11 +95,7 @@ Document = TypeVar("Document", bound=Section)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file.
-
-    Raises:
-        RelmError: the file is absent, not regular, not UTF-8, not plain YAML, or not a mapping; names file and line.
-    """
+    """Return the mapping in a YAML file; errors name file and line."""
     try:
         content = parse_yaml(read_text(path), path)
     except FileNotFoundError:
@@ -201,37 +147,19 @@ def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Document:
-    """Return `content` as a section of a kind.
-
-    Raises:
-        RelmError: the content has faults; lists each with its path and, for a misspelt key, the nearest known one.
-    """
+    """Return `content` as a section; an error lists all faults, each with its path and the nearest known key."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         faults = [line for fault in error.errors() for line in _format_fault(kind, fault)]
         try:
-            kind.model_validate(_without(content, _list_places(kind, error)))
+            kind.model_validate(_without(content, [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]))
         except ValidationError as other:  # the rules between keys, which wait for keys without faults
             faults += [
                 line for fault in other.errors() if fault["type"] == "value_error" for line in _format_fault(kind, fault)
             ]
     faults = list(dict.fromkeys(faults))
     raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
-
-
-def drop_faulty(kind: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a section without the keys that have faults of their own."""
-    try:
-        kind.model_validate(content)
-    except ValidationError as error:
-        return _without(content, _list_places(kind, error))
-    return dict(content)
-
-
-def _list_places(kind: type[Section], error: ValidationError) -> list[list[Any]]:
-    """Return the path of each fault in the file."""
-    return [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]
 
 
 def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, Any]:
@@ -271,24 +199,20 @@ def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     where += f", key {fault['input']}" if is_key else ""
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys) or 'none'}"
         return where, f"unknown key; {hint}"
     if fault["type"] == "missing":
         return where, "missing, and it has no default"
     message = MESSAGES.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
     found = fault["input"]
+    if fault["type"] in ("int_type", "float_type"):
+        message = _YES if isinstance(found, bool) else _TEXT if isinstance(found, str) else message
     if fault["type"] == "string_type" and isinstance(found, (bool, int, float, datetime.date)):
-        message += f", and YAML reads this as {_name_kind(found)}: put it in quotes"
+        read = {bool: "true or false", datetime.date: "a date"}.get(type(found), "a number")
+        message += f", and YAML reads this as {read}: put it in quotes"
     if isinstance(found, (str, int, float, datetime.date)) or found is None:
         message += f"; found {_shortened(str(found) if isinstance(found, datetime.date) else repr(found))}"
     return where, message
-
-
-def _name_kind(value: bool | int | float | datetime.date) -> str:
-    """Return the kind of a plain value that is no text, as an error message names it."""
-    if isinstance(value, bool):
-        return "true or false"
-    return "a date" if isinstance(value, datetime.date) else "a number"
 
 
 def _shortened(text: str) -> str:
@@ -296,10 +220,7 @@ def _shortened(text: str) -> str:
 
 
 def _locate(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
-    """Return a fault's path in the file and the known keys of its section, found by walking the annotations.
-
-    If a key selects one of several sections, pydantic's location includes the selected value, which is not in the file's path.
-    """
+    """Return a fault's path in the file, without pydantic's tags of selected sections, and its section's known keys."""
     path: list[Any] = []
     keys: list[str] = []
     for part in location:
@@ -312,15 +233,12 @@ def _locate(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]
             kind = choices[None]
         if isinstance(kind, type) and issubclass(kind, Section):
             keys = list(kind.model_fields)
-            kind = _kind_of(kind.model_fields[part]) if part in kind.model_fields else None
+            field = kind.model_fields.get(part)
+            marks = (mark for mark in field.metadata if isinstance(mark, SectionOf)) if field else iter(())
+            kind = next(marks, field.annotation if field else None)
         else:  # a dict's or list's item: its last type argument
             keys, kind = [], getattr(kind, "__args__", (None,))[-1]
     return path, keys
-
-
-def _kind_of(field: FieldInfo) -> Any:
-    """Return a key's annotation: its `SectionOf`, or else its type."""
-    return next((mark for mark in field.metadata if isinstance(mark, SectionOf)), field.annotation)
 
 
 def _choices(kind: Any) -> dict[Any, Any]:

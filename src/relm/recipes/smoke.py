@@ -1,55 +1,19 @@
 """The smoke twin of a recipe: the same graph, code paths, objective, optimizer and evaluation, small enough for any CPU.
 
-It tests that the recipe runs; its figures are never compared with the paper's. Only the keys in `MAY_CHANGE` may differ, and a
-test compares every recipe with its twin.
+Its figures are never compared with the paper's. `tests/twin_keys.py` lists the keys that may differ.
 """
 
-import fnmatch
 import math
 import os
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, TWIN_WIDTH, Architecture
+from relm.recipes.architectures import TWIN_HEADS, TWIN_LAYERS, TWIN_WIDTH, Architecture
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluation.published_tests import PublishedTest
-from relm.recipes.machine.pipeline import Pipeline, PipelineOfFineTuning, PipelineOfPhase
-from relm.recipes.machine.tuning_pipeline import least_micro_batches
+from relm.recipes.machine.pipeline import Pipeline, PipelineOfFineTuning, PipelineOfPhase, least_micro_batches
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.recipe import Recipe
-
-# Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
-MAY_CHANGE = (
-    "data.dataset",  # replaced by the small dataset that the dataset names in its key `smoke`
-    "data.documents",
-    "tokenizer.vocabulary_size",
-    "tokenizer.training_bytes",
-    "model.layers",
-    "model.heads",
-    "model.hidden_size",
-    "model.positions",
-    "model.vocabulary_size",
-    "init_from",  # removed: random weights
-    "expect_reference",  # removed
-    "pretrain.*.sequence_length",
-    "pretrain.*.global_batch_size",
-    "pretrain.*.steps",
-    "pretrain.*.schedule.warmup_steps",
-    "pretrain.*.schedule.updates_per_step",
-    "pretrain.*.schedule.decay_end",
-    "pretrain.*.loss_shares",
-    "pretrain.*.as_published.ranks",
-    "pretrain.*.as_published.batch",
-    "seeds",
-    "run.*",
-    "on",  # emptied, because the twin fits any machine
-    "on.*",  # the own machine's pipeline, made small
-    "expect",  # emptied: a twin's figures are not comparable
-    "expect_curve",  # removed
-    "title",
-    "deviations",  # the sentence about `original_corpus` names the dataset of the twin
-)
 
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
@@ -88,7 +52,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         if phase["as_published"] and phase["as_published"]["ranks"]:
             ranks = math.gcd(phase["as_published"]["ranks"], phase["global_batch_size"])
             phase["as_published"] |= {"ranks": ranks, "batch": phase["global_batch_size"] // ranks}
-        for name, key in _option_lengths():
+        for name, key in list_option_lengths():
             if phase[name][key]:
                 phase[name][key] = min(phase[name][key], SEQUENCE_LENGTH)
         schedule["updates_per_step"] = min(schedule["updates_per_step"], UPDATES_PER_STEP)
@@ -107,13 +71,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def smoke_test(test: PublishedTest, model: Architecture, pipeline: Pipeline | None) -> PublishedTest:
-    """Return a published test with options of fine-tuning that fit the twin's model; all others are scored as they are.
-
-    Args:
-        test: the test.
-        model: the twin's model.
-        pipeline: the twin's pipeline, whose replicas the batch fills; None: it trains without one.
-    """
+    """Return a published test whose fine-tuning, if any, fits the twin's model and fills its pipeline."""
     if test.tuning is None:
         return test
     longest = model.longest_sequence or test.tuning.sequence_length
@@ -191,23 +149,6 @@ def _small_model(model: Architecture) -> dict[str, Any]:
     return {**small, "vocabulary_size": None, **model.declaration.twin_sizes}
 
 
-def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths at which two resolved recipes differ."""
-    for key in {**before, **after}:
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from changed_keys(old, new, f"{prefix}{key}.")
-        elif old != new:
-            yield f"{prefix}{key}"
-
-
-def may_change(path: str) -> bool:
-    """Return True if the key at a dotted path may differ in a twin."""
-    sizes = (f"model.{key}" for architecture in ARCHITECTURES for key in architecture.twin_sizes)
-    patterns = (*MAY_CHANGE, *sizes, *(f"pretrain.*.{name}.{key}" for name, key in _option_lengths()))
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
-
-
-def _option_lengths() -> list[tuple[str, str]]:
+def list_option_lengths() -> list[tuple[str, str]]:
     """Return the objective and key of each option that is a length in tokens."""
     return [(objective.name, key) for objective in OBJECTIVES for key in objective.option_lengths]

@@ -1,7 +1,6 @@
-"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key for one run, without editing the file.
+"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key, a dotted path, for one run without editing the file.
 
-A key is a dotted path, as in error messages: `pretrain.main.steps`, `expect.0.tolerance`. Values are YAML, and are merged with
-the file's as those of a recipe that extends it.
+Values are YAML, and are merged with the file's as those of a recipe that extends it.
 """
 
 import difflib
@@ -86,15 +85,7 @@ def split_settings(text: str) -> list[str]:
 
 
 def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Recipe, tuple[Change, ...]]:
-    """Return a recipe with some keys set to other values, and its differences from the file, sorted by key.
-
-    A setting that repeats the file's value is no difference.
-
-    Args:
-        recipe: the recipe as the file has it.
-        settings: each KEY=VALUE, VALUE as YAML.
-        path: the recipe's file.
-    """
+    """Return a recipe with some keys set by KEY=VALUE (YAML), and its differences from its file, sorted by key."""
     values, faults = _parse(settings)
     content: Any = read_extended(path)
     for key, value in values.items():
@@ -121,17 +112,14 @@ def _parse(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for setting in settings:
         key, sign, text = setting.partition("=")
         key = key.strip()
-        other = next(
-            (known for known in values if f"{key}.".startswith(f"{known}.") or f"{known}.".startswith(f"{key}.")), None
-        )
         if not sign or not KEY.fullmatch(key):
             faults.append(f"{setting}: expected KEY=VALUE, such as pretrain.main.steps=60")
         elif not text.strip():
             faults.append(f"{key}: no value; give one, null for none")
         elif key in ELSEWHERE:
             faults.append(f"{key}: cannot be set; {ELSEWHERE[key]}")
-        elif other is not None:
-            faults.append(f"{key}: is set twice" if other == key else f"{key}: is set twice, as it is part of {other}")
+        elif any(f"{key}.".startswith(f"{known}.") or f"{known}.".startswith(f"{key}.") for known in values):
+            faults.append(f"{key}: is set twice")
         else:
             try:
                 values[key] = parse_yaml(text, Path(key))
@@ -205,33 +193,18 @@ def _list_keys(content: Any, prefix: str = "") -> Iterator[str]:
 
 
 def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, run: RunName) -> None:
-    """Raise an error for settings that the run's machine, or its smoke twin, replaces by values of its own.
-
-    Args:
-        changes: the run's differences from the file.
-        placed: the recipe of the run.
-        unvaried: the same without the settings.
-        run: the run's name.
-    """
+    """Raise for settings without effect: the run's machine, or its smoke twin, replaces their keys by its own values."""
     new, old = placed.model_dump(mode="json"), unvaried.model_dump(mode="json")
     idle = [change for change in changes if find_value(new, change.key) == find_value(old, change.key)]
     if not idle:
         return
     reason = "a smoke twin" if run.is_twin else f"machine {run.machine}"
-    fixed = ", ".join(f"{change.key} ({_describe(find_value(old, change.key))})" for change in idle)
+    values = {change.key: find_value(old, change.key) for change in idle}
+    fixed = ", ".join(f"{key} ({'not given' if value is ABSENT else format_value(value)})" for key, value in values.items())
     remedy = f"; set on.{run.machine}.KEY for a key of `run`" if run.machine and not run.is_twin else ""
     raise RelmError(
         f"results/{run}: {reason} has values of its own for {fixed}, so setting them changes nothing; leave them out{remedy}"
     )
-
-
-def _describe(value: Any) -> str:
-    return "not given" if value is ABSENT else format_value(value)
-
-
-def describe_change(change: Change, path: Path) -> str:
-    """Return a sentence on a difference from the recipe's file, for the run's list of deviations."""
-    return f"This variation sets {change.key} to {format_value(change.value)}; {path} has {format_value(change.before)}."
 
 
 def require_short_name(run: RunName) -> str:

@@ -11,13 +11,11 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes, format_count, format_price, format_table
-from relm.recipes.files.file_names import describe_misnamed, describe_misnamed_machine
 from relm.recipes.identity import work_folder
-from relm.recipes.machine.machine_use import can_place, divides
-from relm.recipes.machine.machines import Machine, find_own_machine
+from relm.recipes.machine.machines import Machine, can_place, divides, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
-from relm.recipes.run_name import RunName
+from relm.recipes.run_name import RunName, describe_misnamed
 from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_record import find_runs, read_object
 from relm.training.architecture import configuration
@@ -147,7 +145,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
         except RelmError as error:
             faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
     faults += [describe_misnamed(path) for path in project.misnamed()]
-    return plans, [*faults, *(describe_misnamed_machine(path) for path in project.misnamed_machines())]
+    return plans, [*faults, *(describe_misnamed(path, "machine") for path in project.misnamed_machines())]
 
 
 def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:

@@ -28,7 +28,7 @@ from relm.forecast.compilation.compiling import (
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
-from relm.recipes.machine.machine_use import divides
+from relm.recipes.machine.machines import divides
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluation.evaluations import EVALUATIONS, Fact
@@ -23,10 +23,7 @@ class PhaseLength(Section):
 
 
 class EvaluationJob(Section):
-    """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
-
-    The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
-    """
+    """The identity of an evaluation: everything that changes its figures except the files that it reads, from the recipe."""
 
     multi_line = frozenset({"options"})
 
@@ -53,40 +50,18 @@ class EvaluationJob(Section):
     task_files: dict[str, str] | None = None
     """Path inside the folder of the harness's task files -> sha256."""
 
-    @field_validator(*get_args(Fact))
-    @classmethod
-    def is_a_fact_of_its_evaluation(cls, value: Any, info: ValidationInfo) -> Any:
-        name = info.data.get("evaluation")
-        if name is not None and value is not None and info.field_name not in EVALUATIONS[name].facts:
-            raise ValueError(f"{name} does not depend on it, leave it out")
-        return value
-
-    @field_validator("options")
-    @classmethod
-    def are_options_of_its_evaluation(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        name = info.data.get("evaluation")
-        if name is not None and value and EVALUATIONS[name].options is None:
-            raise ValueError(f"{name} has none, leave them out")
-        return value
-
     @model_validator(mode="after")
     def has_the_facts_of_its_evaluation(self) -> Self:
-        declaration = EVALUATIONS[self.evaluation]
-        if missing := [fact for fact in declaration.facts if fact != "task_files" and getattr(self, fact) is None]:
-            raise ValueError(
-                f"{self.evaluation} depends on {' and '.join(missing)}; give {'it' if len(missing) == 1 else 'them'}"
-            )
+        declaration, given = EVALUATIONS[self.evaluation], {fact for fact in get_args(Fact) if getattr(self, fact) is not None}
+        if unread := sorted(given - {*declaration.facts}):
+            raise ValueError("\n".join(f"{fact}: {self.evaluation} does not depend on it; leave it out" for fact in unread))
+        if missing := [fact for fact in declaration.facts if fact != "task_files" and fact not in given]:
+            them = "it" if len(missing) == 1 else "them"
+            raise ValueError(f"{self.evaluation} depends on {' and '.join(missing)}; give {them}")
         return self
 
     def arguments(self, source: Path) -> dict[str, Any]:
-        """Return the keyword arguments of the evaluation's function that follow from the job.
-
-        Args:
-            source: name of the job in errors.
-
-        Raises:
-            RelmError: the options have faults, or the evaluation has none.
-        """
+        """Return the keyword arguments of the evaluation's function that follow from the job; `source` names it in errors."""
         declaration = EVALUATIONS[self.evaluation]
         facts: dict[str, Any] = {fact: getattr(self, fact) for fact in declaration.facts if fact != "task_files"}
         options = validate(declaration.options or Section, self.options, source)
@@ -94,11 +69,7 @@ class EvaluationJob(Section):
 
 
 def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
-    """Return the job that the document of `relm evaluate --job` describes; one written by hand may have no revision.
-
-    Raises:
-        RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
-    """
+    """Return the job that the document of `relm evaluate --job` describes; one written by hand may have no revision."""
     if document.get("revision") is not None:
         require_revision(document, "evaluation")
     return validate(EvaluationJob, document, IN_JOB)

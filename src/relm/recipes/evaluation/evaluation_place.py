@@ -1,19 +1,12 @@
 """Choose the device of an evaluation, and the pipeline on which it fine-tunes."""
 
 from relm.recipes.devices import DEVICES, find_evaluation_device
-from relm.recipes.machine.pipeline import Pipeline
-from relm.recipes.machine.tuning_pipeline import split_tuning_batch
+from relm.recipes.machine.pipeline import Pipeline, split_tuning_batch
 from relm.recipes.plan import Plan
 
 
 def evaluation_device(plan: Plan, task: str) -> str:
-    """Return the device of an evaluation: the recipe's or the CPU.
-
-    None of several hosts fine-tunes on its accelerators, nor does an instance of several that share a pipeline's replicas.
-
-    Raises:
-        RelmError: the recipe has no such evaluation.
-    """
+    """Return the device of an evaluation; fine-tuning leaves accelerators of several hosts or instances of a pipeline idle."""
     pipeline = plan.recipe.run.pipeline
     has_one_host = plan.machine is None or plan.machine.host_count == 1
     is_alone = has_one_host and (pipeline is None or pipeline.instances == 1)
@@ -21,11 +14,7 @@ def evaluation_device(plan: Plan, task: str) -> str:
 
 
 def tuning_pipeline(plan: Plan, task: str) -> Pipeline | None:
-    """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one.
-
-    Raises:
-        RelmError: the recipe has no such evaluation.
-    """
+    """Return the pipeline on which an evaluation fine-tunes the model; None if it does not, or on a device without one."""
     test = plan.tests.get(task)
     pipelined = DEVICES[evaluation_device(plan, task)].pipelined
     if not pipelined or test is None or test.tuning is None or plan.recipe.run.pipeline is None:

@@ -1,9 +1,7 @@
 """Evaluations: their declarations and their options.
 
-An evaluation reads a model's weights, or a run's log, and writes `eval/TASK.json`. A recipe's `evaluate` names most of them as
-they are declared here. An evaluation that scores a published test file is a protocol: `recipes/evaluations/NAME.yaml` describes
-the file and names its protocol, and `evaluate` names the file's description. Tasks of the language-model evaluation harness are
-named `lm_eval:TASK`.
+An evaluation reads weights or a run's log, and writes `eval/TASK.json`. `evaluate` in a recipe names an evaluation, a test file
+(`recipes/evaluations/NAME.yaml`) that an evaluation called its protocol scores, or `lm_eval:TASK` of the evaluation harness.
 """
 
 from dataclasses import dataclass
@@ -290,13 +288,5 @@ def names_in_recipes() -> list[str]:
 
 
 def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """Return the objectives of the last phase for which an entry of `evaluate` is defined, unless it is a published test.
-
-    The file of a published test names its protocol, which has them.
-    """
+    """Return the objectives of the last phase that an entry of `evaluate` allows; the file of a published test has its own."""
     return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
-
-
-def is_of_trained_weights_alone(evaluation: str) -> bool:
-    """Return True if an entry of `evaluate` is left out for the starting weights and the authors'."""
-    return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone

@@ -1,7 +1,4 @@
-"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol by which it is scored.
-
-A test that models are fine-tuned for has a second file, with the examples that they are trained on.
-"""
+"""Published test files: `recipes/evaluations/NAME.yaml` describes one, and names the protocol by which it is scored."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,10 +111,6 @@ class PublishedTest(Section):
         if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
             beside = f" beside {' and '.join(named)}" if named else ""
             raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; list each once, and no other")
-        return self
-
-    @model_validator(mode="after")
-    def options_belong_to_the_protocol(self) -> Self:
         refuse_keys_of_others(self, "protocol", {one.name: [one.name] for one in PROTOCOLS})
         return self
 
@@ -128,12 +121,7 @@ def load_test(path: Path) -> PublishedTest:
 
 
 def find_evaluation(task: str, tests: Mapping[str, PublishedTest]) -> EvaluationDeclaration | None:
-    """Return the declaration behind the name of a result; None: there is no such evaluation.
-
-    Args:
-        task: the name of the result.
-        tests: the published tests that the recipe evaluates.
-    """
+    """Return the declaration behind the name of a result, which may be one of a recipe's tests; None: it has none."""
     if task in names_in_recipes():
         return EVALUATIONS[task]
     if task.startswith(task_of(HARNESS)):

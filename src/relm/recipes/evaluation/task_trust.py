@@ -1,8 +1,7 @@
 """Trust in task files for the language-model evaluation harness, which are programs and run only with the user's consent.
 
-A task file names Python that the harness loads (`!function`), and its prompts are Jinja2 templates, which the harness fills in
-without a sandbox, so that one can call any function of Python: a task file without `!function` is no safer. The harness's own
-tasks come with its locked package and need no trust.
+They name Python that the harness loads (`!function`), and even without it their Jinja2 prompts, which have no sandbox, can
+call any function. The harness's own tasks come with its locked package and need no trust.
 """
 
 import os
@@ -16,12 +15,7 @@ FLAG = "--trust-tasks"
 
 
 def find_trust_fault(folder: Path, remedy: str) -> str | None:
-    """Return why a folder's task files may not run; None if they are trusted by RELM_TRUST_TASKS, or there are none.
-
-    Args:
-        folder: the folder that the harness would read.
-        remedy: what trusts them, for the message.
-    """
+    """Return why a folder's task files may not run, with a remedy; None if there are none, or RELM_TRUST_TASKS trusts them."""
     if os.environ.get(TRUST) == "1":
         return None
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
@@ -32,14 +26,6 @@ def find_trust_fault(folder: Path, remedy: str) -> str | None:
 
 
 def require_trusted_tasks(folder: Path, given: bool) -> None:
-    """Raise unless the task files of a folder are trusted, before the harness reads one.
-
-    Args:
-        folder: the folder that a command names.
-        given: True if the command trusts them.
-
-    Raises:
-        RelmError: it has task files, and neither the command nor RELM_TRUST_TASKS trusts them.
-    """
+    """Raise unless a command (`given`) or RELM_TRUST_TASKS trusts the task files of a folder, before the harness reads one."""
     if not given and (fault := find_trust_fault(folder, f"{FLAG}, or set {TRUST}=1")):
         raise RelmError(fault)

