@@ -29,7 +29,7 @@ from relm.recipes.logger_keys import withhold_logger_keys
 from relm.recipes.project import Project
 from relm.steps import list_steps
 from relm.steps.contract import Arguments, Job, Step, name_variation, plan_of
-from relm.steps.parser import MissingArguments, Parser, parser, print_missing
+from relm.steps.parser import MissingArguments, Parser, parser
 from relm.training.interruption import Preempted
 
 # What C libraries say, in an OSError, an ImportError or a RuntimeError of torch's.
@@ -40,6 +40,8 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     """Run one step with a record of it, and return its sentence. With several ranks, only the first checks and records."""
     name_variation(arguments)
     job = step.job(arguments)
+    if isinstance(job, str):
+        return job
     if ranks.rank():
         return job.run()
     from relm.provenance.step_record import record, require_as_made
@@ -54,7 +56,10 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     if not step.records:
         return job.run()
 
-    with folders_of(job.outputs), record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
+    with (
+        folders_of(job.outputs),
+        record(step.recorded_as or name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts,
+    ):
         facts["summary"] = job.run()
     return str(facts["summary"])
 
@@ -184,14 +189,14 @@ def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) 
     """Run `relm STEP NAME` with what the recipe's plan knows, and return its exit status."""
     step, *words = argv
     if not reader.steps[step].takes_name:
-        return print_missing(missing, reader, step)
+        return reader.print_missing(missing, step)
     from relm.devices.ranks import words_of_step
     from relm.steps.by_name import describe_command, find_command, read_words
 
     try:
-        named = read_words(words)
+        named = read_words(step, words)
         if named is None:
-            return print_missing(missing, reader, step)
+            return reader.print_missing(missing, step)
         command = find_command(Project(), step, named)
         if named.printed is not None:
             reader.read(words_of_step(command))  # which ends with a message on an option that the step does not have

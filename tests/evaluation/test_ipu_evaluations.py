@@ -118,11 +118,11 @@ def run(evaluated: Any, output: Path, device: str, *words: str) -> Any:
     """Return the result of an evaluation on the small model, by its command."""
     job = {"evaluation": "held_out", "context": 16}
     given = ["--job", json.dumps(job), "--manifest", str(evaluated.manifest), "--model", str(evaluated.model)]
-    assert main(["evaluate", *given, "--output", str(output), "--threads", "1", "--device", device, *words]) == 0
+    assert main(["held-out", *given, "--output", str(output), "--threads", "1", "--device", device, *words]) == 0
     return json.loads(output.read_text())
 
 
-def test_the_evaluate_command_has_the_same_figures_on_simulated_ipus(evaluated: Any, tmp_path: Path) -> None:
+def test_held_out_documents_have_the_same_figures_on_simulated_ipus(evaluated: Any, tmp_path: Path) -> None:
     found = run(evaluated, tmp_path / "found.json", "ipu_simulator", "--layers-per-ipu", "1", "1")
     expected = run(evaluated, tmp_path / "expected.json", "cpu")
     assert found["figures"] == pytest.approx(expected["figures"], rel=1e-6)
@@ -141,7 +141,7 @@ def test_graphcores_evaluations_have_the_same_figures_on_simulated_ipus(task: st
         output = tmp_path / f"{device}.json"
         given = ["--job", json.dumps(job), "--model", str(evaluated.model), "--tokenizer", str(evaluated.tokenizer)]
         given += ["--file", str(tmp_path / "text"), "--output", str(output), "--threads", "1", "--device", device, *more]
-        assert main(["evaluate", *given]) == 0
+        assert main([job["evaluation"], *given]) == 0
         figures.append(json.loads(output.read_text())["figures"])
     assert figures[1] == pytest.approx(figures[0], rel=1e-6)
 

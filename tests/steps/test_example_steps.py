@@ -27,13 +27,13 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
     [
         ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
         (
-            ["--objective", "masked", "--sequence-length", "128", "--option", "masked.packing=sentence_pairs"],
+            ["--objective", "masked", "--sequence-length", "128", "--masked", "{packing: sentence_pairs}"],
             {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
         ),
         (
             [
                 *("--objective", "masked", "--sequence-length", "64", "--language", "ro"),
-                *("--option", "masked.masks=static", "masked.whole_words=true", "as_published.builder=tpu_pretrain"),
+                *("--masked", "{masks: static, whole_words: true}", "--as-published", "{builder: tpu_pretrain}"),
             ],
             {
                 "objective": "masked",
@@ -43,7 +43,7 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
             },
         ),
         (
-            ["--objective", "seq2seq", "--option", "seq2seq.texts=documents", "--language", "ro"],
+            ["--objective", "seq2seq", "--seq2seq", "{texts: documents}", "--language", "ro"],
             {"objective": "seq2seq", "sequence_length": 256, "seq2seq": {"texts": "documents"}},
         ),
     ],
@@ -58,8 +58,8 @@ def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase:
     [
         ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: describes the product completely; leave --objective"),
         ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
-        ([*PREGENERATE, "--objective", "masked"], "--sequence-length: missing, and it has no default"),
-        ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
+        ([*PREGENERATE, "--objective", "masked"], "sequence_length: missing, and it has no default"),
+        ([*PREGENERATE, "--masked", "{packing: pairs}", "--objective", "masked"], "pregenerate: 2 errors"),
     ],
 )
 def test_a_faulty_command_of_examples_is_refused(words: list[str], message: str) -> None:

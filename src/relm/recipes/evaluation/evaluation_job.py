@@ -1,4 +1,4 @@
-"""The job of an evaluation: the identity document that the graph passes to `relm evaluate`."""
+"""The job of an evaluation: the identity document that the graph passes to its command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ class PhaseLength(Section):
 class EvaluationJob(Section):
     """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
 
-    The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
+    The graph computes it from the resolved recipe, and the evaluation's command takes it as `--job`.
     """
 
     multi_line = frozenset({"options"})
@@ -94,7 +94,7 @@ class EvaluationJob(Section):
 
 
 def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
-    """Return the job that the document of `relm evaluate --job` describes; one written by hand may have no revision.
+    """Return the job that the document of `--job` describes; one written by hand may have no revision.
 
     Raises:
         RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
