@@ -96,28 +96,24 @@ def continue_(a: Arguments) -> str:
     argument("inner", nargs="*", metavar="STEP ...", help="run: the step and its arguments, after --"),
     argument("--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"),
     argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
-    argument(
-        "--snapshot", metavar="MOMENT", help="build: Debian's packages as of 20261120T000000Z; none: of the base's sources"
-    ),
     argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
-    argument("--update", action="store_true", help="resolve: replace the lock's digest if the registry's differs"),
     epilog="`relm images run cpu -- held-out --model ...`. RELM_ENGINE chooses podman or docker.",
 )
 def images(a: Arguments) -> str:
     from relm.containers.build import build
     from relm.containers.resolution import resolve
 
-    of_actions = {"resolve": ("write", "update"), "build": ("base", "loggers", "snapshot"), "run": ("inner",)}
+    of_actions = {"resolve": ("write",), "build": ("base", "loggers"), "run": ("inner",)}
     for action, names in of_actions.items():
         if action != a.action and (given := next((name for name in names if getattr(a, name)), None)):
             words = "a step" if given == "inner" else f"--{given}"
             raise RelmError(f"{words} belongs to `relm images {action}`; leave it out")
     if a.action == "resolve":
-        return resolve(a.role, a.write, a.update)
+        return resolve(a.role, a.write)
     if a.role not in (roles := list_image_roles()):
         raise RelmError(f"{a.action} needs a role, one of {', '.join(roles)}; found {a.role or 'none'}")
     if a.action == "build":
-        return build(a.role, parse_bases(a.base), loggers=a.loggers, snapshot=a.snapshot)
+        return build(a.role, parse_bases(a.base), loggers=a.loggers)
     return run_in_image(a)
 
 
