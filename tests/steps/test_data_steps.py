@@ -142,10 +142,10 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     return parsed("extract", *named, "--train", "t.jsonl", "--held-out", "h.jsonl")
 
 
-def test_a_folder_without_texts_is_refused_with_the_name_of_the_datasets_file(texts: Namespace) -> None:
+def test_a_folder_without_texts_is_refused(texts: Namespace) -> None:
     for path in Path("texts").iterdir():
         path.unlink()
-    with pytest.raises(RelmError, match=r"^texts\.yaml: folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
+    with pytest.raises(RelmError, match=r"^folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
         extract(texts)
 
 

@@ -51,11 +51,7 @@ def read_words(step: str, words: Sequence[str]) -> NamedStep | None:
 
 
 def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
-    """Return the whole command of a job, from `relm` on or from what starts several processes of it.
-
-    Raises:
-        RelmError: there is no such recipe, it has no such job or several, or its results are not there.
-    """
+    """Return the whole command of a job, from `relm` on or from what starts several processes of it."""
     require_checkout()
     plan = project.plan(named.recipe)
     if list_steps()[step].reads_result:
@@ -70,16 +66,11 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
     seeds = {run.fingerprint: run.recipe.seed for run in plan.runs} if len(plan.runs) > 1 else {}
     job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which, seeds)
     started = launch(job.run, job.run.processes if job.run else 1)
-    words = [*(started[2:] if started[0] == "python" else started), *job.command()]
-    return [*words, *named.options]
+    return [*(started[2:] if started[0] == "python" else started), *job.command(), *named.options]
 
 
 def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None, seeds: Mapping[str, int] = {}) -> RecipeJob:
-    """Return the one job of a step that is meant.
-
-    Args:
-        seeds: fingerprint -> seed, of several runs, which the message names.
-    """
+    """Return the one job of a step that is meant; the message names the `seeds` of several runs, by fingerprint."""
     fitting = [job for job in jobs if step == job.step]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):
@@ -105,15 +96,7 @@ def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | Non
 
 
 def describe_command(project: Project, argv: Sequence[str], printed: str) -> str:
-    """Return the lines of a command that a shell in the checkout can run: plain, and as `docker run`.
-
-    Args:
-        argv: as `find_command` returns it.
-        printed: `plain` or `docker` for this line alone, or `both`.
-
-    Raises:
-        RelmError: the line of `docker run` alone is asked for, and the step has no image.
-    """
+    """Return the lines of a command that a shell in the checkout can run: `plain`, as `docker` run, or `both`."""
     words = mask_value(list(argv))
     plain, docker = plain_line(words, os.environ), docker_line(words, project, environment=os.environ)
     if printed == "plain":
@@ -126,4 +109,4 @@ def describe_command(project: Project, argv: Sequence[str], printed: str) -> str
         return docker.line
     in_image = [f"# in its image, {docker.image}:", docker.line] if docker.line else ["# in no image:"]
     caveat = [f"# {line}" for line in (docker.caveat or "").splitlines()]
-    return "\n".join(["# in the checkout:", plain, "", *map(str, in_image), *caveat])
+    return "\n".join(["# in the checkout:", plain, "", *in_image, *caveat])

@@ -128,12 +128,13 @@ def convert_weights(a: Arguments) -> Job:
 def extract(a: Arguments) -> Job:
     from relm.corpus.extract import extract
 
-    if a.job is None and a.dataset is None:
-        raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
-    named = None if a.dataset is None else load_dataset(a.dataset)
-    pattern = a.pattern or (named.pattern if named else None)
-    document = document_of(a, ("dataset", "limit"), lambda: _document_of_file(a, named, pattern))
-    language = a.language or (named.language if named else "und")
+    pattern, language = a.pattern, a.language or "und"
+    if a.job is None:
+        if a.dataset is None:
+            raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
+        named = load_dataset(a.dataset)
+        pattern, language = a.pattern or named.pattern, a.language or named.language
+    document = document_of(a, ("dataset", "limit"), lambda: document_of_dataset(named, a.source, pattern, a.limit))
     dataset = dataset_of_documents(document, a.source, pattern).model_copy(update={"language": language})
     if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
@@ -161,17 +162,8 @@ def extract(a: Arguments) -> Job:
     )
 
 
-def _document_of_file(a: Arguments, dataset: Dataset | None, pattern: str | None) -> dict[str, Any]:
-    """Return `document_of_dataset` of the command's file, which the error of a folder names."""
-    try:
-        return document_of_dataset(dataset, a.source, pattern, a.limit)
-    except RelmError as error:
-        raise RelmError(f"{a.dataset}: {error}") from None
-
-
-def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
+def document_of_dataset(dataset: Dataset, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
     """Return the identity of documents that are read from a source with the options of the dataset's file."""
-    assert dataset is not None
     if dataset.folder is not None:
         dataset = dataset.model_copy(update={"folder": str(source), "pattern": pattern})
     return document_without_folder(documents_identity(dataset, limit, work_folder() / "folders"), dataset)
