@@ -90,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return run_in_processes(*started)
             argv = started[1]  # torchrun or srun has started the processes
         load_extensions()
-        reader = Parser(list_steps())
+        from relm.steps.evaluation import name_evaluation
+
+        reader, argv = Parser(list_steps()), name_evaluation(argv)
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return error.exit_code

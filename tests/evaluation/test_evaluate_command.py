@@ -29,6 +29,9 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
     options = ["--context", "16", "--batch-size", "2", "--seed", "3", "--threads", "1", "--output", str(tmp_path / "b.json")]
     assert main(["random-windows", "--model", str(evaluated.model), *manifest, *options]) == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    recorded = ["--job", json.dumps(job), "--model", str(evaluated.model), *manifest, "--output", str(tmp_path / "c.json")]
+    assert main(["evaluate", *recorded]) == 0, "as a record of an earlier version has it"
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "c.json").read_bytes()
     assert json.loads((tmp_path / "a.json").read_text())["protocol"]["seed"] == 3
 
 

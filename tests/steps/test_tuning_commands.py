@@ -170,7 +170,7 @@ def test_a_task_must_be_named_and_a_tests_file_has_it_with_the_hashes(model: Pat
     for command, test, message in (
         ("glue", [], "--task is missing; give it, or the test's file with --test"),
         ("glue", ["--test", "recipes/evaluations/glue_rte.yaml"], "give a file of GLUE's rte"),
-        ("squad", ["--test", "recipes/evaluations/squad11.yaml"], f"{tmp_path}/dev.json: sha256 is "),
+        ("squad", ["--test", "recipes/evaluations/squad11.yaml"], f"{SAMPLE}: sha256 is "),
     ):
         assert main([command, *files, *test, "--output", str(tmp_path / "a.json")]) == 1
         assert message in capsys.readouterr().err

@@ -184,14 +184,22 @@ def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[Evaluat
     facts = {fact: getattr(a, fact, None) or planned.get(fact) for fact in declaration.facts}
     if absent := [FACTS[fact][0][0] for fact, value in facts.items() if value is None and fact in FACTS]:
         raise RelmError(f"{absent[0]} is missing; give it, or the name of a recipe with this evaluation instead")
-    content = {"evaluation": declaration.name, "options": options, **{k: v for k, v in facts.items() if v is not None}}
+    content = {"evaluation": declaration.name, "options": options}
+    content |= {str(fact): value for fact, value in facts.items() if value is not None}
     if declaration.names_result_by_output:
         content["task"] = name_task(a.output)
     hashes: dict[Path, str] = {}
-    for key, name in test.inputs.items() if test is not None else ():
-        if (file := getattr(a, key)) is not None and name in test.sha256:
-            hashes[file] = test.sha256[name]
+    if test is not None:
+        files = {name: getattr(a, key) for key, name in test.inputs.items()}
+        hashes |= {files[name]: sha256 for name, sha256 in test.sha256.items() if files.get(name) is not None}
     return validate(EvaluationJob, content, source), source, hashes
+
+
+def name_evaluation(argv: list[str]) -> list[str]:
+    """Return `evaluate --job JSON ...`, as records of earlier versions have it, as the command of its evaluation."""
+    if argv[:2] == ["evaluate", "--job"] and (name := read_job(argv[2]).get("evaluation")) in EVALUATIONS.names:
+        return [EVALUATIONS[str(name)].command, *argv[1:]]
+    return argv
 
 
 def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | None:
