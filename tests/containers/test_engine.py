@@ -46,9 +46,6 @@ def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], messag
         (["build", "gpu"], "build needs a role, one of cpu, cuda, tpu, ipu; found gpu"),
         (["run", "cpu"], "no step was given; expected: relm images run cpu -- STEP ARGUMENTS"),
         (["run", "cpu", "list", "--log", "x"], "--log belongs to the step that runs in the image; put it after --"),
-        (["build", "cpu", "--write"], "--write belongs to `relm images resolve`; leave it out"),
-        (["resolve", "cpu", "--base", "x"], "--base belongs to `relm images build`; leave it out"),
-        (["resolve", "cpu", "list"], "a step belongs to `relm images run`; leave it out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,4 +1,4 @@
-"""Commands by hand up to the tokenizer: the flags of the short form build the document that the graph passes as --job."""
+"""Commands by hand up to examples: their options build the document that the graph passes as --job."""
 
 import json
 from argparse import Namespace
@@ -12,12 +12,14 @@ from relm.corpus import extract as extraction
 from relm.errors import RelmError
 from relm.plan import data_jobs
 from relm.recipes.datasets import load_dataset
-from relm.recipes.identity import documents_identity, given
+from relm.recipes.identity import documents_identity, given, stored_identity
 from relm.recipes.jobs import LISTED_FILES, DocumentsJob
+from relm.recipes.objectives import Objective
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
 from relm.steps.data import document_of_dataset, document_of_training, extract
+from relm.steps.examples import document_of_examples
 from relm.steps.parser import parser
 from small_project import Commands
 
@@ -31,6 +33,9 @@ MANY = {
     "text_key": "text",
     "held_out_files": ["0.jsonl"],
 }
+
+
+PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output", "o")
 
 
 def parsed(*words: str) -> Namespace:
@@ -52,6 +57,37 @@ def parsed(*words: str) -> Namespace:
 def test_flags_describe_the_tokenizer_of_a_recipe(flags: list[str], choice: dict[str, Any]) -> None:
     document = document_of_training(parsed("train-tokenizer", "--documents", "d", "--output", "o", *flags))
     assert document == {"revision": 1, **given(TokenizerChoice.model_validate(choice))}
+
+
+@pytest.mark.parametrize(
+    ("flags", "phase"),
+    [
+        ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
+        (
+            ["--objective", "masked", "--sequence-length", "128", "--masked", "{packing: sentence_pairs}"],
+            {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
+        ),
+        (
+            [
+                *("--objective", "masked", "--sequence-length", "64", "--language", "ro"),
+                *("--masked", "{masks: static, whole_words: true}", "--as-published", "{builder: tpu_pretrain}"),
+            ],
+            {
+                "objective": "masked",
+                "sequence_length": 64,
+                "masked": {"masks": "static", "whole_words": True},
+                "as_published": {"builder": "tpu_pretrain"},
+            },
+        ),
+        (
+            ["--objective", "seq2seq", "--seq2seq", "{texts: documents}", "--language", "ro"],
+            {"objective": "seq2seq", "sequence_length": 256, "seq2seq": {"texts": "documents"}},
+        ),
+    ],
+)
+def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase: dict[str, Any]) -> None:
+    language = "ro" if "ro" in flags else "en"
+    assert document_of_examples(parsed(*PREGENERATE, *flags)) == stored_identity(Objective.model_validate(phase), language)
 
 
 def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
@@ -111,6 +147,7 @@ def test_a_faulty_option_of_an_evaluation_is_named_as_it_was_given(tmp_path: Pat
 
 
 EXTRACT = ("extract", "--source", "s", "--train", "t", "--held-out", "h", "--job")
+CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer": "t"}
 DOCUMENTS = {"revision": 1, "content": [["s", "0" * 64]], "format": "jsonl"}
 
 
@@ -121,6 +158,15 @@ DOCUMENTS = {"revision": 1, "content": [["s", "0" * 64]], "format": "jsonl"}
         (EXTRACT, {**DOCUMENTS, "documents": 0}, "documents: expected a whole number from 1 on, found 0"),
         (EXTRACT, {**DOCUMENTS, "folder": "/etc"}, "folder: unknown key"),
         (EXTRACT, {**DOCUMENTS, "revision": True}, "found True, this code computes revision 1 of the documents"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
+        (
+            (*PREGENERATE, "--job"),
+            {**CAUSAL, "objectives": ["seq2seq"], "language": [1]},
+            "expected a code such as en, found [1]",
+        ),
+        ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
     ],
 )
 def test_a_faulty_document_is_refused_in_a_sentence(words: tuple[str, ...], document: dict[str, Any], message: str) -> None:

@@ -2,12 +2,13 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import pytest
 
 from relm.errors import RelmError
 from relm.steps import list_steps
-from relm.steps.contract import unite_values
+from relm.steps.contract import Job, unite_values
 from relm.steps.data import NamedTest
 from relm.steps.machines import parse_bases
 from relm.steps.parser import parser
@@ -70,3 +71,14 @@ def test_a_name_with_two_values_is_refused() -> None:
         unite_values("--sha256", [("train", "a"), ("train", "b")])
     with pytest.raises(RelmError, match="--base: BASE has two values, a/one and a/two"):
         parse_bases(["a/one", "a/two"])
+
+
+def test_a_text_with_an_expected_sha256_is_recorded_once(tmp_path: Path) -> None:
+    for file in ("wiki.txt", "config.json", "tokenizer.json"):
+        (tmp_path / file).write_text("{}")
+    text = tmp_path / "wiki.txt"
+    options = ["--file", str(text), "--sha256", f"wiki.txt={'0' * 64}", "--output", str(tmp_path / "x.json")]
+    arguments = PARSER.read(["perplexity", "--model", str(tmp_path), *options])
+    job = list_steps()["perplexity"].job(arguments)
+    assert isinstance(job, Job)
+    assert list(job.inputs).count(text) == 1

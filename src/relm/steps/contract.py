@@ -177,7 +177,7 @@ def section_argument(name: str, field: FieldInfo, before_default: str | None = "
     if get_origin(annotation) is list:
         return argument(option, nargs="*", metavar="TEXT", help=text)
     if annotation not in (int, float, str):
-        return argument(option, type=plain_yaml, metavar="VALUE", help=text)
+        return argument(option, type=plain_yaml, metavar="true|false" if annotation is bool else "YAML", help=text)
     is_positive = any(isinstance(limit, annotated_types.Gt) for limit in field.metadata)
     kind = positive if annotation is int and is_positive else annotation
     return argument(option, type=kind, metavar="TEXT" if annotation is str else "N", help=text)

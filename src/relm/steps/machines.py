@@ -103,11 +103,6 @@ def images(a: Arguments) -> str:
     from relm.containers.build import build
     from relm.containers.resolution import resolve
 
-    of_actions = {"resolve": ("write",), "build": ("base", "loggers"), "run": ("inner",)}
-    for action, names in of_actions.items():
-        if action != a.action and (given := next((name for name in names if getattr(a, name)), None)):
-            words = "a step" if given == "inner" else f"--{given}"
-            raise RelmError(f"{words} belongs to `relm images {action}`; leave it out")
     if a.action == "resolve":
         return resolve(a.role, a.write)
     if a.role not in (roles := list_image_roles()):
