@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist
 # Each step is a process of its own: without the compiled modules of an earlier one it compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chaos soak language test-gpu test-py38 licences bom wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: chaos soak language test-gpu test-py38 licences wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -61,7 +61,7 @@ test-containers: environment   ## images built for real, and steps in them, by p
 images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE replaces the Dockerfile's base, LOGGERS=1 adds the loggers
 	@set -e; for role in $(or $(ROLES),cpu); do \
 	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)) \
-	    $(if $(LOGGERS),--loggers) $(if $(SNAPSHOT),--snapshot $(SNAPSHOT)); \
+	    $(if $(LOGGERS),--loggers); \
 	done
 
 # SEED=N: the faults of an earlier run, in its order. What failed commands printed lies in work/chaos.
@@ -129,9 +129,6 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv); make licences afterw
 
 licences: environment   ## write envs/licences.csv anew, the licence of each locked package (needs the package registries)
 	@$(BIN)/python envs/write_licences.py
-
-bom: environment   ## work/bom/LOCK.cdx.json, a bill of materials of each lock in CycloneDX
-	@$(BIN)/python -m relm.containers.bill_of_materials
 
 wheel: environment   ## dist/relm-VERSION-py3-none-any.whl; two builds give the same bytes
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .

@@ -100,7 +100,7 @@ def test_jobs_of_a_run_need_neither_forecast_nor_replay() -> None:
     plan, steps, wrong = Project().plan("quickstart"), list_steps(), []
     for step in sorted({job.step for job in list_jobs(plan)} - FORECASTS):
         job = steps[step].job
-        reached = set(imports_of_tree(ast.parse(inspect.getsource(job)))) & known.keys()
+        reached = set(imports_of_tree(ast.parse(inspect.getsource(getattr(job, "func", job))))) & known.keys()
         while more := set().union(*(graph[module] for module in reached)) - reached:
             reached |= more
         wrong += [f"{step}: {module}" for module in sorted(reached) if package_of(module) in ("forecast", "replay")]

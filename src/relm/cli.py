@@ -28,8 +28,8 @@ from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
 from relm.recipes.redaction import withhold_logger_keys
 from relm.steps import list_steps
-from relm.steps.contract import Arguments, Job, Step, name_variation, plan_of
-from relm.steps.parser import MissingArguments, Parser, parser, print_missing
+from relm.steps.contract import Arguments, Step, name_variation, plan_of
+from relm.steps.parser import MissingArguments, Parser
 from relm.training.interruption import Preempted
 
 # What C libraries say, in an OSError, an ImportError or a RuntimeError of torch's.
@@ -40,6 +40,8 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     """Run one step with a record of it, and return its sentence. With several ranks, only the first checks and records."""
     name_variation(arguments)
     job = step.job(arguments)
+    if isinstance(job, str):
+        return job
     if ranks.rank():
         return job.run()
     from relm.provenance.step_record import record, require_as_made
@@ -47,25 +49,20 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     known = {path for path in job.described if sidecar_of(path).is_file()}
     if absent := [str(path) for path in job.inputs if path not in known and not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
-    _require_other_outputs(job)
+    taken = {path.resolve(): "is also read" for path in job.inputs}
+    for output in job.outputs:
+        if (found := taken.get(output.resolve())) is not None:
+            raise RelmError(f"{output}: would be written, but {found} by the same command; give it another path")
+        taken[output.resolve()] = "is also written"
     for given in job.inputs:
         if given not in known and (given not in job.checked_by_run or not sidecar_of(given).is_file()):
             require_as_made(given, job.expected_sha256.get(given))
     if not step.records:
         return job.run()
-
-    with folders_of(job.outputs), record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
+    words = [*ranks.started_by(), *argv]
+    with folders_of(job.outputs), record(step.recorded_as or name, job.inputs, job.outputs, words) as facts:
         facts["summary"] = job.run()
     return str(facts["summary"])
-
-
-def _require_other_outputs(job: Job) -> None:
-    """Raise RelmError if an output would take the place of an input or of another output."""
-    given = {path.resolve(): "is also read" for path in job.inputs}
-    for path in job.outputs:
-        if (own := path.resolve()) in given:
-            raise RelmError(f"{path}: would be written, but {given[own]} by the same command; give it another path")
-        given[own] = "is also written"
 
 
 @contextlib.contextmanager
@@ -93,18 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return run_in_processes(*started)
             argv = started[1]  # torchrun or srun has started the processes
         load_extensions()
-        steps = list_steps()
+        from relm.steps.evaluation import name_evaluation
+
+        reader, argv = Parser(list_steps()), name_evaluation(argv)
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return error.exit_code
-    reader = parser(steps)
     try:
         arguments = reader.read(argv)
     except MissingArguments as missing:
         return run_by_name(reader, argv, missing)
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
-    step = steps[arguments.step]
+    step = reader.steps[arguments.step]
     if step.records:  # a step of the graph; others print or start a step of it
         withhold_logger_keys(arguments.step, os.environ)
     status, into_log, stream = 0, False, sys.stderr if step.sentence_on_stderr else sys.stdout
@@ -122,7 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Names of files and strings of JSON may be invalid UTF-8, or hold commands to a terminal.
     message = escape_for_terminal(message.encode("utf-8", "backslashreplace").decode())
     if ranks.rank():
-        return report_from_other_rank(status, message)
+        if status not in (0, Preempted.exit_code):
+            print(f"{message} (rank {ranks.rank()} of {ranks.ranks()})", file=sys.stderr, flush=True)
+        return status
     try:
         if not into_log:
             print(message, file=stream, flush=True)
@@ -151,7 +151,7 @@ def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
     with contextlib.suppress(RelmError, MissingArguments):
         if words[:1] == ["pretrain"]:
             load_extensions()
-            arguments = parser(list_steps()).read(list(words))
+            arguments = Parser(list_steps()).read(list(words))
             name_variation(arguments)
             plan = plan_of(arguments)
     if plan is None or plan.recipe.run.checkpoints_to is None:
@@ -182,19 +182,16 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
 
 def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
     """Run `relm STEP NAME` with what the recipe's plan knows, and return its exit status."""
-    step, *words = argv
-    if not reader.steps[step].takes_name:
-        return print_missing(missing, reader, step)
-    from relm.devices.ranks import words_of_step
     from relm.steps.by_name import describe_command, find_command, read_words
 
+    step, *words = argv
     try:
-        named = read_words(words)
+        named = read_words(step, words) if reader.steps[step].takes_name else None
         if named is None:
-            return print_missing(missing, reader, step)
+            return reader.print_missing(missing, step)
         command = find_command(Project(), step, named)
         if named.printed is not None:
-            reader.read(words_of_step(command))  # which ends with a message on an option that the step does not have
+            reader.read(ranks.words_of_step(command))  # which ends with a message on an option that the step does not have
             print(describe_command(Project(), command, named.printed))
             return 0
     except RelmError as error:
@@ -215,14 +212,6 @@ def close_output(error: OSError) -> int:
     with contextlib.suppress(OSError):
         print(f"relm: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
     return 1
-
-
-def report_from_other_rank(status: int, message: str) -> int:
-    """Print an error in a rank other than the first, and nothing else, and return its exit status."""
-    if status in (0, Preempted.exit_code):
-        return status
-    print(f"{message} (rank {ranks.rank()} of {ranks.ranks()})", file=sys.stderr, flush=True)
-    return status
 
 
 def write_log(log: Path, message: str) -> int:

@@ -59,9 +59,7 @@ def make_image_project(folder: Path, engine: Engine) -> ImageProject:
     for name in COPIED:
         source = CHECKOUT / name
         if source.is_dir():
-            shutil.copytree(
-                source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "lock.local.yaml", "*.cdx.json")
-            )
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "lock.local.yaml"))
         else:
             shutil.copyfile(source, folder / name)
     (folder / "mirror").mkdir()

@@ -6,7 +6,6 @@ import pytest
 
 from relm.containers import context
 from relm.containers.context import hash_locks, lay_out, list_locks
-from relm.errors import RelmError
 
 
 @pytest.fixture
@@ -37,24 +36,3 @@ def test_an_image_has_loggers_with_what_they_need_where_they_are_requested_alone
     assert wheels == (["cpu.whl", "loggers.whl"] if loggers else ["cpu.whl"])
     assert [path.name for path in (made.folder / "wheels/torch").iterdir()] == ["torch-cpu.whl"]
     assert made.arguments["LOCK"] == hash_locks(list_locks("cpu", checkout, loggers))
-
-
-@pytest.mark.parametrize(("given", "expected"), [(None, None), ("none", ""), ("20250102T030405Z", "20250102T030405Z")])
-def test_packages_of_debian_come_from_the_moment_that_is_given(
-    given: str | None, expected: str | None, fetched: None, checkout: Path, tmp_path: Path
-) -> None:
-    made = lay_out("cuda", tmp_path / "context", checkout, {"BASE": "python"}, snapshot=given)
-    assert made.arguments.get("SNAPSHOT") == expected
-
-
-@pytest.mark.parametrize(
-    ("role", "given", "message"),
-    [
-        ("cuda", "2025-01-02", "--snapshot: is 2025-01-02, expected a moment such as 20261120T000000Z, or none"),
-        ("cpu", "none", "--snapshot: cpu installs no packages of Debian; leave it out"),
-    ],
-)
-def test_a_moment_that_means_nothing_is_refused(role: str, given: str, message: str, checkout: Path, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=message):
-        lay_out(role, tmp_path / "context", checkout, {"BASE": "python"}, snapshot=given)
-    assert not (tmp_path / "context").exists()

@@ -64,7 +64,7 @@ def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
     assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").role == device
     assert placed(project, monkeypatch, "report", "tiny").role == "cpu"
     assert placed(project, monkeypatch, "compile", "tiny").role == "tpu"  # its compiler is there, and nowhere else
-    assert placed(project, monkeypatch, "evaluate", *(["--device", "cuda"] if device == "cuda" else [])).role == evaluates_on
+    assert placed(project, monkeypatch, "held-out", *(["--device", "cuda"] if device == "cuda" else [])).role == evaluates_on
 
 
 def test_a_bucket_of_google_is_reached_from_the_image_that_has_gcsfs(

@@ -1,4 +1,4 @@
-"""`relm evaluate` runs its job, its short forms write the same bytes, and a job with faults is refused."""
+"""The command of an evaluation writes the same bytes by its job and by its options, and refuses a job with faults."""
 
 import inspect
 import json
@@ -16,20 +16,22 @@ from small_project import Commands
 
 
 def evaluate(evaluated: Any, output: Path, job: Any, *options: str) -> int:
-    """Return the exit status of `relm evaluate` on the small model."""
+    """Return the exit status of the command of the job's evaluation on the small model."""
+    command = "samples" if isinstance(job, str) else EVALUATIONS[job["evaluation"]].command
     text = job if isinstance(job, str) else json.dumps(job)
-    return main(
-        ["evaluate", "--job", text, "--model", str(evaluated.model), "--output", str(output), "--threads", "1", *options]
-    )
+    return main([command, "--job", text, "--model", str(evaluated.model), "--output", str(output), "--threads", "1", *options])
 
 
-def test_a_job_and_its_short_form_make_the_same_bytes(evaluated: Any, tmp_path: Path) -> None:
+def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Path) -> None:
     manifest = ["--manifest", str(evaluated.manifest)]
     job = {"evaluation": "random_windows", "context": 16, "batch_size": 2, "options": {"seed": 3}}
     assert evaluate(evaluated, tmp_path / "a.json", job, *manifest) == 0
     options = ["--context", "16", "--batch-size", "2", "--seed", "3", "--threads", "1", "--output", str(tmp_path / "b.json")]
     assert main(["random-windows", "--model", str(evaluated.model), *manifest, *options]) == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    recorded = ["--job", json.dumps(job), "--model", str(evaluated.model), *manifest, "--output", str(tmp_path / "c.json")]
+    assert main(["evaluate", *recorded]) == 0, "as a record of an earlier version has it"
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "c.json").read_bytes()
     assert json.loads((tmp_path / "a.json").read_text())["protocol"]["seed"] == 3
 
 
@@ -37,16 +39,14 @@ def test_a_job_and_its_short_form_make_the_same_bytes(evaluated: Any, tmp_path: 
     ("job", "options", "message"),
     [
         ("{", [], "--job: not valid JSON"),
-        ({"evaluation": "held_in", "context": 16}, [], "evaluation: Input should be 'held_out', "),
-        ({"evaluation": "held_out"}, ["--manifest", "m.json"], "held_out depends on context; give it"),
-        ({"evaluation": "held_out", "context": 16}, [], "--manifest is missing: held_out reads it; give it"),
-        ({"evaluation": "samples"}, ["--manifest", "m.json"], "--manifest: samples does not read it; leave it out"),
-        ({"evaluation": "samples"}, ["--limit", "3"], "--limit: samples takes none; leave it out"),
+        ('{"evaluation": "held_in", "context": 16}', [], "evaluation: Input should be 'held_out', "),
         (
-            {"evaluation": "samples"},
-            ["--device", "tpu"],
-            "--device: samples runs on cpu, cuda, ipu, ipu_simulator, found tpu; give one of these",
+            '{"evaluation": "held_out", "context": 16}',
+            [],
+            "--job: has evaluation held_out, found samples; give it to `relm held-out`",
         ),
+        ({"evaluation": "held_out"}, ["--manifest", "m.json"], "held_out depends on context; give it"),
+        ({"evaluation": "samples"}, ["--seed", "3"], "--job: describes the evaluation completely; leave --seed out"),
         (
             {"evaluation": "samples", "options": {"sed": 3}},
             [],

@@ -60,7 +60,7 @@ def test_it_has_a_command_of_its_own_that_writes_what_its_job_does(commands: Com
     assert (done.returncode, done.stdout) == (0, "largest-weight: the largest weight is 4.0000\n"), done.stderr
     assert figures(commands, "largest_weight.json") == {"largest": 4, "scaled": 12}
     job = json.dumps({"evaluation": "largest_weight", "context": 8, "options": {"factor": 3}})
-    done = commands.relm("evaluate", "--job", job, "--model", ".", "--output", "by_job.json", **extension)
+    done = commands.relm("largest-weight", "--job", job, "--model", ".", "--output", "by_job.json", **extension)
     assert done.returncode == 0, done.stderr
     assert (commands.folder / "by_job.json").read_bytes() == (commands.folder / "largest_weight.json").read_bytes()
     assert (commands.folder / "largest_weight.json.record.json").exists()

@@ -15,6 +15,7 @@ from typing import Any
 
 from relm.artifact import SEAL, read_json, seal, sha256_of, sidecar_of, write_json, write_sidecar
 from relm.cli import main
+from relm.devices.ranks import words_of_step
 
 RUN = Path("work/runs/tiny")
 DETECTED, SAME, WRONG = "detected", "same bytes", "silently wrong"
@@ -99,7 +100,7 @@ def list_stages() -> list[Stage]:
     recorded += [read_json(path) for path in RUN.glob("*/report/*/report.html.record.json")]
     steps, resumes = [], []
     for record in recorded:
-        words = record["argv"][record["argv"].index(record["step"]) :]
+        words = words_of_step(record["argv"])
         makes = [Path(entry["path"]) for entry in record["outputs"]]
         if record["step"] == "pretrain":
             model = makes[0].parent

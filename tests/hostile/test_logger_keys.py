@@ -22,14 +22,14 @@ OTHERS = {
     "download": ["download", "--dataset", "recipes/data/sample.yaml", "--file", "sample.xml"],
     "extract": ["extract", "--dataset", "recipes/data/sample.yaml"],
     "pregenerate": ["pregenerate"],
-    "evaluate": ["evaluate"],
+    "held-out": ["held-out"],
     "report": ["report", "tiny"],
     "push": ["push", "tiny", "gs://bucket"],
     "no step": [],
 }
 
 # Steps of which none may have a key, in a container with and without a network of its own and outside any.
-OUTSIDE = [("extract", False), ("evaluate", False), ("pretrain", True)]
+OUTSIDE = [("extract", False), ("held-out", False), ("pretrain", True)]
 SURVIVED = [*((role, name) for role in ("cpu", "tpu") for name in OTHERS), "training to the disk", *OUTSIDE[:2]]
 
 
@@ -81,7 +81,7 @@ def test_only_training_keeps_the_keys_in_its_environment(
     monkeypatch.setattr("relm.cli.run_step", note)
     words = {
         "extract": ["--dataset", "d", "--source", "s", "--train", "t", "--held-out", "h"],
-        "evaluate": ["--job", "{}", "--model", "m", "--output", "o"],
+        "held-out": ["--manifest", "m", "--job", "{}", "--model", "m", "--output", "o"],
         "pretrain": ["tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o"],
     }
     assert main([step, *words[step]]) == 0

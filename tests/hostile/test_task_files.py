@@ -37,7 +37,7 @@ FILES: dict[str, dict[str, str]] = {
     "plain": {"own.yaml": json.dumps(TASK)},
     "Python alone": {"code.py": CODE},
 }
-COMMANDS = ("harness", "evaluate")
+COMMANDS = ("harness", "by job")
 UNTRUSTED = {f"{name}, {command}": (command, name, None) for name in FILES for command in COMMANDS} | {
     f"variable {value!r}": ("harness", "function", value) for value in ("", "0", "true")
 }
@@ -74,7 +74,7 @@ def write(folder: Path, name: str) -> None:
 
 def evaluate(command: str, model: Path, *options: str) -> int:
     job = {"evaluation": "lm_eval", "harness_task": "own", "task": "own"}
-    words = ["evaluate", "--job", json.dumps(job)] if command == "evaluate" else ["harness", "--task", "own"]
+    words = ["harness", "--job", json.dumps(job)] if command == "by job" else ["harness", "--task", "own"]
     return main([*words, "--model", str(model), "--output", "own.json", "--threads", "1", *options])
 
 

@@ -17,8 +17,8 @@ from relm.reporting.findings import gather
 from relm.reporting.publish import publish_run
 from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
+from relm.steps import list_steps
 from relm.steps.contract import Arguments
-from relm.steps.reporting import STEPS
 
 EXPECT = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
 
@@ -112,21 +112,21 @@ def arguments(run: Any, **changes: Any) -> Arguments:
 
 
 def test_the_command_takes_the_files_seed_by_seed(run: Any) -> None:
-    assert "of 3 seeds: consistent" in str(STEPS["verify"].job(arguments(run)).run())
+    assert "of 3 seeds: consistent" in str(list_steps()["verify"].job(arguments(run)).run())
     assert read_json(Path("again.json")) == read_json(run.verify)
 
 
 def test_the_command_refuses_fewer_files_than_seeds(run: Any) -> None:
     whole = arguments(run)
     with pytest.raises(RelmError, match=r"--model: 2 given, expected one for each of the recipe's 3 seeds"):
-        STEPS["verify"].job(arguments(run, model=whole.model[:2]))
+        list_steps()["verify"].job(arguments(run, model=whole.model[:2]))
     with pytest.raises(RelmError, match=r"--evaluations: in 2 folders .* expected one for each of the recipe's 3 seeds"):
-        STEPS["verify"].job(arguments(run, evaluations=whole.evaluations[:4]))
+        list_steps()["verify"].job(arguments(run, evaluations=whole.evaluations[:4]))
 
 
 def test_one_seed_alone_can_be_judged_by_its_fingerprint(run: Any) -> None:
     other = run.judged()[1]
-    job = STEPS["verify"].job(
+    job = list_steps()["verify"].job(
         arguments(run, fingerprint=other.fingerprint, model=[other.model], evaluations=list(other.evaluations.values()))
     )
     job.run()

@@ -1,4 +1,4 @@
-"""Commands by hand up to the tokenizer: the flags of the short form build the document that the graph passes as --job."""
+"""Commands by hand up to examples: their options build the document that the graph passes as --job."""
 
 import json
 from argparse import Namespace
@@ -10,14 +10,16 @@ import pytest
 from relm.artifact import sha256_of, write_json
 from relm.corpus import extract as extraction
 from relm.errors import RelmError
-from relm.plan.data_jobs import extract
+from relm.plan import data_jobs
 from relm.recipes.datasets import load_dataset
-from relm.recipes.identity import documents_identity, given
+from relm.recipes.identity import documents_identity, given, stored_identity
 from relm.recipes.jobs import LISTED_FILES, DocumentsJob
+from relm.recipes.objectives import Objective
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
-from relm.steps.data import document_of_dataset, document_of_training, extract_job
+from relm.steps.data import document_of_dataset, document_of_training, extract
+from relm.steps.examples import document_of_examples
 from relm.steps.parser import parser
 from small_project import Commands
 
@@ -33,6 +35,9 @@ MANY = {
 }
 
 
+PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output", "o")
+
+
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
     return parser(list_steps()).parse_args(list(words))
@@ -43,15 +48,46 @@ def parsed(*words: str) -> Namespace:
     [
         (["--vocabulary-size", "400"], {"train": "byte_level_bpe", "vocabulary_size": 400}),
         (
-            ["--kind", "wordpiece", "--vocabulary-size", "300", "--lower-case", "--training-bytes", "7"],
+            ["--train", "wordpiece", "--vocabulary-size", "300", "--lower-case", "true", "--training-bytes", "7"],
             {"train": "wordpiece", "vocabulary_size": 300, "lower_case": True, "training_bytes": 7},
         ),
-        (["--kind", "characters", "--no-special-tokens"], {"train": "characters", "special_tokens": False}),
+        (["--train", "characters", "--special-tokens", "false"], {"train": "characters", "special_tokens": False}),
     ],
 )
 def test_flags_describe_the_tokenizer_of_a_recipe(flags: list[str], choice: dict[str, Any]) -> None:
     document = document_of_training(parsed("train-tokenizer", "--documents", "d", "--output", "o", *flags))
     assert document == {"revision": 1, **given(TokenizerChoice.model_validate(choice))}
+
+
+@pytest.mark.parametrize(
+    ("flags", "phase"),
+    [
+        ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
+        (
+            ["--objective", "masked", "--sequence-length", "128", "--masked", "{packing: sentence_pairs}"],
+            {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
+        ),
+        (
+            [
+                *("--objective", "masked", "--sequence-length", "64", "--language", "ro"),
+                *("--masked", "{masks: static, whole_words: true}", "--as-published", "{builder: tpu_pretrain}"),
+            ],
+            {
+                "objective": "masked",
+                "sequence_length": 64,
+                "masked": {"masks": "static", "whole_words": True},
+                "as_published": {"builder": "tpu_pretrain"},
+            },
+        ),
+        (
+            ["--objective", "seq2seq", "--seq2seq", "{texts: documents}", "--language", "ro"],
+            {"objective": "seq2seq", "sequence_length": 256, "seq2seq": {"texts": "documents"}},
+        ),
+    ],
+)
+def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase: dict[str, Any]) -> None:
+    language = "ro" if "ro" in flags else "en"
+    assert document_of_examples(parsed(*PREGENERATE, *flags)) == stored_identity(Objective.model_validate(phase), language)
 
 
 def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
@@ -73,25 +109,25 @@ def test_a_folder_is_no_source_of_a_dataset_of_files(
     dataset = str(project.folder / "recipes/data/sample.yaml")
     words = ("extract", "--dataset", dataset, "--source", name, "--train", "t", "--held-out", "h")
     with pytest.raises(RelmError, match=f"--source: {name} is a folder; expected a file: sample.xml"):
-        extract_job(parsed(*words))
+        extract(parsed(*words))
 
 
 TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")
+IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--kind", "bert_wordpiece_uncased", "--output", "o")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
-        (["import-tokenizer", "--files", "f", "--output", "o"], "expected --kind, or --job"),
-        ([*TRAIN], "--vocabulary-size is missing: a byte_level_bpe tokenizer needs one, such as 32000"),
+        ([*TRAIN], "vocabulary_size goes with train: KIND, except for characters, which take none; give it"),
+        ([*TRAIN, "--vocabulary-size", "9"], "  vocabulary_size: Input should be greater than 256; found 9"),
+        ([*TRAIN, "--vocabulary-size", "999", "--lower-case", "true"], "lower_case goes with train: wordpiece"),
+        ([*IMPORT[:-1], "imported-0123456789ab/tokenizer.json"], "is in the folder of key 0123456789ab"),
         (
-            [*TRAIN, "--kind", "characters", "--vocabulary-size", "999"],
-            "  --vocabulary-size goes with --kind KIND, except for characters, which take none;",
+            ["import-tokenizer", "--files", "f", *IMPORT[-4:]],
+            "a bert_wordpiece_uncased is made of vocab.txt; lacking: vocab.txt",
         ),
-        ([*TRAIN, "--vocabulary-size", "9"], "  --vocabulary-size: Input should be greater than 256; found 9"),
-        ([*TRAIN, "--vocabulary-size", "999", "--lower-case"], "  --lower-case goes with --kind wordpiece"),
-        ([*TRAIN, "--vocabulary-size", "999", "--no-special-tokens"], "  --no-special-tokens goes with --kind characters;"),
     ],
 )
 def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: str) -> None:
@@ -106,14 +142,13 @@ def test_a_faulty_option_of_an_evaluation_is_named_as_it_was_given(tmp_path: Pat
         (tmp_path / name).write_text("{}")
     arguments = parsed("perplexity", "--model", str(tmp_path), "--file", "f", "--output", "o.json", "--windows", "rolling")
     arguments.stride = 4
-    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  --stride: rolling windows have none; leave it out"):
+    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  stride: rolling windows have none; leave it out"):
         list_steps()["perplexity"].job(arguments)
 
 
 EXTRACT = ("extract", "--source", "s", "--train", "t", "--held-out", "h", "--job")
-IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--output", "o", "--job")
+CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer": "t"}
 DOCUMENTS = {"revision": 1, "content": [["s", "0" * 64]], "format": "jsonl"}
-IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.txt": "0" * 64}}
 
 
 @pytest.mark.parametrize(
@@ -123,10 +158,15 @@ IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.tx
         (EXTRACT, {**DOCUMENTS, "documents": 0}, "documents: expected a whole number from 1 on, found 0"),
         (EXTRACT, {**DOCUMENTS, "folder": "/etc"}, "folder: unknown key"),
         (EXTRACT, {**DOCUMENTS, "revision": True}, "found True, this code computes revision 1 of the documents"),
-        (IMPORT, {**IMPORTED, "kind": []}, "expected a kind of"),
-        (IMPORT, {**IMPORTED, "files": {}}, "files: expected the sha256 of vocab.txt, found None"),
-        (IMPORT, {**IMPORTED, "documents": "d"}, "documents: unknown key"),
-        ((*IMPORT[:-2], "imported-0123456789ab/tokenizer.json", "--job"), IMPORTED, "is in the folder of key 0123456789ab"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: found masked"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
+        (
+            (*PREGENERATE, "--job"),
+            {**CAUSAL, "objectives": ["seq2seq"], "language": [1]},
+            "expected a code such as en, found [1]",
+        ),
+        ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
     ],
 )
 def test_a_faulty_document_is_refused_in_a_sentence(words: tuple[str, ...], document: dict[str, Any], message: str) -> None:
@@ -148,15 +188,15 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     return parsed("extract", *named, "--train", "t.jsonl", "--held-out", "h.jsonl")
 
 
-def test_a_folder_without_texts_is_refused_with_the_name_of_the_datasets_file(texts: Namespace) -> None:
+def test_a_folder_without_texts_is_refused(texts: Namespace) -> None:
     for path in Path("texts").iterdir():
         path.unlink()
-    with pytest.raises(RelmError, match=r"^texts\.yaml: folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
-        extract_job(texts)
+    with pytest.raises(RelmError, match=r"^folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
+        extract(texts)
 
 
 def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extract_job(texts).run().startswith("extracted 4 documents")
+    assert extract(texts).run().startswith("extracted 4 documents")
     read = extraction.extract
 
     def read_and_edit(*arguments: Any) -> str:
@@ -165,7 +205,7 @@ def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace,
         return sentence
 
     monkeypatch.setattr(extraction, "extract", read_and_edit)
-    job = extract_job(texts)
+    job = extract(texts)
     with pytest.raises(RelmError, match=r"texts: its texts have the digest .* they were edited in between"):
         job.run()
 
@@ -173,19 +213,19 @@ def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace,
 def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Namespace) -> None:
     document = document_of_dataset(load_dataset(texts.dataset), texts.source, "*.txt", None)
     by_job = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document), "pattern": "*.txt"})
-    assert extract_job(by_job).run().startswith("extracted 4 documents")
+    assert extract(by_job).run().startswith("extracted 4 documents")
     Path("texts/a.txt").write_text("Edited.\n")
     with pytest.raises(RelmError, match="edited in between"):
-        extract_job(by_job).run()
+        extract(by_job).run()
 
 
 def extract_documents(job: DocumentsJob, shard: str, **edits: Any) -> str:
     """Run the command of one shard, as the graph gives it but for edits of the document."""
-    planned = extract(job, shard)
+    planned = data_jobs.extract(job, shard)
     words = planned.command(workers=1)
     words[2] = json.dumps({**json.loads(words[2]), **edits})
     planned.makes.parent.mkdir(parents=True, exist_ok=True)
-    return extract_job(parsed(*words)).run()
+    return extract(parsed(*words)).run()
 
 
 def test_documents_of_a_folder_are_compared_with_the_key_in_their_path(texts: Namespace) -> None:
@@ -224,4 +264,4 @@ def test_a_dataset_of_the_hub_is_read_from_where_the_command_says(texts: Namespa
     document = {"revision": 1, "content": hub, "format": "hugging_face"}
     arguments = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document)})
     with pytest.raises(RelmError, match="--source: expected somebody/texts@0000000000"):
-        extract_job(arguments)
+        extract(arguments)

@@ -1,67 +1,44 @@
-"""An option that takes several values keeps all of them when it is given twice, or refuses the second."""
+"""An option that takes several values is refused when it is given twice; names and counts are checked."""
 
 import argparse
 import os
+from pathlib import Path
 
 import pytest
 
 from relm.errors import RelmError
 from relm.steps import list_steps
-from relm.steps.by_name import leave_out_given
-from relm.steps.contract import Once, unite_values
-from relm.steps.examples import document_of_examples
-from relm.steps.images import _build
+from relm.steps.contract import Job, unite_values
+from relm.steps.data import NamedTest
+from relm.steps.machines import parse_bases
 from relm.steps.parser import parser
-from relm.steps.removal import NamedTest
 
 PARSER = parser(list_steps())
 SEVERAL = [
-    pytest.param(command, action, id=f"{name} {action.option_strings[0]}")
+    pytest.param(action, id=f"{name} {action.option_strings[0]}")
     for name, command in PARSER.parsers.items()
     for action in command._actions
     if action.option_strings and action.nargs in ("+", "*") and not isinstance(action, NamedTest)  # adds up by itself
 ]
-REFUSED = {"--layers-per-ipu", "--available-memory-proportion", "--trained-on"}
-# Options whose type takes no plain number.
-WORDS = {"--sha256": [f"{name}={name * 64}" for name in "ab"], "--option": ["masked.probability=1", "causal.stride=2"]}
+HASHES = [f"{name}={name * 64}" for name in "ab"]
 
 
-@pytest.mark.parametrize(("command", "action"), SEVERAL)
-def test_a_repeated_option_adds_up_or_is_refused(
-    command: argparse.ArgumentParser, action: argparse.Action, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("action", SEVERAL)
+def test_a_repeated_option_is_refused(action: argparse.Action, capsys: pytest.CaptureFixture[str]) -> None:
     option = action.option_strings[0]
-    first, second = WORDS.get(option, list(action.choices or "12")[:2])
+    first, second = HASHES if option == "--sha256" else list(action.choices or "12")[:2]
     alone = argparse.ArgumentParser()
     alone._add_action(action)
-    if option in REFUSED:
-        assert isinstance(action, Once)
-        with pytest.raises(SystemExit):
-            alone.parse_args([option, first, option, second])
-        assert "is given twice" in capsys.readouterr().err
-        return
-    repeated, together = (alone.parse_args(words) for words in ([option, first, option, second], [option, first, second]))
-    assert repeated == together
-    assert not action.default, "values would be added to the default"
+    assert len(getattr(alone.parse_args([option, first, second]), action.dest)) == 2
+    with pytest.raises(SystemExit):
+        alone.parse_args([option, first, option, second])
+    assert "is given twice; give all its values once, in order" in capsys.readouterr().err
 
 
 def test_there_are_such_options_in_many_commands() -> None:
     assert len(SEVERAL) > 40
-    assert {each.values[1].option_strings[0] for each in SEVERAL} >= {*REFUSED, *WORDS, "--documents", "--logs", "--prompt"}
-
-
-def test_options_of_an_objective_are_united() -> None:
-    words = ["pregenerate", "--objective", "masked", "--documents", "a", "--tokenizer", "t", "--output", "b"]
-    options = ["--option", "masked.duplication_factor=3", "--option", "masked.short_sequence_probability=0.2"]
-    document = document_of_examples(PARSER.read([*words, "--sequence-length", "8", *options]))
-    assert (document["masked"]["duplication_factor"], document["masked"]["short_sequence_probability"]) == (3, 0.2)
-
-
-def test_an_option_of_the_user_takes_the_place_of_the_graphs() -> None:
-    command = ["relm", "pregenerate", "--documents", "a", "b", "--tokenizer", "t", "--output", "c", "d"]
-    assert leave_out_given(command, ["--documents", "e"]) == ["relm", "pregenerate", "--tokenizer", "t", "--output", "c", "d"]
-    assert leave_out_given(command, ["--doc=e", "--output", "f"]) == ["relm", "pregenerate", "--tokenizer", "t"]
-    assert leave_out_given(command, ["--tokenizer", "u"]) == command, "the last one of a single value counts"
+    found = {each.values[0].option_strings[0] for each in SEVERAL}
+    assert found >= {"--sha256", "--documents", "--logs", "--prompt", "--layers-per-ipu"}
 
 
 COUNTS = [
@@ -92,8 +69,16 @@ def test_a_name_with_two_values_is_refused() -> None:
     assert unite_values("--sha256", [("train", "a"), ("dev", "b"), ("train", "a")]) == {"train": "a", "dev": "b"}
     with pytest.raises(RelmError, match="--sha256: train has two values, a and b; give one of them"):
         unite_values("--sha256", [("train", "a"), ("train", "b")])
-    bases = argparse.Namespace(role="cpu", base=["a/one", "a/two"], action="build", loggers=False, snapshot=None)
     with pytest.raises(RelmError, match="--base: BASE has two values, a/one and a/two"):
-        _build(bases)
-    with pytest.raises(RelmError, match=r"--option: masked\.probability has two values"):
-        unite_values("--option", [(("masked", "probability"), 0.1), (("masked", "probability"), 0.2)])
+        parse_bases(["a/one", "a/two"])
+
+
+def test_a_text_with_an_expected_sha256_is_recorded_once(tmp_path: Path) -> None:
+    for file in ("wiki.txt", "config.json", "tokenizer.json"):
+        (tmp_path / file).write_text("{}")
+    text = tmp_path / "wiki.txt"
+    options = ["--file", str(text), "--sha256", f"wiki.txt={'0' * 64}", "--output", str(tmp_path / "x.json")]
+    arguments = PARSER.read(["perplexity", "--model", str(tmp_path), *options])
+    job = list_steps()["perplexity"].job(arguments)
+    assert isinstance(job, Job)
+    assert list(job.inputs).count(text) == 1

@@ -284,7 +284,7 @@ def test_a_task_of_the_harness_is_one_job(project: Commands) -> None:
     recipe = project.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("[held_out, samples]", '["lm_eval:hellaswag"]'))
     shown = project.snakemake("results/tiny", "--dry-run", "--printshellcmds").stdout
-    (command,) = [line for line in shown.splitlines() if "relm evaluate" in line]
+    (command,) = [line for line in shown.splitlines() if "relm harness" in line]
     assert '"evaluation":"lm_eval","harness_task":"hellaswag"' in command
     assert re.search("/eval/[0-9a-f]{12}/lm_eval_hellaswag.json ", command)
 

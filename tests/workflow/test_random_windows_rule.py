@@ -14,7 +14,7 @@ def test_random_windows_are_evaluated_where_a_recipe_asks_for_them(project: Comm
     )
     assert project.jobs("results/windows")["evaluate"] == 1
     shown = project.snakemake("results/windows", "--dry-run", "--printshellcmds").stdout
-    (command,) = [line for line in shown.splitlines() if "relm evaluate" in line]
+    (command,) = [line for line in shown.splitlines() if "relm random-windows" in line]
     words = shlex.split(command)
     assert json.loads(words[words.index("--job") + 1]) == {
         "evaluation": "random_windows",

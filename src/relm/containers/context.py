@@ -30,7 +30,7 @@ class Context:
 
     folder: Path
     arguments: dict[str, str]
-    """Build arguments but the bases: the role, the commit, the hash of the locks, and what only some roles need."""
+    """Build arguments but the bases: the role, the commit, the hash of the locks, and for GPUs, that it has some."""
     bases: dict[str, str]
     """Build argument -> the image that it stands for."""
 
@@ -115,7 +115,6 @@ def lay_out(
     checkout: Path = Path(),
     given_bases: dict[str, str] | None = None,
     loggers: bool = False,
-    snapshot: str | None = None,
 ) -> Context:
     """Lay out the build context of a role.
 
@@ -123,10 +122,7 @@ def lay_out(
         folder: the context's folder, which must not exist yet.
         given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
         loggers: the image gets TensorBoard and Weights & Biases as well.
-        snapshot: the moment of Debian's packages, such as 20261120T000000Z; "none": those of the base's own sources; None: the
-            Dockerfile's.
     """
-    moment = {} if snapshot is None else {"SNAPSHOT": _require_snapshot(snapshot, role)}
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
@@ -143,19 +139,8 @@ def lay_out(
     build_wheel(checkout, folder / "relm")
     code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    facts = {"ROLE": role, "COMMIT": commit, "LOCK": hash_locks(locks), **moment}
+    facts = {"ROLE": role, "COMMIT": commit, "LOCK": hash_locks(locks)}
     return Context(folder, facts | ({"GPUS": "all"} if find_image(role, checkout).gpus else {}), bases)
-
-
-def _require_snapshot(snapshot: str, role: Role) -> str:
-    """Return the value of the build argument SNAPSHOT."""
-    if not DEVICES[role].builds_with_network:
-        raise RelmError(f"--snapshot: {role} installs no packages of Debian; leave it out")
-    if snapshot == "none":
-        return ""
-    if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", snapshot):
-        raise RelmError(f"--snapshot: is {snapshot}, expected a moment such as 20261120T000000Z, or none")
-    return snapshot
 
 
 def _link(source: Path, destination: Path) -> None:

@@ -95,15 +95,12 @@ class Image(Pinned):
         return self.model_copy(update={**fields, "devices": self.own_devices})
 
 
-class Base(Pinned):
-    """An image that the Dockerfile begins with."""
-
-
 class Lock(Section):
     """The whole file."""
 
     images: dict[Role, Image] = Field(default_factory=dict)
-    bases: dict[Slug, Base] = Field(default_factory=dict)
+    bases: dict[Slug, Pinned] = Field(default_factory=dict)
+    """Images that the Dockerfile begins with."""
 
     @model_validator(mode="after")
     def bases_are_known(self) -> Self:
@@ -178,7 +175,7 @@ def find_reference(role: Role, folder: Path = Path()) -> str:
     return image.pinned
 
 
-def find_bases(role: Role, folder: Path = Path()) -> dict[str, Base]:
+def find_bases(role: Role, folder: Path = Path()) -> dict[str, Pinned]:
     """Return the Dockerfile's arguments with the bases they stand for, by verified digests."""
     known, bases = read_lock(folder).bases, {}
     for argument, name in find_image(role, folder).bases.items():

@@ -18,7 +18,6 @@ from relm.devices.ranks import PROCESSES
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluation.evaluation_place import evaluation_device
-from relm.recipes.evaluation.evaluations import EVALUATIONS
 from relm.recipes.files.own_folders import expand_home, require_consent, resolve_own_folder
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
@@ -31,11 +30,7 @@ from relm.recipes.run_name import RunName
 # Steps that run where the recipe trains; evaluations follow it to a GPU, fine-tuning to a TPU too, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
 # Steps whose first argument is a recipe's name.
-OF_A_RECIPE = (
-    TRAINING
-    | {"compile", "verify", "report", "publish", "status"}
-    | {declaration.command for declaration in EVALUATIONS if declaration.reads_log_alone}
-)
+OF_A_RECIPE = TRAINING | {"compile", "verify", "report", "publish", "status"}
 # How a rule starts a step: in one process, in several or, on IPUs, by PopRun with a variable of Poplar's.
 _PYTHON = r"(?:env '?[A-Z_]+=[^ ]+ )?(?:poprun (?:[^ |&;]+ )+?)?python"
 STEP_COMMAND = re.compile(rf"\b{_PYTHON}\s*-m relm(?:\s+|$)(?:{PROCESSES} \d+ )?")

@@ -1,6 +1,11 @@
-"""`relm images resolve`: compare the digests in the lock with the registries', and write the result into the lock."""
+"""`relm images resolve`: compare the digests in the lock with the registries', which skopeo asks with its own login."""
 
 import datetime
+import hashlib
+import json
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,60 +14,43 @@ import yaml
 
 from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, Lock, Pinned, read_lock
-from relm.containers.registry import Answer, OutOfReach, compare_tag, find_host, format_commands
 from relm.errors import RelmError
 from relm.recipes.files.yaml_file import parse_yaml, read_text
 from relm.recipes.section import validate
 
+SECONDS = 60
+# What registries answer where they have no such image.
+_UNKNOWN = ("manifest unknown", "name unknown", "repository name not known")
 
-def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
+
+def resolve(wanted: str | None, write: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
     """Compare one entry of the lock or all of them with the registry, and return a line for each.
 
     Args:
         wanted: ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; none: all.
         write: write into the lock what is confirmed.
-        update: write the registry's digest where it is another one.
         today: written as `checked`; by default the day in UTC.
 
     Raises:
         RelmError: an entry is not confirmed; the others are written all the same.
     """
-    today = today or datetime.datetime.now(datetime.UTC).date()
-    lines, faults = [], 0
+    checked = (today or datetime.datetime.now(datetime.UTC).date()).isoformat()
+    lines, fails = [], False
     for key, entry in _select_entries(read_lock(folder), wanted):
         try:
-            line, values = _resolve_entry(key, entry, write=write, update=update, today=today)
-            if values:
-                _write(folder / LOCK, key, values)
-        except OutOfReach as error:
-            faults += 1
-            commands = format_commands(entry.image, entry.tag)
-            line = "\n  ".join([f"{error}; where it can be reached, one of these asks it:", *commands])
+            if key.startswith("images.") and entry.digest is None:
+                lines.append(f"{key}: {entry.pinned} was never published, so there is no registry to ask")
+                continue
+            line = f"{key}: {_confirm(entry)}, as the lock has it: verified"
+            if write:
+                _write(folder / LOCK, key, {"verified": "true", "checked": checked})
+            lines.append(line + (f"; {LOCK} has it now" if write else " (--write notes it there)"))
         except RelmError as error:
-            faults += 1
-            line = str(error)
-        lines.append(f"{key}: {line}")
-    if faults:
+            fails = True
+            lines.append(f"{key}: {error}")
+    if fails:
         raise RelmError("\n".join(lines))
     return "\n".join(lines)
-
-
-def _resolve_entry(
-    key: str, entry: Pinned, *, write: bool, update: bool, today: datetime.date
-) -> tuple[str, Mapping[str, str]]:
-    """Compare one entry with its registry; return a sentence about it, and the keys to be written with their values."""
-    if key.startswith("images.") and entry.digest is None:
-        return f"{entry.pinned} was never published, so there is no registry to ask", {}
-    answer = compare_tag(entry.image, entry.tag, entry.digest)
-    values = {"verified": "true", "checked": today.isoformat()}
-    if update and not answer.confirms:
-        values = {"digest": answer.tag_digest, "source": f"the registry, {find_host(entry.image)}", **values}
-    elif not write or not answer.confirms:
-        values = {}
-    sentence = _format_answer(entry, answer, written=bool(values))
-    if not (answer.confirms or values):
-        raise RelmError(sentence)
-    return sentence, values
 
 
 def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
@@ -80,20 +68,67 @@ def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinne
         yield key, entries[key]
 
 
-def _format_answer(entry: Pinned, answer: Answer, written: bool) -> str:
-    found = f"{entry.image}:{entry.tag} is {answer.tag_digest}"
-    if answer.confirms:
-        image = f", whose image for {answer.platform} is {entry.digest}" if answer.locked == "platform" else ""
-        now = f"; {LOCK} has it now" if written else " (--write notes it there)"
-        return f"{found}{image}, as the lock has it: verified{now}"
-    if written:
-        return f"{found}; {LOCK} has it now"
-    reason = {
-        "none": "the lock has no digest",
-        "moved": f"the registry has the lock's {entry.digest} as well, but the tag no longer names it",
-        "absent": f"the registry does not have the lock's {entry.digest}",
-    }[answer.locked]
-    return f"{found} and {reason}: not verified; --update takes the registry's"
+def _confirm(entry: Pinned) -> str:
+    """Return the digest of an entry's tag in words; raise unless it, or one platform's image of the tag, is the lock's."""
+    tag = f"{entry.image}:{entry.tag}"
+    content = read_manifest(tag)
+    found = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    if found == entry.digest:
+        return f"{tag} is {found}"
+    for image in _list_images(content):
+        if entry.digest is not None and image.get("digest") == entry.digest:
+            platform = image.get("platform") or {}
+            named = "/".join(str(platform[key]) for key in ("os", "architecture", "variant") if platform.get(key))
+            return f"{tag} is {found}, whose image for {named} is {entry.digest}"
+    raise RelmError(
+        f"{tag} is {found}, but the lock has {entry.digest or 'no digest'}: not verified. If that is the image you want, write "
+        f"its digest and `source: the registry` into {LOCK}, and run this again"
+    )
+
+
+def find_host(image: str) -> str:
+    """Return the registry of an image's name, as Docker reads it.
+
+    >>> find_host("python"), find_host("gcr.io/tpu-pytorch/xla")
+    ('docker.io', 'gcr.io')
+    """
+    first, slash, _ = image.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def read_manifest(reference: str) -> bytes:
+    """Return the bytes of a manifest, whose sha256 is its digest.
+
+    Raises:
+        RelmError: the registry does not have it, or does not answer from here.
+    """
+    host = find_host(reference)
+    if shutil.which("skopeo") is None:
+        raise RelmError("skopeo: no such program; install it (apt-get install skopeo)")
+    # As Docker, without TLS on this machine alone.
+    unencrypted = ["--tls-verify=false"] if host.partition(":")[0] in ("localhost", "127.0.0.1") else []
+    command = ["skopeo", "inspect", "--raw", *unencrypted, f"docker://{reference}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise RelmError(f"{host}: no answer in {SECONDS} seconds") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode(errors="replace").strip()
+    if any(words in said.lower() for words in _UNKNOWN):
+        raise RelmError(f"{host} has no image {reference} that it shows to you; correct the image or its tag")
+    line = re.sub(r'^time=.* msg="(.*)"$', r"\1", (said.splitlines() or ["skopeo gave no reason"])[-1])
+    reason = ": ".join(line.replace('\\"', '"').split(": ")[-2:])  # what comes before repeats the address
+    raise RelmError(f"{host}: {reason[:200]}; run this where the registry can be reached")
+
+
+def _list_images(content: bytes) -> list[dict[str, Any]]:
+    """Return the images of an index; none of another manifest."""
+    try:
+        found = json.loads(content)["manifests"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def _write(path: Path, key: str, values: Mapping[str, str]) -> None:
@@ -120,9 +155,7 @@ def set_values(text: str, keys: list[str], values: Mapping[str, str]) -> str:
     end = len(text) if end < 0 else end
     added = "".join(f"\n{' ' * column}{name}: {value}" for name, value in values.items() if name not in there)
     edits = [(end, end, added)]
-    edits += [
-        (there[name].start_mark.index, there[name].end_mark.index, value) for name, value in values.items() if name in there
-    ]
+    edits += [(there[key].start_mark.index, there[key].end_mark.index, value) for key, value in values.items() if key in there]
     for start, stop, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[stop:]
     return text

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
-from relm.plan.jobs import RecipeJob, Words, flags
+from relm.plan.jobs import RecipeJob, Words, flags, sha256_flag
 from relm.recipes import identity
 from relm.recipes.datasets import FORMATS
 from relm.recipes.files.own_folders import resolve_own_folder
@@ -81,10 +81,13 @@ def remove_listed(job: KeptDocumentsJob, shard: str, split: str) -> RecipeJob:
 
 def make_tokenizer(job: TokenizerJob) -> RecipeJob:
     """Return the job that trains or imports a tokenizer."""
-    step, option = ("train-tokenizer", "documents") if "train" in job.document else ("import-tokenizer", "files")
-    read = {option: job.files}
-    words = [step, "--job", job.document, *flags({**read, "output": job.tokenizer})]
-    return RecipeJob(words, {"tokenizer": job.tokenizer}, read)
+    document = job.document
+    if "train" in document:
+        described, read = ["train-tokenizer", "--job", document], {"documents": job.files}
+    else:
+        described = ["import-tokenizer", "--kind", document["kind"], *sha256_flag(document["files"])]
+        read = {"files": job.files}
+    return RecipeJob([*described, *flags({**read, "output": job.tokenizer})], {"tokenizer": job.tokenizer}, read)
 
 
 def pregenerate(job: ExamplesJob, shard: str) -> RecipeJob:

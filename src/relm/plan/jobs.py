@@ -34,8 +34,6 @@ class RecipeJob:
     """True if the command has `--workers`."""
     run: Run | None = None
     """The section that says how the processes of a training job are started."""
-    short_form: str = ""
-    """Another command of the same evaluation."""
 
     @property
     def step(self) -> str:

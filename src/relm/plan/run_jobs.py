@@ -85,8 +85,8 @@ def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
         named = {**recorded, "tokenizer": listed.get("tokenizer", []), **tests}
         options = [*sha256_flag(expected), *flags(named), *_execution(plan, task)]
     described = ["--job", plan.evaluation_identity(task), "--model", weights]
-    words = ["evaluate", *described, *options, "--output", output]
-    return RecipeJob(words, {"figures": output}, hashed, recorded=recorded, listed=listed, short_form=declaration.command)
+    words = [declaration.command, *described, *options, "--output", output]
+    return RecipeJob(words, {"figures": output}, hashed, recorded=recorded, listed=listed)
 
 
 def _model_parts(weights: Sequence[Path]) -> dict[str, Sequence[Path]]:

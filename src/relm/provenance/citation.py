@@ -32,11 +32,7 @@ class Citation:
 
 
 def read_citation(folder: Path | None = None) -> Citation:
-    """Return a folder's citation, this checkout's by default; without the file, that of relm's maintainers.
-
-    Raises:
-        RelmError: the file lists no author, or one without a name.
-    """
+    """Return a folder's citation, this checkout's by default; without the file, that of relm's maintainers."""
     path = (Path(relm.__file__).resolve().parents[2] if folder is None else folder) / CITATION
     if not path.is_file():
         return Citation([Author("The relm maintainers")])

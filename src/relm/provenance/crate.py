@@ -54,12 +54,7 @@ def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
     agent = author_id(run.citation.authors[0], 1)
     actions = [_action(number, record, names, agent) for number, record in enumerate(run.records, 1)]
     entities: list[Entity] = [
-        {
-            "@id": METADATA,
-            "@type": "CreativeWork",
-            "conformsTo": {"@id": SPECIFICATION},
-            "about": {"@id": "./"},
-        },
+        {"@id": METADATA, "@type": "CreativeWork", "conformsTo": {"@id": SPECIFICATION}, "about": {"@id": "./"}},
         {"@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": PROFILE.rpartition("/")[2]},
         _root(run, list(files), actions),
         *(_file(name, fact) for name, fact in facts.items()),

@@ -15,11 +15,7 @@ SHOWN = 6
 
 
 def recorded_sha256(source: Path) -> str | None:
-    """Return the sha256 that the record of a step has of a download or of documents, there or deleted; None: there is none.
-
-    Raises:
-        RelmError: the record is damaged.
-    """
+    """Return the sha256 that the record of a step has of a download or of documents, there or deleted; None: there is none."""
     first = source.with_name(source.name.replace(".held_out.", ".train."))  # `extract` makes both, with one record
     for record in filter(Path.is_file, map(record_of, (source, first))):
         for entry in read_record(record)["outputs"]:

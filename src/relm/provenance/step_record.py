@@ -60,16 +60,12 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
 
     Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
     without a hash. Nothing written holds the host's or user's name, the home folder or a token.
-
-    Raises:
-        RelmError: the step ended well but one of its outputs is absent, or documents were made again and differ.
     """
     facts: Record = {}
-    before = _read_record_of_sources(outputs)
-    code, read = (
-        read_commit(),
-        [file_facts(path) for path in inputs],
-    )  # read before the step changes them
+    path_of_record = record_of(outputs[0])
+    # Sources that were deleted and are made again: the key in their path identifies what they were made from, and how.
+    before = read_record(path_of_record) if path_of_record.is_file() and is_source(outputs[0]) else None
+    code, read = read_commit(), [file_facts(path) for path in inputs]  # before the step changes them
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     yield facts
     seconds = time.monotonic() - clock
@@ -77,7 +73,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         raise RelmError(f"step {step}: ended without an error but did not make {', '.join(absent)}")
     made = [file_facts(path) for path in outputs]
     if before is not None:
-        _require_same(before, made)
+        _require_same(before, made, path_of_record)
     told = {
         "step": step,
         "argv": list(argv),
@@ -94,29 +90,16 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "packages": container.packages(),
     }
     files = {"inputs": read, "outputs": made}
-    write_json(record_of(outputs[0]), seal(mask_value(told) | files))
+    write_json(path_of_record, seal(mask_value(told) | files))
 
 
-def _read_record_of_sources(outputs: Sequence[Path]) -> Record | None:
-    """Return the record that stayed of documents which a step makes again; None: it makes others, or makes them first.
-
-    The key in their path identifies what they were made from, and how.
-    """
-    path = record_of(outputs[0])
-    return read_record(path) if path.is_file() and is_source(outputs[0]) else None
-
-
-def _require_same(before: Record, made: Sequence[Mapping[str, Any]]) -> None:
-    """Raise RelmError unless the files that were made again have the sha256 that a record has of the ones before.
-
-    What was made from those would otherwise pass as made from these.
-    """
+def _require_same(before: Record, made: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Raise unless files that were made again have the sha256 in the record at `path` of the ones before."""
     recorded = {entry["path"]: entry["sha256"] for entry in before["outputs"]}
     for entry in made:
         if (expected := recorded.get(entry["path"])) not in (None, entry["sha256"]):
-            stayed = record_of(expand_path(made[0]["path"]))
             raise RelmError(
-                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {stayed} has {expected}, made at commit "
+                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {path} has {expected}, made at commit "
                 f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this one, so "
                 "nothing uses it. Make the file with the code and packages of that record; or delete the record, and the same "
                 "snakemake command makes the file again, and from it whatever the command needs"
@@ -133,9 +116,6 @@ def require_as_made(path: Path, expected_sha256: str | None = None, *, first_out
         path: the file; a folder passes.
         expected_sha256: what the recipe has for it.
         first_output: the first output of the step that made it, beside which the record is; None: the file itself.
-
-    Raises:
-        RelmError: the file is another one, or its sidecar or record is damaged.
     """
     require_regular_file(path)
     if sidecar(path) is not None:
@@ -165,11 +145,7 @@ def require_phases_as_made(plan: Plan) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Return a step's record.
-
-    Raises:
-        RelmError: it is damaged, or not what a step wrote.
-    """
+    """Return a step's record; raise RelmError if it is damaged, or not what a step wrote."""
     remedy = "delete it and the file that it describes, and the same snakemake command makes both"
     content = read_sealed(path, remedy)
     require_shape(content, SHAPE, str(path), remedy)
@@ -212,9 +188,6 @@ def collect(outputs: Sequence[Path]) -> list[Record]:
 
     A file of the work folder whose record is absent is named by an entry without ``step`` whose ``missing`` has the reason.
     Files outside the work folder, such as recipes, are sources and have no record.
-
-    Raises:
-        RelmError: a record or a sidecar on the way is damaged, or describes another file.
     """
     search = _Search()
     for path in outputs:
@@ -240,7 +213,8 @@ class _Search:
         self.seen.add(key)
         if path_of_record is None:
             if path.is_relative_to(work_folder().absolute()):
-                self.found.append(_missing_record(path, "no record beside it"))
+                outputs = [{"path": shorten_path(path), "sha256": None, "size": None}]
+                self.found.append({"step": None, "missing": "no record beside it", "inputs": [], "outputs": outputs})
             return
         content = read_record(path_of_record)
         _require_match(content, path, path_of_record)
@@ -282,15 +256,6 @@ def _require_match(content: Record, path: Path, path_of_record: Path) -> None:
     if recorded[0] != (found := beside["sha256"] if beside else sha256_of(path)):
         stated = f"{sidecar_of(path).name} has {found}" if beside else f"its sha256 is {found}"
         raise RelmError(
-            f"{path}: {stated}, {path_of_record} has {recorded[0]}: one of them is of another file. Delete them, and the same "
-            "snakemake command makes them again"
+            f"{path}: {stated}, {path_of_record} has {recorded[0]}: they disagree. Delete them, and the same snakemake command "
+            "makes them again"
         )
-
-
-def _missing_record(path: Path, reason: str) -> Record:
-    return {
-        "step": None,
-        "missing": reason,
-        "inputs": [],
-        "outputs": [{"path": shorten_path(path), "sha256": None, "size": None}],
-    }

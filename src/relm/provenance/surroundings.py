@@ -28,9 +28,6 @@ PACKAGES = (
 )
 
 
-# --- machine ---------------------------------------------------------------------------------------------------------------
-
-
 def processor() -> str:
     """Return the CPU's model, or its architecture where the system does not report one."""
     with contextlib.suppress(OSError):
@@ -63,9 +60,6 @@ def device() -> str:
     """Return the name of the hardware that this process opened, as its device describes it; "cpu" if it opened no other."""
     contract = sys.modules.get("relm.devices.contract")  # it imports torch, which most steps do without
     return ", ".join(contract.opened_hardware) if contract is not None and contract.opened_hardware else HOST
-
-
-# --- software -----------------------------------------------------------------------------------------------------
 
 
 def software() -> dict[str, str]:

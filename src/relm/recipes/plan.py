@@ -350,7 +350,7 @@ class Plan:
         return declaration
 
     def evaluation_identity(self, task: str) -> dict[str, Any]:
-        """Return the identity of the evaluation with a result of this name, as `relm evaluate --job` takes it."""
+        """Return the identity of the evaluation with a result of this name, as its command takes it in `--job`."""
         declaration, test = self.evaluation(task), self.tests.get(task)
         return identity.evaluation_identity(declaration, task, self.recipe, test=test, language=self.dataset.language)
 

@@ -1,36 +1,16 @@
-"""The steps, each as a command with its arguments and its job, in the order of the data flow."""
+"""The steps, each as a command with its arguments and its job, in a module for each group of `relm --help`."""
 
-from relm.steps import (
-    beginning,
-    bucket,
-    contamination,
-    data,
-    evaluation,
-    examples,
-    generation,
-    images,
-    removal,
-    reporting,
-    runs,
-    short_forms,
-    start,
-    surroundings,
-    takeover,
-    training,
-)
-from relm.steps.contract import Step
+import importlib
+
+from relm.steps.contract import GROUPS, STEPS, Step
 
 
 def list_steps() -> dict[str, Step]:
-    """Return every step by its name; each evaluation that is declared by now has one."""
-    before = {**data.STEPS, **removal.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS, **contamination.STEPS}
-    after = {
-        **generation.STEPS,
-        **reporting.STEPS,
-        **runs.STEPS,
-        **bucket.STEPS,
-        **takeover.STEPS,
-        **images.STEPS,
-    }
-    after |= {**surroundings.STEPS, **start.STEPS, **beginning.STEPS}
-    return {**before, **short_forms.list_short_forms({*before, *after}), **after}
+    """Return every step by its name, in the order of `relm --help`; each evaluation that is declared by now has one."""
+    for group in GROUPS:  # after extensions are loaded, whose objectives have arguments too
+        importlib.import_module(f"relm.steps.{group}")
+    from relm.steps.evaluation import list_evaluations
+
+    steps = {**list_evaluations(STEPS), **STEPS}
+    order = list(GROUPS)
+    return dict(sorted(steps.items(), key=lambda item: order.index(item[1].group)))

@@ -1,5 +1,6 @@
 """`relm STEP NAME`: run one of a recipe's jobs, or print its command, with the files and options of the plan."""
 
+import argparse
 import difflib
 import os
 import sys
@@ -18,7 +19,6 @@ from relm.recipes.run_folder import WEIGHTS
 from relm.recipes.run_name import RunName
 from relm.steps import list_steps
 from relm.steps.contract import recipe_name, require_checkout
-from relm.steps.parser import parser
 
 BOTH = "both"
 
@@ -37,40 +37,21 @@ class NamedStep:
     """Options of the step, which count over those of the plan."""
 
 
-def read_words(words: Sequence[str]) -> NamedStep | None:
-    """Return the parts of `NAME [WHICH] [--set KEY=VALUE] [--print [plain|docker]] [OPTION ...]`; None without a NAME.
-
-    Raises:
-        RelmError: --set lacks its value, or --print has another one.
-    """
-    settings, printed, rest = list[str](), None, list[str]()
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if option == "--set":
-            if not equals and not left:
-                raise RelmError("--set: expected KEY=VALUE behind it")
-            settings.append(value if equals else left.pop(0))
-        elif option == "--print":
-            if equals and value not in ("plain", "docker"):
-                raise RelmError(f"--print={value:.99}: expected plain or docker")
-            printed = value or (left.pop(0) if left[:1] in (["plain"], ["docker"]) else BOTH)
-        else:
-            rest.append(word)
+def read_words(step: str, words: Sequence[str]) -> NamedStep | None:
+    """Return the parts of `NAME [WHICH] [--set KEY=VALUE] [--print [plain|docker]] [OPTION ...]`; None without a NAME."""
+    reader = argparse.ArgumentParser(prog=f"relm {step}", add_help=False, allow_abbrev=False)
+    reader.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    reader.add_argument("--print", nargs="?", const=BOTH, choices=(BOTH, "plain", "docker"))
+    known, rest = reader.parse_known_args(words)
     if not rest or rest[0].startswith("-"):
         return None
-    name = str(RunName.parse(recipe_name(rest.pop(0))).vary(settings))
+    name = str(RunName.parse(recipe_name(rest.pop(0))).vary(known.set))
     which = rest.pop(0) if rest and rest[0] and not rest[0].startswith("-") else None
-    return NamedStep(name, which, printed, rest)
+    return NamedStep(name, which, known.print, rest)
 
 
 def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
-    """Return the whole command of a job, from `relm` on or from what starts several processes of it.
-
-    Raises:
-        RelmError: there is no such recipe, it has no such job or several, or its results are not there.
-    """
+    """Return the whole command of a job, from `relm` on or from what starts several processes of it."""
     require_checkout()
     plan = project.plan(named.recipe)
     if list_steps()[step].reads_result:
@@ -85,17 +66,12 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
     seeds = {run.fingerprint: run.recipe.seed for run in plan.runs} if len(plan.runs) > 1 else {}
     job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which, seeds)
     started = launch(job.run, job.run.processes if job.run else 1)
-    words = [*(started[2:] if started[0] == "python" else started), *job.command()]
-    return [*leave_out_given(words, named.options), *named.options]
+    return [*(started[2:] if started[0] == "python" else started), *job.command(), *named.options]
 
 
 def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None, seeds: Mapping[str, int] = {}) -> RecipeJob:
-    """Return the one job of a step that is meant.
-
-    Args:
-        seeds: fingerprint -> seed, of several runs, which the message names.
-    """
-    fitting = [job for job in jobs if step in (job.step, job.short_form)]
+    """Return the one job of a step that is meant; the message names the `seeds` of several runs, by fingerprint."""
+    fitting = [job for job in jobs if step == job.step]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):
             raise RelmError(f"recipe {name} has no evaluation {step}; add it to `evaluate`, or give its model and files")
@@ -120,15 +96,7 @@ def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | Non
 
 
 def describe_command(project: Project, argv: Sequence[str], printed: str) -> str:
-    """Return the lines of a command that a shell in the checkout can run: plain, and as `docker run`.
-
-    Args:
-        argv: as `find_command` returns it.
-        printed: `plain` or `docker` for this line alone, or `both`.
-
-    Raises:
-        RelmError: the line of `docker run` alone is asked for, and the step has no image.
-    """
+    """Return the lines of a command that a shell in the checkout can run: `plain`, as `docker` run, or `both`."""
     words = mask_value(list(argv))
     plain, docker = plain_line(words, os.environ), docker_line(words, project, environment=os.environ)
     if printed == "plain":
@@ -141,25 +109,4 @@ def describe_command(project: Project, argv: Sequence[str], printed: str) -> str
         return docker.line
     in_image = [f"# in its image, {docker.image}:", docker.line] if docker.line else ["# in no image:"]
     caveat = [f"# {line}" for line in (docker.caveat or "").splitlines()]
-    return "\n".join(["# in the checkout:", plain, "", *map(str, in_image), *caveat])
-
-
-def leave_out_given(command: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return a step's command without the options of several values that the user's words have, which would add up.
-
-    >>> leave_out_given(["relm", "inspect", "--documents", "a", "b", "--output", "c"], ["--documents", "d"])
-    ['relm', 'inspect', '--documents', 'a', 'b', '--output', 'c']
-    >>> leave_out_given(["relm", "pregenerate", "--documents", "a", "b", "--output", "c"], ["--doc=d"])
-    ['relm', 'pregenerate', '--output', 'c']
-    """
-    step = next((word for word in command[command.index("relm") + 1 :] if not word.startswith("-")), "")
-    reader = parser(list_steps()).parsers.get(step)
-    several = [name for each in reader._actions if each.nargs in ("+", "*") for name in each.option_strings] if reader else []
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    kept, leaves = list[str](), False
-    for word in command:
-        if word.startswith("--"):
-            leaves = word in several and any(word.startswith(name) for name in given)
-        if not leaves:
-            kept.append(word)
-    return kept
+    return "\n".join(["# in the checkout:", plain, "", *in_image, *caveat])

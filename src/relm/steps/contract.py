@@ -1,12 +1,17 @@
 """The parts of a step: a sub-command with its help and arguments, and the job that is built from these."""
 
 import argparse
+import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import annotated_types
+from pydantic.fields import FieldInfo
 
 from relm.errors import RelmError
 from relm.recipes.files.yaml_file import parse_yaml
@@ -14,19 +19,23 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run import MOST_THREADS
 from relm.recipes.run_name import RunName
+from relm.recipes.section import Document, Section, validate
 
 Arguments = argparse.Namespace
-# The groups of `relm --help`, in its order, with their headings.
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""Names and options of `ArgumentParser.add_argument`."""
 GROUPS = {
     "overview": "What there is",
     "forecast": "Before a run",
     "data": "Data",
+    "examples": "Examples",
     "training": "Training",
     "evaluation": "Evaluation",
     "results": "Results",
     "machines": "Other machines and images",
     "project": "This checkout",
 }
+"""Modules of `relm.steps` in the order of `relm --help` -> heading over their steps."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +58,21 @@ class Step:
     """A sub-command: its help, its arguments, and the function that builds its job."""
 
     help: str
-    arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]]
-    job: Callable[[Arguments], Job]
-    """Function that builds the job; it imports nothing heavy before the job runs."""
+    arguments: Sequence[Argument]
+    job: Callable[[Arguments], Job | str]
+    """Builds the job, without a heavy import; a command without a record may do its work and return its sentence."""
+    group: str
+    """A key of `GROUPS`."""
+    epilog: str = ""
     records: bool = True
-    epilog: str = field(default="")
+    recorded_as: str = ""
+    """Name in records; default: the step's own."""
     sentence_on_stderr: bool = False
     """True if standard output has the step's product and nothing else."""
     in_recipes: bool = True
     """False for a step with a record that is no job of a recipe."""
     reads_result: bool = False
     """True if `relm STEP NAME` reads the model in results/NAME."""
-    group: str = "project"
-    """A key of `GROUPS`: the heading of `relm --help` under which it stands."""
 
     @property
     def takes_name(self) -> bool:
@@ -69,7 +80,26 @@ class Step:
         return self.reads_result or (self.records and self.in_recipes)
 
 
-def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+STEPS: dict[str, Step] = {}
+"""Every declared step by its name; evaluations declare theirs, see `relm.steps.evaluation`."""
+JobFunction = TypeVar("JobFunction", bound=Callable[[Arguments], Job | str])
+
+
+def step(help: str, *arguments: Argument, **options: Any) -> Callable[[JobFunction], JobFunction]:
+    """Declare a function as a step of its name, in the group of its module; `options` are further fields of `Step`."""
+
+    def declare(function: JobFunction) -> JobFunction:
+        group = function.__module__.rpartition(".")[2]
+        STEPS[function.__name__.strip("_").replace("_", "-")] = Step(help, arguments, function, group, **options)
+        return function
+
+    return declare
+
+
+command = functools.partial(step, records=False)
+
+
+def argument(*names: str, **options: Any) -> Argument:
     """Return one argument of a step, as `ArgumentParser.add_argument` takes it."""
     return names, options
 
@@ -92,24 +122,14 @@ def given_path(text: str) -> Path:
     return Path(text)
 
 
-def path(name: str, words: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def path(name: str, words: str, **options: Any) -> Argument:
     """Return an argument, required by default, that names one file or folder."""
     return argument(name, type=given_path, required=options.pop("required", True), metavar="PATH", help=words, **options)
 
 
-def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a required argument that names several files."""
-    return argument(name, type=given_path, required=True, nargs="+", metavar="PATH", help=words)
-
-
-class Once(argparse.Action):
-    """Stores the values of an option whose order means something, and refuses the option a second time."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
-        """Store the values."""
-        if getattr(namespace, self.dest) is not self.default:
-            raise argparse.ArgumentError(self, "is given twice; give all its values once, in order")
-        setattr(namespace, self.dest, values)
+def paths(name: str, words: str, **options: Any) -> Argument:
+    """Return an argument, required by default, that names several files."""
+    return path(name, words, nargs=options.pop("nargs", "+"), **options)
 
 
 def positive(text: str) -> int:
@@ -138,6 +158,50 @@ def plain_yaml(text: str) -> Any:
         raise ValueError(text) from None
 
 
+def section_argument(name: str, field: FieldInfo, before_default: str | None = "") -> Argument:
+    """Return the argument for a key of a section, with the key's own description as help.
+
+    Args:
+        before_default: words before the default in the help; None: the help names no default.
+    """
+    annotation = field.annotation
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    shown = None if isinstance(value, Section) or before_default is None else value
+    default = f" Default: {before_default}{shown}." if shown is not None else ""
+    text = " ".join(f"{field.description or ''}{default}".split()).replace("%", "%%").replace("null", "not given")
+    option = f"--{name.replace('_', '-')}"
+    if get_origin(annotation) is Literal and all(isinstance(choice, str) for choice in get_args(annotation)):
+        return argument(option, choices=get_args(annotation), help=text)
+    if get_origin(annotation) is list:
+        return argument(option, nargs="*", metavar="TEXT", help=text)
+    if annotation not in (int, float, str):
+        return argument(option, type=plain_yaml, metavar="true|false" if annotation is bool else "YAML", help=text)
+    is_positive = any(isinstance(limit, annotated_types.Gt) for limit in field.metadata)
+    kind = positive if annotation is int and is_positive else annotation
+    return argument(option, type=kind, metavar="TEXT" if annotation is str else "N", help=text)
+
+
+def section_arguments(section: type[Section], *without: str) -> list[Argument]:
+    """Return an argument for each key of a section."""
+    return [section_argument(name, field) for name, field in section.model_fields.items() if name not in without]
+
+
+def given_keys(section: type[Section] | None, a: Arguments) -> dict[str, Any]:
+    """Return the keys of a section that a command gives."""
+    keys = section.model_fields if section else ()
+    return {key: value for key in keys if (value := getattr(a, key, None)) is not None}
+
+
+def section_of(kind: type[Document], keys: Mapping[str, Any], source: Path) -> Document:
+    """Return the keys that a command gives as the section that they fill."""
+    try:
+        return validate(kind, keys, source)
+    except RelmError as error:
+        raise RelmError(str(error).replace("(whole file): ", "")) from None
+
+
 def named_sha256(text: str) -> tuple[str, str]:
     """Return the two parts of `NAME=HASH`."""
     name, _, sha256 = text.rpartition("=")
@@ -146,24 +210,18 @@ def named_sha256(text: str) -> tuple[str, str]:
     return name, sha256
 
 
-EXPECTED = argument(
-    "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="refuse a file NAME with other content"
-)
-
-
-def unite_values(option: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+def unite_values(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the pairs of a name and its value as a dictionary."""
-    united: dict[Any, Any] = {}
+    united: dict[str, str] = {}
     for name, value in pairs:
         if united.setdefault(name, value) != value:
-            shown = ".".join(name) if isinstance(name, tuple) else name
-            raise RelmError(f"{option}: {shown} has two values, {united[name]} and {value}; give one of them")
+            raise RelmError(f"{option}: {name} has two values, {united[name]} and {value}; give one of them")
     return united
 
 
-def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, str]:
+def expected_sha256(a: Arguments, files: Sequence[Path]) -> dict[Path, str]:
     """Return those of the files that `--sha256` names, with the sha256 that each must have."""
-    given = unite_values("--sha256", getattr(arguments, "sha256", ()))
+    given = unite_values("--sha256", a.sha256)
     if unknown := sorted(given.keys() - {file.name for file in files}):
         raise RelmError(f"--sha256: {unknown[0]} is none of the files read: {', '.join(map(str, files))}; correct it")
     return {file: given[file.name] for file in files if file.name in given}
@@ -190,22 +248,22 @@ RECIPE = argument(
 ANY_RECIPE = argument(
     "recipe", type=recipe_name, nargs="?", metavar="NAME", help="a recipe, a twin or a run on a machine; default: all"
 )
-WORKERS = argument("--workers", type=process_count, metavar="N", help="number of processes; default: all available cores")
 FINGERPRINT = argument("--fingerprint", metavar="F", help="choose the run among `seeds`; refuse a recipe without it")
+WORKERS = argument("--workers", type=process_count, metavar="N", help="number of processes; default: all available cores")
+EXPECTED = argument(
+    "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="refuse a file NAME with other content"
+)
+JSON = argument("--json", action="store_true", help="print JSON")
 
 
-def name_of(argument_of_step: tuple[tuple[str, ...], dict[str, Any]]) -> str:
+def name_of(argument_of_step: Argument) -> str:
     """Return the name under which the parser stores an argument."""
     names, options = argument_of_step
     return str(options.get("dest", names[0].lstrip("-").replace("-", "_")))
 
 
 def name_variation(arguments: Arguments) -> None:
-    """Add the settings of `--set` to the recipe's name, so that every step plans the variation.
-
-    Raises:
-        RelmError: the command names no recipe.
-    """
+    """Add the settings of `--set` to the recipe's name, so that every step plans the variation."""
     settings = getattr(arguments, "set", [])
     if not settings:
         return

@@ -1,12 +1,13 @@
 """Steps from the dump to documents and a tokenizer."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.evaluation.published_tests import PublishedTest, load_test
+from relm.recipes.evaluation.published_tests import ITEM_FORMATS, PublishedTest, load_test
 from relm.recipes.files.own_folders import require_consent, require_own_files, resolve_own_folder
 from relm.recipes.identity import (
     REVISIONS,
@@ -23,19 +24,41 @@ from relm.recipes.job_documents import (
     dataset_of_documents,
     require_path_of,
     require_path_of_documents,
-    require_revision,
 )
 from relm.recipes.jobs import document_without_folder
 from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.recipe import TokenizerChoice
-from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive, unite_values
-from relm.steps.job_spec import JOB, document_of, validate_options
+from relm.steps.contract import (
+    EXPECTED,
+    WORKERS,
+    Arguments,
+    Job,
+    argument,
+    expected_sha256,
+    given_keys,
+    given_path,
+    path,
+    paths,
+    positive,
+    section_arguments,
+    section_of,
+    step,
+)
+from relm.steps.job_spec import JOB, document_of
 
-TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters")
 
-
-def download_job(a: Arguments) -> Job:
+@step(
+    "fetch one file of a dataset or model, from the first source that has the right bytes",
+    path("--dataset", "the dataset's file, such as recipes/data/enwik8.yaml", required=False),
+    path("--model", "or the model's file, such as recipes/models/gpt2_tokenizer.yaml", required=False),
+    path("--test", "or the evaluation's file, such as recipes/evaluations/lambada.yaml", required=False),
+    argument("--file", required=True, metavar="NAME", help="which of its files"),
+    argument("--sha256", metavar="HASH", help="refuse a file with another sha256"),
+    path("--output", "where it goes"),
+    epilog="RELM_MIRROR=FOLDER is searched first; HF_TOKEN and proxy variables are respected. Run again to resume.",
+)
+def download(a: Arguments) -> Job:
     from relm.corpus.download.fetch import download
     from relm.corpus.own_model import copy_own_file
 
@@ -62,36 +85,56 @@ def download_job(a: Arguments) -> Job:
     return Job(lambda: download(a.file, files[a.file], a.output, str(spec)), outputs=[a.output])
 
 
-def convert_weights_job(a: Arguments) -> Job:
+@step(
+    "convert weights released as pytorch_model.bin to a model.safetensors, reading tensors only",
+    path("--model", "the model's file, such as recipes/models/mt5_base_romanian.yaml"),
+    path("--file", "its pytorch_model.bin"),
+    argument("--key", metavar="KEY", help="refuse to run if the weights' identity differs"),
+    path("--output", "model.safetensors; a config.json goes beside it"),
+)
+def convert_weights(a: Arguments) -> Job:
     from relm.corpus.pickled_weights import convert_weights
 
     model = load_model(a.model)
-    if model.configuration is None:
+    configuration = model.configuration
+    if configuration is None:
         raise RelmError(f"{a.model}: has no {PICKLED_WEIGHTS} among its files, so there is nothing to convert")
-    configuration, content = model.configuration, model_content(a.model.stem, model, work_folder() / "folders")
+    content = model_content(a.model.stem, model, work_folder() / "folders")
     if a.key not in (None, digest(part_of(content, model.weights_files))):
         raise RelmError(
             f"{a.model}: its weights have another key now than {a.key}: the file was edited in between; give the snakemake "
             "command again"
         )
-    beside = a.output.with_name("config.json")
     return Job(
         lambda: convert_weights(a.file, configuration, a.output),
         inputs=[a.file],
-        outputs=[a.output, beside],
+        outputs=[a.output, a.output.with_name("config.json")],
         expected_sha256={a.file: content[PICKLED_WEIGHTS]},
     )
 
 
-def extract_job(a: Arguments) -> Job:
+@step(
+    "extract documents (JSON lines) from a source file or a folder, split into training and held out",
+    JOB,
+    path("--dataset", "the dataset's file, instead of --job", required=False),
+    argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
+    path("--source", "the downloaded file, or the folder; for a dataset of the hub NAME@REVISION"),
+    argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
+    argument("--language", metavar="CODE", help="refuse a dump that states another language; default: the dataset's"),
+    path("--train", "where the training documents go"),
+    path("--held-out", "where the held-out documents go"),
+    WORKERS,
+)
+def extract(a: Arguments) -> Job:
     from relm.corpus.extract import extract
 
-    if a.job is None and a.dataset is None:
-        raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
-    named = None if a.dataset is None else load_dataset(a.dataset)
-    pattern = a.pattern or (named.pattern if named else None)
-    document = document_of(a, ("dataset", "limit"), lambda: _document_of_file(a, named, pattern))
-    language = a.language or (named.language if named else "und")
+    pattern, language = a.pattern, a.language or "und"
+    if a.job is None:
+        if a.dataset is None:
+            raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
+        named = load_dataset(a.dataset)
+        pattern, language = a.pattern or named.pattern, a.language or named.language
+    document = document_of(a, ("dataset", "limit"), lambda: document_of_dataset(named, a.source, pattern, a.limit))
     dataset = dataset_of_documents(document, a.source, pattern).model_copy(update={"language": language})
     if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
@@ -100,36 +143,27 @@ def extract_job(a: Arguments) -> Job:
     if dataset.files and a.source.name not in dataset.files:
         raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
     outputs = {"train": a.train, "held_out": a.held_out}
+    read = None if dataset.hub is not None else a.source
     source = dataset.files.get(a.source.name)
 
     def run() -> str:
         refuse_edited_texts(dataset, document)
         if a.job is not None:
             require_path_of_documents(document, dataset, outputs.values(), Project())
-        read = None if dataset.hub is not None else a.source
         sentence = extract(dataset, read, outputs, document.get("documents"), a.workers)
         refuse_edited_texts(dataset, document)
         return sentence
 
     return Job(
         run,
-        inputs=[] if dataset.hub is not None else [a.source],
+        inputs=[read] if read is not None else [],
         outputs=list(outputs.values()),
         expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
     )
 
 
-def _document_of_file(a: Arguments, dataset: Dataset | None, pattern: str | None) -> dict[str, Any]:
-    """Return `document_of_dataset` of the command's file, which the error of a folder names."""
-    try:
-        return document_of_dataset(dataset, a.source, pattern, a.limit)
-    except RelmError as error:
-        raise RelmError(f"{a.dataset}: {error}") from None
-
-
-def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
+def document_of_dataset(dataset: Dataset, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
     """Return the identity of documents that are read from a source with the options of the dataset's file."""
-    assert dataset is not None
     if dataset.folder is not None:
         dataset = dataset.model_copy(update={"folder": str(source), "pattern": pattern})
     return document_without_folder(documents_identity(dataset, limit, work_folder() / "folders"), dataset)
@@ -147,12 +181,17 @@ def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
         )
 
 
-def train_tokenizer_job(a: Arguments) -> Job:
+@step(
+    "train a tokenizer on documents",
+    JOB,
+    paths("--documents", "documents, JSON lines"),
+    *section_arguments(TokenizerChoice, "from_model"),
+    path("--output", "tokenizer.json"),
+)
+def train_tokenizer(a: Arguments) -> Job:
     from relm.examples.tokenization.tokenizer_files import train_tokenizer
 
-    flags = ("kind", "vocabulary_size", "lower_case", "no_special_tokens", "training_bytes")
-    document = document_of(a, flags, lambda: document_of_training(a))
-    choice = choice_of_tokenizer(document)
+    choice = choice_of_tokenizer(document := document_of(a, TokenizerChoice.model_fields, lambda: document_of_training(a)))
     if a.job is not None:
         require_path_of(document, a.output)
     if choice.train is None:
@@ -173,122 +212,85 @@ def train_tokenizer_job(a: Arguments) -> Job:
 
 
 def document_of_training(a: Arguments) -> dict[str, Any]:
-    """Return the document of a tokenizer whose training the flags describe."""
-    options = {"vocabulary_size": a.vocabulary_size, "training_bytes": a.training_bytes, "lower_case": a.lower_case}
-    options |= {"train": a.kind or TRAINED[0], "special_tokens": not a.no_special_tokens}
-    given_options = {key: value for key, value in options.items() if value is not None}
-    if a.vocabulary_size is None and options["train"] != "characters":
-        raise RelmError(
-            f"train-tokenizer: --vocabulary-size is missing: a {options['train']} tokenizer needs one, such as 32000"
-        )
-    flags = {"special_tokens: false": "--no-special-tokens", "train: ": "--kind "}
-    choice = validate_options(TokenizerChoice, given_options, Path("train-tokenizer"), flags)
+    """Return the document of a tokenizer whose training the options describe."""
+    choice = section_of(TokenizerChoice, {"train": "byte_level_bpe"} | given_keys(TokenizerChoice, a), Path("train-tokenizer"))
     return {"revision": REVISIONS["tokenizer"], **given(choice)}
 
 
-def import_tokenizer_job(a: Arguments) -> Job:
+@step(
+    "convert a published tokenizer to one tokenizer.json",
+    argument("--kind", required=True, choices=list(TOKENIZER_FILES), help="the format of its files"),
+    paths("--files", "its files"),
+    EXPECTED,
+    path("--output", "tokenizer.json"),
+)
+def import_tokenizer(a: Arguments) -> Job:
     from relm.examples.tokenization.tokenizer_files import import_tokenizer
 
-    if a.job is None and a.kind is None:
-        raise RelmError("import-tokenizer: expected --kind, or --job as the graph passes it, found neither")
-    revision = REVISIONS["tokenizer"]
-    document = document_of(
-        a, ("kind",), lambda: {"revision": revision, "kind": a.kind, "files": unite_values("--sha256", a.sha256)}
-    )
-    require_revision(document, "tokenizer")
-    kind, expected = document.get("kind"), document.get("files")
-    if a.job is not None and (unknown := sorted(document.keys() - {"revision", "kind", "files"})):
-        raise RelmError(f"--job: {unknown[0]}: unknown key; an imported tokenizer has revision, kind and files")
-    if not isinstance(kind, str) or kind not in TOKENIZER_FILES or not isinstance(expected, dict):
-        raise RelmError(
-            f"--job: expected a kind of {', '.join(TOKENIZER_FILES)} and the sha256 of its files, found {kind!r:.99}"
-        )
     files = {file.name: file for file in a.files}
-    if absent := [name for name in TOKENIZER_FILES[kind] if name not in files]:
+    if absent := [name for name in TOKENIZER_FILES[a.kind] if name not in files]:
         raise RelmError(
-            f"import-tokenizer: a {kind} is made of {', '.join(TOKENIZER_FILES[kind])}; lacking: {', '.join(absent)}"
+            f"import-tokenizer: a {a.kind} is made of {', '.join(TOKENIZER_FILES[a.kind])}; lacking: {', '.join(absent)}"
         )
-    if a.job is not None:
-        if absent := [name for name in TOKENIZER_FILES[kind] if not isinstance(expected.get(name), str)]:
-            raise RelmError(f"--job: files: expected the sha256 of {absent[0]}, found {expected.get(absent[0])!r:.99}")
-        require_path_of(document, a.output)
-    if unknown := sorted(expected.keys() - files.keys()):
-        raise RelmError(f"import-tokenizer: {unknown[0]} has a sha256 and is none of --files, which are {', '.join(files)}")
+    expected = expected_sha256(a, a.files)
+    hashes = {file.name: sha256 for file, sha256 in expected.items()}
+    require_path_of({"revision": REVISIONS["tokenizer"], "kind": a.kind, "files": hashes}, a.output)
+    return Job(lambda: import_tokenizer(a.kind, files, a.output), inputs=a.files, outputs=[a.output], expected_sha256=expected)
+
+
+class NamedTest(argparse.Action):
+    """One test: its name, format and file, and the key of a passage."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
+        """Add a test, or end the command with a message."""
+        if len(values) not in (3, 4) or values[1] not in ITEM_FORMATS:
+            parser.error(f"{option}: expected NAME FORMAT FILE [KEY], with a FORMAT of {', '.join(ITEM_FORMATS)}")
+        namespace.test = [*namespace.test, values]
+
+
+@step(
+    "list documents to be removed: duplicates, and those of which passages of a test are cut out",
+    paths("--documents", "files of documents, JSON lines; of duplicates the first one stays, so give held-out files first"),
+    argument(
+        "--duplicates",
+        action="store_true",
+        help="list all but the first of documents whose texts are equal but for case and white space",
+    ),
+    argument(
+        "--test",
+        nargs="+",
+        action=NamedTest,
+        default=[],
+        metavar=("NAME FORMAT FILE", "KEY"),
+        help="cut the passages of a test out of documents, by the rules of Megatron-LM's filter_ngrams.py (may be "
+        f"repeated); FORMAT: {', '.join(ITEM_FORMATS)}; KEY: of a passage of lambada, default: text",
+    ),
+    WORKERS,
+    path("--output", "the list, JSON lines: file, line, reason, and of which document or item"),
+)
+def list_removed(a: Arguments) -> Job:
+    from relm.evaluation.removed_documents import ComparedTest, list_removed
+
+    tests = [ComparedTest(name, form, given_path(file), *key) for name, form, file, *key in a.test]
     return Job(
-        lambda: import_tokenizer(kind, files, a.output),
-        inputs=a.files,
+        lambda: list_removed(a.documents, a.output, a.duplicates, tests, a.workers),
+        inputs=[*a.documents, *(test.file for test in tests)],
         outputs=[a.output],
-        expected_sha256={files[name]: sha256 for name, sha256 in expected.items()},
     )
 
 
-STEPS: dict[str, Step] = {
-    "download": Step(
-        "fetch one file of a dataset or model, from the first source that has the right bytes",
-        [
-            path("--dataset", "the dataset's file, such as recipes/data/enwik8.yaml", required=False),
-            path("--model", "or the model's file, such as recipes/models/gpt2_tokenizer.yaml", required=False),
-            path("--test", "or the evaluation's file, such as recipes/evaluations/lambada.yaml", required=False),
-            argument("--file", required=True, metavar="NAME", help="which of its files"),
-            argument("--sha256", metavar="HASH", help="refuse a file with another sha256"),
-            path("--output", "where it goes"),
-        ],
-        download_job,
-        epilog="RELM_MIRROR=FOLDER is searched first; HF_TOKEN and proxy variables are respected. Run again to resume.",
-        group="data",
-    ),
-    "convert-weights": Step(
-        "convert weights released as pytorch_model.bin to a model.safetensors, reading tensors only",
-        [
-            path("--model", "the model's file, such as recipes/models/mt5_base_romanian.yaml"),
-            path("--file", "its pytorch_model.bin"),
-            argument("--key", metavar="KEY", help="refuse to run if the weights' identity differs"),
-            path("--output", "model.safetensors; a config.json goes beside it"),
-        ],
-        convert_weights_job,
-        group="data",
-    ),
-    "extract": Step(
-        "extract documents (JSON lines) from a source file or a folder, split into training and held out",
-        [
-            JOB,
-            path("--dataset", "the dataset's file, instead of --job", required=False),
-            argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
-            path("--source", "the downloaded file, or the folder; for a dataset of the hub NAME@REVISION"),
-            argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
-            argument("--language", metavar="CODE", help="refuse a dump that states another language; default: the dataset's"),
-            path("--train", "where the training documents go"),
-            path("--held-out", "where the held-out documents go"),
-            WORKERS,
-        ],
-        extract_job,
-        group="data",
-    ),
-    "train-tokenizer": Step(
-        "train a tokenizer on documents",
-        [
-            JOB,
-            argument("--kind", choices=TRAINED, help="instead of --job: kind of tokenizer; default: byte_level_bpe"),
-            paths("--documents", "documents, JSON lines"),
-            argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not for characters"),
-            argument("--lower-case", action="store_true", help="for wordpiece: remove case and accents"),
-            argument("--no-special-tokens", action="store_true", help="for characters: only those of the text"),
-            argument("--training-bytes", type=int, metavar="N", help="bytes of text to read; default: 50,000,000"),
-            path("--output", "tokenizer.json"),
-        ],
-        train_tokenizer_job,
-        group="data",
-    ),
-    "import-tokenizer": Step(
-        "convert a published tokenizer to one tokenizer.json",
-        [
-            JOB,
-            argument("--kind", choices=list(TOKENIZER_FILES), help="instead of --job: the format of its files"),
-            paths("--files", "its files"),
-            EXPECTED,
-            path("--output", "tokenizer.json"),
-        ],
-        import_tokenizer_job,
-        group="data",
-    ),
-}
+@step(
+    "write the documents of a file without those that a list of list-removed names",
+    path("--documents", "a file of documents, JSON lines"),
+    path("--removed", "the list"),
+    WORKERS,
+    path("--output", "the file of documents that stay"),
+)
+def remove_listed(a: Arguments) -> Job:
+    from relm.examples.kept_documents import remove_listed
+
+    return Job(
+        lambda: remove_listed(a.documents, a.removed, a.output, a.workers),
+        inputs=[a.documents, a.removed],
+        outputs=[a.output],
+    )

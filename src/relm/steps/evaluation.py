@@ -1,109 +1,222 @@
-"""The step from a model to figures: `relm evaluate` runs any evaluation by the job that describes it."""
+"""Steps from a model to figures and texts: one for each declared evaluation, described by its options or by `--job`."""
 
-from collections.abc import Callable, Mapping
+import functools
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES, HOST, list_fine_tuning_devices, list_inference_devices
 from relm.recipes.evaluation.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluation.evaluations import EVALUATIONS, EvaluationDeclaration
-from relm.recipes.evaluation.fine_tuning import FineTuning
+from relm.recipes.evaluation.published_tests import ITEM_FORMATS, PublishedTest, load_test
 from relm.recipes.evaluation.task_trust import FLAG, TRUST, require_trusted_tasks
+from relm.recipes.project import Project
+from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
+    WORKERS,
+    Argument,
     Arguments,
     Job,
-    Once,
     Step,
     argument,
+    command,
     expected_sha256,
-    given_path,
+    given_keys,
     name_of,
     path,
+    paths,
     positive,
-    process_count,
+    recipe_name,
+    section_argument,
+    section_of,
+    step,
 )
+from relm.steps.execution_options import EXECUTION, EXECUTION_OF_BATCHES, EXECUTION_OF_TUNING, read_execution
 from relm.steps.job_spec import JOB, read_job
-from relm.steps.pipeline_option import PIPELINE, read_pipeline
-
-ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
-OUTPUT = path("--output", "TASK.json, whose name is the task's")
-THREADS = argument("--threads", type=process_count, metavar="N", help="threads of the CPU; default: all available cores")
-BATCH_TOKENS = argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device")
-
-
-def device_argument(choices: Callable[[], list[str]]) -> ArgumentOfStep:
-    """Return the argument for the device, one of those that a function lists."""
-    return argument("--device", default=HOST, choices=choices, help="default: cpu")
-
-
-def _list_devices() -> list[str]:
-    """Return the devices that some evaluation runs on."""
-    return list(dict.fromkeys([*list_inference_devices(), *list_fine_tuning_devices()]))
-
-
-PRECISION = argument(
-    "--precision",
-    default="float32",
-    choices=("float32", "bfloat16", "float16"),
-    help="of matrix products; default: float32; float16: with --device ipu",
-)
-# Options of IPUs that infer; --pipeline has those of fine-tuning.
-_ON_IPUS = (
-    argument("--layers-per-ipu", action=Once, type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
-    argument(
-        "--available-memory-proportion",
-        action=Once,
-        type=float,
-        nargs="+",
-        metavar="X",
-        help="share of each IPU's memory for matrix products; default: 0.2 on one IPU, PopTorch's on several",
-    ),
-    path("--executable-cache", "folder that keeps what is compiled for IPUs", required=False),
-)
-EXECUTION_OF_BATCHES = (device_argument(list_inference_devices), PRECISION, *_ON_IPUS, THREADS)
-EXECUTION = (*EXECUTION_OF_BATCHES, BATCH_TOKENS)
-EXECUTION_OF_TUNING = (
-    device_argument(list_fine_tuning_devices),
-    argument(
-        "--precision",
-        default="float32",
-        choices=("float32", "bfloat16"),
-        help="of matrix products; default: float32, which a tpu rounds to bfloat16; an ipu has its pipeline's",
-    ),
-    PIPELINE,
-    THREADS,
-    BATCH_TOKENS,
-    argument(
-        "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: depends on the device"
-    ),
-    argument("--checkpoint-interval", type=positive, default=500, metavar="STEPS", help="between checkpoints; default: 500"),
-    argument("--keep-models", action="store_true", help="keep the weights of each seed beside its answers"),
-)
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
-TASK_FOLDER = (
-    path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
-    argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
-)
-# Inputs that are one file each, in the order in which a record names them.
-FILES = ("manifest", "tokenizer", "training_file", "file", "mismatched_file")
+# Arguments for each input and each fact of an evaluation; other facts are in `--job` alone.
+INPUTS: dict[str, list[Argument]] = {
+    "manifest": [path("--manifest", "the examples' manifest")],
+    "tokenizer": [TOKENIZER],
+    "file": [
+        path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
+        path("--file", "the file that is scored: the one that the test names, or your own"),
+    ],
+    "training_file": [path("--training-file", "the file that the model is fine-tuned on")],
+    "mismatched_file": [path("--mismatched-file", "a second file that the same model is scored on", required=False)],
+    "task_folder": [
+        path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
+        argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
+    ],
+    "log": [
+        paths("--logs", "the train.jsonl of each phase, in order"),
+        argument("--trained-on", nargs="+", default=[], metavar="DEVICE", help="device and topology, such as tpu v3-8"),
+    ],
+}
+FACTS: dict[str, Argument] = {
+    "context": argument("--context", type=positive, metavar="TOKENS", help="window length"),
+    "batch_size": argument("--batch-size", type=positive, metavar="N", help="windows of a batch"),
+    "phase": argument(
+        "--recipe",
+        type=recipe_name,
+        metavar="NAME",
+        help="a recipe whose last phase has the objective that the examples were made for",
+    ),
+    "language": argument("--language", metavar="CODE", help="of the text, such as ro; default: the recipe's"),
+    "harness_task": argument("--task", dest="harness_task", metavar="NAME", help="as the harness calls it, such as hellaswag"),
+}
+# Second names of the files of an evaluation that fine-tunes.
+ALIASES = {"--file": ["--dev"], "--training-file": ["--train"], "--mismatched-file": ["--mismatched"]}
 # Files of a test -> the argument of an evaluation's function that has the sha256 which the file must have.
 HASHES = {"training_file": "training_sha256", "file": "file_sha256", "mismatched_file": "mismatched_sha256"}
-# Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
-OPTIONAL = {
-    "manifest": False,
-    "tokenizer": True,
-    "file": False,
-    "training_file": False,
-    "mismatched_file": True,
-    "task_folder": True,
-    "logs": False,
-}
+# Inputs that are one file each, in the order in which a record names them.
+FILES = ("manifest", "tokenizer", *HASHES)
+# Names of arguments that every command has.
+RESERVED = frozenset({"help", "log", "set", "step"})
+
+
+def list_evaluations(taken: Collection[str]) -> dict[str, Step]:
+    """Return the step of each evaluation, also of those that extensions declared before.
+
+    Args:
+        taken: names of the other steps.
+    """
+    steps: dict[str, Step] = {}
+    for declaration in EVALUATIONS:
+        name = declaration.command
+        if name in taken or name in steps:
+            raise RelmError(f"evaluation {declaration.name}: relm has a step {name!r} already; declare another command")
+        steps[name] = evaluation_step(declaration)
+    return steps
+
+
+def evaluation_step(declaration: EvaluationDeclaration) -> Step:
+    """Return the step of one evaluation, whose options are its arguments."""
+    inputs = [found for name in (*declaration.inputs, *declaration.optional_inputs) for found in INPUTS[name]]
+    if declaration.fine_tunes:
+        inputs = [((*names, *ALIASES.get(names[0], ())), given) for names, given in inputs]
+    keys = declaration.options.model_fields if declaration.options else {}
+    by_default: dict[str, str | None] = dict.fromkeys(keys, "the test's, or " if declaration.is_protocol else "")
+    by_default |= dict.fromkeys(declaration.named_options)
+    before = [JOB, MODEL, *inputs, *(FACTS[fact] for fact in declaration.facts if fact in FACTS)]
+    after = [path("--output", "TASK.json, whose name is the task's")]
+    if declaration.takes_limit:
+        after.insert(0, LIMIT)
+    if not declaration.reads_log_alone:
+        after = [EXPECTED, *(EXECUTION_OF_TUNING if declaration.fine_tunes else EXECUTION), *after]
+    if taken := sorted(keys.keys() & {*RESERVED, *map(name_of, [*before, *after])}):
+        raise RelmError(
+            f"evaluation {declaration.name}: option {taken[0]} is an argument of its command already; give it another name"
+        )
+    own = [section_argument(name, field, by_default[name]) for name, field in keys.items()]
+    return Step(
+        declaration.summary,
+        [*before, *own, *after],
+        functools.partial(evaluation_job, declaration),
+        "evaluation",
+        declaration.epilog,
+        recorded_as="evaluate",
+    )
+
+
+def evaluation_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
+    """Return the job that the identity, the paths and the execution options of a command make."""
+    described, source, of_test = _describe(declaration, a)
+    arguments = {"model_folder": model_folder(a), "output": a.output, **described.arguments(source)}
+    if (folder := getattr(a, "task_folder", None)) is not None:
+        require_trusted_tasks(folder, a.trust_tasks)
+    elif described.task_files:
+        raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
+    given: dict[str, Any] = {name: getattr(a, name, None) for name in (*declaration.inputs, *declaration.optional_inputs)}
+    expected: dict[Path, str] = {}
+    if declaration.reads_log_alone:
+        files: dict[str, Any] = {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
+    else:
+        expected = _expected(a) | of_test
+        given |= {"tokenizer": find_tokenizer(a)} if "tokenizer" in given else {}
+        files = given | {HASHES[name]: expected.get(file) for name, file in given.items() if name in HASHES}
+    arguments |= files
+    if declaration.takes_limit:
+        arguments["limit"] = a.limit
+    task_files = {folder / name: sha256 for name, sha256 in (described.task_files or {}).items()} if folder else {}
+
+    def run() -> str:
+        if not declaration.reads_log_alone:
+            arguments["execution"] = read_execution(a, arguments["options"] if declaration.fine_tunes else None)
+        if declaration.fine_tunes:
+            from relm.evaluation.fine_tuning.seeds import TuningRun
+
+            arguments["how"] = TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)
+        return str(load(declaration.run)(**arguments))
+
+    inputs = [*list_weights(a, expected), *(given[name] for name in FILES if given.get(name) is not None), *task_files]
+    return Job(run, list(dict.fromkeys(inputs)), [a.output], expected | task_files)
+
+
+def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[EvaluationJob, Path, dict[Path, str]]:
+    """Return the identity of an evaluation, its name in errors, and the hashes of files that a test's description has."""
+    test = _test(a, declaration)
+    if a.job is not None:
+        keys = [*(declaration.options.model_fields if declaration.options else ()), "test", *map(name_of, FACTS.values())]
+        if given := [key for key in keys if getattr(a, key, None) is not None]:
+            raise RelmError(f"--job: describes the evaluation completely; leave --{given[0].replace('_', '-')} out")
+        job = job_of_document(read_job(a.job))
+        if job.evaluation != declaration.name:
+            command = EVALUATIONS[job.evaluation].command
+            raise RelmError(f"--job: has evaluation {job.evaluation}, found {a.step}; give it to `relm {command}`")
+        return job, Path("--job: options"), {}
+    source = a.test if test else Path(declaration.command)
+    options = given_keys(declaration.options, a)
+    if test is None and (absent := [key for key in declaration.named_options if key not in options]):
+        raise RelmError(f"--{absent[0]} is missing; give it, or the test's file with --test")
+    if declaration.options is not None:
+        options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | options
+        section_of(declaration.options, options, source)
+    named = getattr(a, "recipe", None)
+    planned = Project().plan(named).evaluation_identity(declaration.name) if named is not None else {}
+    facts = {fact: getattr(a, fact, None) or planned.get(fact) for fact in declaration.facts}
+    if absent := [FACTS[fact][0][0] for fact, value in facts.items() if value is None and fact in FACTS]:
+        raise RelmError(f"{absent[0]} is missing; give it, or the name of a recipe with this evaluation instead")
+    content = {"evaluation": declaration.name, "options": options}
+    content |= {str(fact): value for fact, value in facts.items() if value is not None}
+    if declaration.names_result_by_output:
+        content["task"] = name_task(a.output)
+    hashes: dict[Path, str] = {}
+    if test is not None:
+        files = {name: getattr(a, key) for key, name in test.inputs.items()}
+        hashes |= {files[name]: sha256 for name, sha256 in test.sha256.items() if files.get(name) is not None}
+    return validate(EvaluationJob, content, source), source, hashes
+
+
+def name_evaluation(argv: list[str]) -> list[str]:
+    """Return `evaluate --job JSON ...`, as records of earlier versions have it, as the command of its evaluation."""
+    if argv[:2] == ["evaluate", "--job"] and (name := read_job(argv[2]).get("evaluation")) in EVALUATIONS.names:
+        return [EVALUATIONS[str(name)].command, *argv[1:]]
+    return argv
+
+
+def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | None:
+    """Return the test that a command names; None: the text is one's own."""
+    if getattr(a, "test", None) is None:
+        return None
+    test = load_test(a.test)
+    if test.protocol != declaration.name:
+        raise RelmError(f"{a.test}: has protocol {test.protocol}; give it to `relm {EVALUATIONS[test.protocol].command}`")
+    return test
+
+
+def name_task(output: Path) -> str:
+    """Return the name of a result: its file's."""
+    if output.suffix != ".json" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", output.stem):
+        raise RelmError(f"--output {output}: expected TASK.json, of letters, digits, . _ and -: so the task is called")
+    return output.stem
 
 
 def model_folder(a: Arguments) -> Path:
@@ -114,10 +227,10 @@ def model_folder(a: Arguments) -> Path:
     return model.parent if model.suffix == ".safetensors" else model
 
 
-def list_weights(a: Arguments) -> list[Path]:
-    """Return the files of the model that a record names: its weights, if they are one file, and all that --sha256 names."""
+def list_weights(a: Arguments, expected: Mapping[Path, str] = {}) -> list[Path]:
+    """Return the files of the model that a record names: its weights, if they are one file, and all with a known sha256."""
     weights = model_folder(a) / "model.safetensors"
-    return list(dict.fromkeys([*([weights] if weights.exists() else []), *_expected(a)]))
+    return [*([weights] if weights.exists() else []), *expected]
 
 
 def _expected(a: Arguments) -> dict[Path, str]:
@@ -139,163 +252,85 @@ def find_tokenizer(a: Arguments) -> Path:
     return found
 
 
-def read_execution(a: Arguments, tuning: FineTuning | None = None) -> Any:
-    """Return device, precision, batches and the options of IPUs that a command requests, an `Execution`.
+@command(
+    "generate continuations of prompts, and report the time",
+    MODEL,
+    TOKENIZER,
+    argument("--prompt", nargs="+", metavar="TEXT", help="prompts; default: --file, or they are typed"),
+    path("--file", "prompts, one per line", required=False),
+    argument("--length", type=positive, default=128, metavar="N", help="most tokens after each prompt; default: 128"),
+    argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
+    argument("--greedy", action="store_true", help="always the likeliest token"),
+    argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
+    argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P; default: 0.95"),
+    argument("--repetition-penalty", type=float, metavar="X", help="of Keskar et al. 2019; default: 1, none"),
+    argument("--uniform-top-k", type=positive, metavar="K", help="each of the K likeliest alike, as Graphcore's GPT-2"),
+    argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
+    argument("--seed", type=int, default=0, metavar="N", help="decides each text, with the prompt's number; default: 0"),
+    argument(
+        "--batch-size",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="prompts at once; changes texts by rounding at most; default: 8",
+    ),
+    *EXECUTION_OF_BATCHES,
+    path("--output", "JSON lines instead of a print", required=False),
+    sentence_on_stderr=True,
+    reads_result=True,
+    epilog="Without --prompt and --file prompts are typed, until the end of input or Ctrl-C; a pipe is a file.",
+)
+def generate(a: Arguments) -> Job:
+    from relm.evaluation.generation.generate import run_generate
+    from relm.evaluation.generation.sampling import Sampling
+    from relm.evaluation.generation.texts import Writing
 
-    Args:
-        a: the arguments of the command, which may lack options that it does not take.
-        tuning: the options of an evaluation that fine-tunes a model.
-    """
-    from relm.evaluation.execution import Execution
-
-    if tuning is None or not DEVICES[a.device].pipelined:  # which has its pipeline's precision
-        _require_precision(a)
-    pipeline, found = read_pipeline(a, tuning), _read_options_of_ipus(a, tuning)
-    by_default = DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
-    return Execution(
-        a.device, a.precision, a.threads, getattr(a, "batch_tokens", None) or by_default, pipeline=pipeline, **found
+    if a.prompt and a.file is not None:
+        raise RelmError("generate: give either --prompt or --file")
+    given = {field.name: getattr(a, field.name) for field in fields(Sampling) if getattr(a, field.name) is not None}
+    if a.greedy and (other := next((name for name in given if name != "repetition_penalty"), None)):
+        raise RelmError(f"--greedy always takes the likeliest token, so --{other.replace('_', '-')} has no effect; remove one")
+    given |= {"temperature": 0.0} if a.greedy else {}
+    sampling = Sampling(**given | ({"top_k": None} if a.top_k == 0 else {}))
+    writing = Writing(a.length, sampling, a.stop or None, a.seed, a.batch_size)
+    execution = read_execution(a)
+    return Job(
+        lambda: run_generate(model_folder(a), find_tokenizer(a), a.prompt, a.file, writing, a.output, execution),
+        inputs=[*list_weights(a), find_tokenizer(a), *([a.file] if a.file else [])],
     )
 
 
-def _require_precision(a: Arguments) -> None:
-    """Raise unless the device computes in the precision."""
-    known = {"ipu": ("float32", "float16")}.get(a.device, ("float32", "bfloat16"))
-    if a.precision not in known:
-        raise RelmError(f"--precision: {a.device} computes in {' and '.join(known)}, found {a.precision}; give one of these")
-
-
-def _read_options_of_ipus(a: Arguments, tuning: FineTuning | None) -> dict[str, Any]:
-    """Return the options of IPUs that a command gives, if its device and its evaluation take them."""
-    options = {name_of(option): getattr(a, name_of(option), None) for option in _ON_IPUS}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None}
-    for name in given:
-        option = f"--{name.replace('_', '-')}"
-        if tuning is not None:
-            raise RelmError(f"{option} has no effect when a model is fine-tuned; --pipeline splits it over IPUs")
-        if not DEVICES[a.device].infers_own:
-            raise RelmError(f"{option}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
-    shares, ipus = given.get("available_memory_proportion"), len(given.get("layers_per_ipu", [0]))
-    if shares is not None and (len(shares) != ipus or not all(0 < share <= 1 for share in shares)):
-        found = " ".join(f"{share:g}" for share in shares)
-        each = "the IPU" if ipus == 1 else f"each of {ipus} IPUs"
-        raise RelmError(f"--available-memory-proportion: expected a number above 0 and up to 1 for {each}, found {found}")
-    return given
-
-
-def evaluate_job(a: Arguments) -> Job:
-    """Return the job of `relm evaluate`."""
-    job = job_of_document(read_job(a.job))
-    _require_inputs(job, a)
-    return build_job(job, a, source=Path("--job: options"))
-
-
-def _require_inputs(job: EvaluationJob, a: Arguments) -> None:
-    declaration = EVALUATIONS[job.evaluation]
-    read = {"logs" if name == "log" else name for name in (*declaration.inputs, *declaration.optional_inputs)}
-    for name, optional in OPTIONAL.items():
-        option, is_given = f"--{name.replace('_', '-')}", getattr(a, name) is not None
-        if is_given and name not in read:
-            raise RelmError(f"{option}: {declaration.name} does not read it; leave it out")
-        if not is_given and name in read and not optional:
-            raise RelmError(f"{option} is missing: {declaration.name} reads it; give it")
-    if job.task_files and a.task_folder is None:
-        raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
-    if a.limit is not None and not declaration.takes_limit:
-        raise RelmError(f"--limit: {declaration.name} takes none; leave it out")
-    devices = list_fine_tuning_devices() if declaration.fine_tunes else list_inference_devices()
-    if a.device not in devices:
-        raise RelmError(f"--device: {declaration.name} runs on {', '.join(devices)}, found {a.device}; give one of these")
-
-
-def build_job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
-    """Return the job that an identity and the paths and execution options of a command make."""
-    declaration = EVALUATIONS[job.evaluation]
-    if "task_folder" in declaration.inputs and a.task_folder is not None:
-        require_trusted_tasks(a.task_folder, a.trust_tasks)
-    expected = _expected(a)
-    arguments = {
-        "model_folder": model_folder(a),
-        "output": a.output,
-        **job.arguments(source),
-        **_input_arguments(declaration, a, expected),
-        **({"limit": a.limit} if declaration.takes_limit else {}),
-    }
-    tuning = arguments["options"] if declaration.fine_tunes else None
-
-    def run() -> str:
-        execution = {} if declaration.reads_log_alone else {"execution": read_execution(a, tuning)}
-        return str(load(declaration.run)(**arguments, **execution, **(_tuning_run(a) if tuning else {})))
-
-    read = list(dict.fromkeys([*list_weights(a), *_inputs(declaration, a, job)]))  # a test file with a sha256 is in both
-    return Job(run, read, [a.output], expected | _expected_task_files(job, a))
-
-
-def _tuning_run(a: Arguments) -> dict[str, Any]:
-    """Return how a short form has a training executed, if it is one."""
-    from relm.evaluation.fine_tuning.seeds import TuningRun
-
-    return {"how": TuningRun(a.micro_batch_size, a.checkpoint_interval, a.keep_models)} if hasattr(a, "keep_models") else {}
-
-
-def _given_inputs(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
-    """Return each input of an evaluation that a command gives; None for one that it need not give."""
-    found = {name: getattr(a, name, None) for name in (*declaration.inputs, *declaration.optional_inputs)}
-    return {name: find_tokenizer(a) if name == "tokenizer" else value for name, value in found.items()}
-
-
-def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
-    """Return the keyword arguments of the evaluation's function that are files, or are about these."""
-    if declaration.reads_log_alone:
-        return {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
-    given = _given_inputs(declaration, a)
-    hashes = {HASHES[name]: expected.get(file) for name, file in given.items() if name in HASHES}
-    return {**given, **hashes}
-
-
-def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob) -> list[Path]:
-    """Return the files beside the model that the record names."""
-    given = _given_inputs(declaration, a)
-    return [*(given[name] for name in FILES if given.get(name) is not None), *_expected_task_files(job, a)]
-
-
-def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:
-    """Return the harness's task files of one's own, with the sha256 that the identity gives for each."""
-    return {a.task_folder / name: sha256 for name, sha256 in (job.task_files or {}).items()}
-
-
-STEPS: dict[str, Step] = {
-    "evaluate": Step(
-        "run one evaluation, described by its identity as the graph does",
-        [
-            (JOB[0], {**JOB[1], "required": True}),
-            MODEL,
-            EXPECTED,
-            path("--manifest", "the examples' manifest", required=False),
-            TOKENIZER,
-            path("--file", "the file of a published test", required=False),
-            path("--training-file", "the file that a model is fine-tuned on for the test", required=False),
-            path("--mismatched-file", "a second file of the test that the same model is scored on", required=False),
-            *TASK_FOLDER,
-            argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
-            argument(
-                "--trained-on",
-                action=Once,
-                nargs="+",
-                default=[],
-                metavar="DEVICE",
-                help="with --logs: device and topology, such as tpu v3-8",
-            ),
-            device_argument(_list_devices),
-            PRECISION,
-            *_ON_IPUS,
-            THREADS,
-            PIPELINE,
-            BATCH_TOKENS,
-            LIMIT,
-            OUTPUT,
-        ],
-        evaluate_job,
-        epilog="Each evaluation has a command of its own as well, whose options are arguments.",
-        group="evaluation",
+@step(
+    "count the items of a test that share 13 words in a row with training documents, and show some",
+    argument(
+        "--format",
+        required=True,
+        choices=ITEM_FORMATS,
+        help="of the test's file; text: each line is an item; squad: SQuAD's JSON; glue: Parquet; others: a JSON "
+        "object on each line",
     ),
-}
+    path("--file", "the test's file"),
+    argument("--text-key", default="text", metavar="KEY", help="for lambada: key of a passage; default: text"),
+    paths("--documents", "documents that a model is trained on, JSON lines"),
+    EXPECTED,
+    WORKERS,
+    path("--output", "TEST.json, whose name is the test's"),
+)
+def contamination(a: Arguments) -> Job:
+    from relm.evaluation.contamination import count_contamination
+
+    expected = expected_sha256(a, [a.file])
+    return Job(
+        lambda: count_contamination(
+            file=a.file,
+            form=a.format,
+            documents=a.documents,
+            output=a.output,
+            text_key=a.text_key,
+            file_sha256=expected.get(a.file),
+            workers=a.workers,
+        ),
+        inputs=[a.file, *a.documents],
+        outputs=[a.output],
+        expected_sha256=expected,
+    )

@@ -5,14 +5,11 @@ ordinary options of the command, and do not change the key.
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from relm.artifact import canonical_json
 from relm.errors import RelmError
-from relm.recipes.section import Document, validate
 from relm.steps.contract import Arguments, argument
 
 JOB = argument(
@@ -20,20 +17,13 @@ JOB = argument(
 )
 
 
-def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the document of a command: that of `--job`, or the one built from the flags of its short form.
-
-    Args:
-        arguments: the command's arguments.
-        short_form: the flags that `--job` replaces; each is None or False if it is not given.
-        build: function that builds the document from the flags.
-    """
-    if arguments.job is None:
+def document_of(a: Arguments, keys: Iterable[str], build: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the document of a command: that of `--job`, or the one built from the options of `keys`, which it replaces."""
+    if a.job is None:
         return build()
-    given = [name for name in short_form if getattr(arguments, name) not in (None, False)]
-    if given:
+    if given := [key for key in keys if getattr(a, key, None) not in (None, False)]:
         raise RelmError(f"--job: describes the product completely; leave --{given[0].replace('_', '-')} out")
-    return read_job(arguments.job)
+    return read_job(a.job)
 
 
 def read_job(text: str) -> dict[str, Any]:
@@ -46,24 +36,3 @@ def read_job(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RelmError(f"--job: expected an object, found {text:.200}; `relm STEP NAME --print` prints a whole command")
     return document
-
-
-def validate_options(kind: type[Document], options: Mapping[str, Any], source: Path, flags: Mapping[str, str]) -> Document:
-    """Return the options of a command as the section of a recipe that they fill.
-
-    Args:
-        kind: the section.
-        options: key -> value; the option of a key is `--` and its words.
-        source: the command, for errors.
-        flags: text of an error -> text with the option, where that is another.
-    """
-    try:
-        return validate(kind, options, source)
-    except RelmError as error:
-        message = str(error).replace("(whole file): ", "")
-    for text, flag in flags.items():
-        message = message.replace(text, flag)
-    for key in kind.model_fields:
-        after = r"(?!\w)" if "_" in key else r"(?=: | \()"  # not the plain word
-        message = re.sub(rf"(?<![\w.-]){key}{after}", f"--{key.replace('_', '-')}", message)
-    raise RelmError(message)

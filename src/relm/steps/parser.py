@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from relm.steps.contract import GROUPS, Step, name_of
+from relm.steps.contract import GROUPS, Arguments, Step, name_of
 
 INTRODUCTION = "Reproducible language-model pretraining. `snakemake results/NAME` runs all steps of a recipe in order."
 EPILOGUE = "`relm STEP --help` explains a step; `relm STEP NAME` runs a recipe's job, with --print it shows its command."
@@ -25,6 +25,16 @@ SET_HELP = "a key of the recipe with another value for this run, such as pretrai
 
 class MissingArguments(Exception):
     """Required arguments are absent, which a recipe's name may stand for."""
+
+
+class Once(argparse.Action):
+    """Stores the values of an option, and refuses it a second time: neither list must be lost, or their order."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
+        """Store the values."""
+        if option is not None and getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "is given twice; give all its values once, in order")
+        setattr(namespace, self.dest, values)
 
 
 class StepParser(argparse.ArgumentParser):
@@ -53,15 +63,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, steps: Mapping[str, Step]) -> None:
         """Add a sub-command for each step."""
         super().__init__(prog="relm", description=INTRODUCTION, epilog=EPILOGUE)
-        self.steps, self.parsers = steps, {}
+        self.steps, self.parsers = steps, dict[str, StepParser]()
         commands = self.add_subparsers(dest="step", metavar="STEP", required=True, parser_class=StepParser)
         for name, step in steps.items():
             description = f"{step.help[:1].upper()}{step.help[1:]}."
             by_name = (OF_RESULT if step.reads_result else BY_NAME).format(name) if step.takes_name else ""
-            epilog = f"{step.epilog} {by_name}".strip()
-            command = commands.add_parser(name, description=description, epilog=epilog)
+            command = commands.add_parser(name, description=description, epilog=f"{step.epilog} {by_name}".strip())
             for names, options in step.arguments:
-                command.add_argument(*names, **_complete(names, options))
+                once = {"action": Once} if names[0].startswith("-") and options.get("nargs") in ("+", "*") else {}
+                choices = {"choices": options["choices"]()} if callable(options.get("choices")) else {}  # with extensions'
+                command.add_argument(*names, **{**once, **options, **choices})
             if any(name_of(argument) == "recipe" for argument in step.arguments):
                 command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
             command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
@@ -88,12 +99,21 @@ class Parser(argparse.ArgumentParser):
         longest = max(map(len, self.steps))
         lines = ["usage: relm STEP ...", "", *textwrap.wrap(INTRODUCTION, width)]
         for group, heading in GROUPS.items():
-            names = [name for name, step in self.steps.items() if step.group == group]
-            lines += ["", f"{heading}:"] if names else []
-            lines += [
-                f"  {name:<{longest}}  {shorten_help(self.steps[name].help, width - longest - 4)}".rstrip() for name in names
-            ]
+            helps = {
+                name: shorten_help(step.help, width - longest - 4) for name, step in self.steps.items() if step.group == group
+            }
+            lines += ["", f"{heading}:", *(f"  {name:<{longest}}  {text}".rstrip() for name, text in helps.items())]
         return "\n".join([*lines, "", *textwrap.wrap(EPILOGUE, width), ""])
+
+    def print_missing(self, missing: MissingArguments, step: str) -> int:
+        """Print that arguments are absent, after the step's usage, and return the exit status."""
+        self.parsers[step].print_usage(sys.stderr)
+        declared, hint = self.steps[step], ""
+        if declared.takes_name:
+            taken = "takes the model in results/NAME" if declared.reads_result else "takes them from a recipe that has the step"
+            hint = f"; `relm {step} NAME` {taken}"
+        print(f"relm {step}: {missing}{hint}", file=sys.stderr)
+        return 2
 
 
 def parser(steps: Mapping[str, Step]) -> Parser:
@@ -122,25 +142,3 @@ def shorten_help(text: str, width: int) -> str:
         if ends := [found.start() for found in re.finditer(end_of_part, text) if found.start() <= width]:
             return text[: ends[-1]]
     return textwrap.shorten(text, width, placeholder=" ...")
-
-
-def _complete(names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return an argument's options with its choices, and with `extend` if several values may follow its name.
-
-    Choices may be a function, because extensions add to them. A list repeated on the command line adds up.
-    """
-    adds_up = names[0].startswith("-") and options.get("nargs") in ("+", "*")
-    completed = {"action": "extend", **options} if adds_up else dict(options)
-    if callable(choices := options.get("choices")):
-        completed["choices"] = choices()
-    return completed
-
-
-def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:
-    """Print that arguments are absent, after the step's usage, and return the exit status."""
-    parser.parsers[step].print_usage(sys.stderr)
-    of_result = "; `relm {} NAME` takes the model in results/NAME"
-    hint = of_result if parser.steps[step].reads_result else "; `relm {} NAME` takes them from a recipe that has the step"
-    hint = hint.format(step) if parser.steps[step].takes_name else ""
-    print(f"relm {step}: {error}{hint}", file=sys.stderr)
-    return 2

@@ -18,20 +18,36 @@ from relm.steps.contract import (
     RECIPE,
     Arguments,
     Job,
-    Step,
     argument,
+    command,
     given_path,
     path,
     plan_of,
     positive,
     process_count,
+    step,
 )
 from relm.training.interruption import STOP_WITH_PARENT
 
 logger = logging.getLogger(__name__)
 
 
-def pretrain_job(a: Arguments) -> Job:
+@step(
+    "train one phase of a recipe; after an interruption, the same command resumes it, with the same bytes as result",
+    RECIPE,
+    argument("--phase", required=True, metavar="PHASE", help="phase to train"),
+    FINGERPRINT,
+    path("--manifest", "the examples' manifest"),
+    path("--tokenizer", "tokenizer.json"),
+    path("--init-from", "folder of starting weights", required=False),
+    path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
+    argument("--one-tpu", action="store_true", help="train on one device of a TPU, for debugging"),
+    argument("--tpu-report", action="store_true", help="print PyTorch/XLA's metrics report at the end"),
+    path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl are written beside model/"),
+    epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
+    "`relm --processes N pretrain ...`, or by torchrun or srun.",
+)
+def pretrain(a: Arguments) -> Job:
     from relm.cluster.bucket.checkpoints import kept_in_store
     from relm.examples.manifest import read_manifest
     from relm.training.loop import pretrain
@@ -39,8 +55,7 @@ def pretrain_job(a: Arguments) -> Job:
     from relm.training.machine.peak import fill_in_peak
 
     plan = plan_of(a)
-    if a.phase not in plan.phases:
-        raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
+    find_phase(plan, a.phase)
     refuse_another_start(plan, a)
     for option, given in (("--tpu-report", a.tpu_report), ("--one-tpu", a.one_tpu)):
         if given and option not in DEVICES[plan.recipe.run.device].training_options:
@@ -95,6 +110,13 @@ def pretrain_job(a: Arguments) -> Job:
     )
 
 
+def find_phase(plan: Plan, name: str) -> str:
+    """Return the name of a phase that a recipe has."""
+    if name not in plan.phases:
+        raise RelmError(f"recipe {plan.name} has no phase {name!r}; it has {', '.join(plan.phases)}")
+    return name
+
+
 def _copy_logs(phase: Path) -> None:
     """Copy the logs of a finished phase, which training appends to, to the files that its rule declares."""
     for name in RECORDS:
@@ -130,102 +152,26 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
         )
 
 
-def rehearse_job(a: Arguments) -> Job:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
-    from relm.forecast.expected_tokenizer import tokenizer_of
-    from relm.forecast.prepared_run import STEPS, Rehearsal
-    from relm.forecast.rehearsal import rehearse, require_options
-    from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
-
-    plan = plan_of(a)
-    phase = a.phase or plan.phases[0]
-    if phase not in plan.phases:
-        raise RelmError(f"recipe {a.recipe} has no phase {phase!r}; it has {', '.join(plan.phases)}")
-    require_options(a.steps, a.compile_only, a.profile)
-
-    def run() -> str:
-        tokenizer, known_from = tokenizer_of(plan)
-        fitted, choice = fill_in_micro_batch(plan, phase, tokenizer)
-        wanted = Rehearsal(
-            fitted.recipe,
-            phase,
-            tokenizer,
-            a.steps or STEPS,
-            compile_only=a.compile_only,
-            trace=a.profile,
-        )
-        lines = [f"rehearsal of {plan.name}", f"tokenizer: {known_from}", *describe_machine(plan, choice)]
-        return "\n".join([*lines, rehearse(wanted)])
-
-    return Job(run)
-
-
-def reproduce_job(a: Arguments) -> Job:
+@command(
+    "train a finished run again from one checkpoint to the next, and compare: bit for bit, elsewhere within a band",
+    argument("folder", type=given_path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
+    argument("--segment", type=int, metavar="K", help="from 0; default: the shortest that can be replayed"),
+    argument("--list", action="store_true", help="list the segments instead, and which can be replayed"),
+    argument("--phase", metavar="PHASE", help="which phase, where there are several"),
+    path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
+    argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
+    argument("--threads", type=process_count, metavar="N", help="default: as it was trained"),
+    argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
+    epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
+    "`relm --processes N reproduce ...`.",
+)
+def reproduce(a: Arguments) -> str:
     if a.list:
         from relm.replay.attested_run import find_run
 
-        return Job(lambda: find_run(Project(), a.folder, a.phase, a.checkpoints).describe_segments())
+        return find_run(Project(), a.folder, a.phase, a.checkpoints).describe_segments()
     from relm.replay.segment import reproduce
 
     given = {"device": a.device, "threads": a.threads, "micro_batch_size": a.micro_batch_size}
     wanted = {key: value for key, value in given.items() if value is not None}
-    return Job(lambda: reproduce(Project(), a.folder, a.phase, a.segment, a.checkpoints, wanted))
-
-
-STEPS: dict[str, Step] = {
-    "pretrain": Step(
-        "train one phase of a recipe; after an interruption, the same command resumes it, with the same bytes as result",
-        [
-            RECIPE,
-            argument("--phase", required=True, metavar="PHASE", help="phase to train"),
-            FINGERPRINT,
-            path("--manifest", "the examples' manifest"),
-            path("--tokenizer", "tokenizer.json"),
-            path("--init-from", "folder of starting weights", required=False),
-            path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
-            argument("--one-tpu", action="store_true", help="train on one device of a TPU, for debugging"),
-            argument("--tpu-report", action="store_true", help="print PyTorch/XLA's metrics report at the end"),
-            path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl are written beside model/"),
-        ],
-        pretrain_job,
-        epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
-        "`relm --processes N pretrain ...`, or by torchrun or srun.",
-        group="training",
-    ),
-    "rehearse": Step(
-        "take a few training steps of a recipe at full size and report speed and memory; no files are kept",
-        [
-            RECIPE,
-            argument("--phase", metavar="PHASE", help="which phase; default: the first"),
-            argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
-            argument(
-                "--compile-only",
-                action="store_true",
-                help="stop after a step of at most two micro-batches, which compiles everything",
-            ),
-            path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
-        ],
-        rehearse_job,
-        records=False,
-        epilog="Needs no download and no disk: generated examples have the shapes of real ones.",
-        group="forecast",
-    ),
-    "reproduce": Step(
-        "train a finished run again from one checkpoint to the next, and compare: bit for bit, elsewhere within a band",
-        [
-            argument("folder", type=given_path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
-            argument("--segment", type=int, metavar="K", help="from 0; default: the shortest that can be replayed"),
-            argument("--list", action="store_true", help="list the segments instead, and which can be replayed"),
-            argument("--phase", metavar="PHASE", help="which phase, where there are several"),
-            path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
-            argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
-            argument("--threads", type=process_count, metavar="N", help="default: as it was trained"),
-            argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
-        ],
-        reproduce_job,
-        records=False,
-        epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
-        "`relm --processes N reproduce ...`.",
-        group="training",
-    ),
-}
+    return reproduce(Project(), a.folder, a.phase, a.segment, a.checkpoints, wanted)

@@ -1,4 +1,4 @@
-"""The job of an evaluation: the identity document that the graph passes to `relm evaluate`."""
+"""The job of an evaluation: the identity document that the graph passes to its command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +69,11 @@ class EvaluationJob(Section):
 
 
 def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
-    """Return the job that the document of `relm evaluate --job` describes; one written by hand may have no revision."""
+    """Return the job that the document of `--job` describes; one written by hand may have no revision.
+
+    Raises:
+        RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
+    """
     if document.get("revision") is not None:
         require_revision(document, "evaluation")
     return validate(EvaluationJob, document, IN_JOB)

@@ -1,0 +1,87 @@
+"""Commands that show what there is, and the one that writes a new recipe."""
+
+from relm.errors import RelmError
+from relm.recipes.identity import work_folder
+from relm.recipes.project import Project
+from relm.steps.contract import ANY_RECIPE, JSON, Arguments, argument, command, plan_of, recipe_name, require_checkout
+
+
+@command(
+    "list the runs by paper with device, size and hours, done or not",
+    argument(
+        "wanted",
+        nargs="?",
+        metavar="NAME|@MACHINE",
+        help="a run, to show it on each machine, or one machine, with each run",
+    ),
+)
+def list_(a: Arguments) -> str:
+    from relm.reporting import run_list
+
+    require_checkout()
+    if a.wanted is None:
+        return run_list.describe_runs(Project())
+    if a.wanted.startswith("@") or a.wanted in Project().machine_names():
+        return run_list.describe_machine_runs(Project(), a.wanted.removeprefix("@"))
+    if "@" in a.wanted:
+        name, _, machine = a.wanted.partition("@")
+        raise RelmError(f"{a.wanted}: give {name} to see that run on every machine, or @{machine} to see every run on one")
+    return run_list.describe_run_on_machines(Project(), a.wanted)
+
+
+@command(
+    "list all runs in the work folder: state, step, figures, size, and what differs from the recipe as it is now",
+    ANY_RECIPE,
+    JSON,
+    epilog="`old` marks a run that its recipe does not ask for now. Beneath it are the keys that differ, with the run's "
+    "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm gc` removes old ones.",
+)
+def runs(a: Arguments) -> str:
+    from relm.reporting.runs_table import describe_stored_runs
+
+    if not work_folder().is_dir():
+        require_checkout()
+    return describe_stored_runs(Project(), a.recipe, as_json=a.json)
+
+
+@command(
+    "show the finished, running and remaining steps of a recipe, or what runs now",
+    ANY_RECIPE,
+    epilog="Without a name: the runs that a step works on now, with its process; of a trainer, step, loss, rate and time "
+    "left. Only processes of this machine are seen.",
+)
+def status(a: Arguments) -> str:
+    from relm.reporting.runs_table import describe_stored_runs
+    from relm.reporting.status import describe_progress
+
+    if a.recipe is not None:
+        return describe_progress(plan_of(a))
+    if not work_folder().is_dir():
+        require_checkout()
+    return describe_stored_runs(Project(), None, only_running=True)
+
+
+@command("show what this machine can run, and the reasons why not")
+def doctor(a: Arguments) -> str:
+    from relm.forecast.doctor import describe_machine
+
+    return describe_machine()
+
+
+@command(
+    "write a new recipe with comments, and with --data a dataset of a folder of texts; no file is overwritten",
+    argument(
+        "name",
+        nargs="?",
+        type=recipe_name,
+        metavar="NAME",
+        help="of the recipe, which becomes recipes/NAME.yaml; with --data, default: that of FOLDER",
+    ),
+    argument("--from", dest="extended", type=recipe_name, metavar="RECIPE", help="that it extends; default: quickstart"),
+    argument("--data", metavar="FOLDER", help="with .txt files: also writes recipes/data/NAME.yaml"),
+    argument("--pattern", metavar="GLOB", help="the files of FOLDER that are read; default: '**/*.txt'"),
+)
+def new(a: Arguments) -> str:
+    from relm.recipes.new_recipe import name_after_folder, write_new
+
+    return write_new(Project(), a.name or name_after_folder(a.data), a.extended, a.data, a.pattern)
