@@ -1,10 +1,10 @@
-"""Causal language models of any local folder: relm's own GPT-2, or an architecture that `transformers` has.
+"""Causal language models of any local folder: relm's own GPT-2 and modded-nanogpt, or an architecture that `transformers` has.
 
 Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused.
 """
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -18,7 +18,9 @@ from relm.evaluation.model_checks import require_finite_weights, require_vocabul
 from relm.evaluation.model_folder import model_type, own_config, readable, weights_sha256
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.architectures import Gpt2Architecture, names_with
+from relm.models.modded_gpt import ModdedGpt
+from relm.models.modded_gpt_configuration import ModdedGptConfig
+from relm.recipes.architectures import Gpt2Architecture, ModdedGptArchitecture, names_with
 from relm.recipes.devices import DEVICES
 
 
@@ -73,10 +75,10 @@ class BranchingModel(Protocol):
         """
 
 
-class OwnCausalModel:
-    """A GPT-2 of relm's own; fulfils `CausalModel`, `SelectiveModel` and `BranchingModel`."""
+class OwnDecoder:
+    """A decoder of relm's own; fulfils `CausalModel`."""
 
-    def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions: int | None = model.config.positions
         self.vocabulary_size = model.config.vocabulary_size
@@ -86,7 +88,20 @@ class OwnCausalModel:
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Return the head's input, (batch, sequence) -> (batch, sequence, width)."""
         with self._device.autocast(self._precision):
-            return self.model.hidden(self._placed(input_ids))
+            hidden: Tensor = self.model.hidden(self._placed(input_ids))
+            return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return logits, (positions, width) -> (positions, vocabulary)."""
+        logits: Tensor = self.model.head(hidden.float())
+        return logits
+
+    def _placed(self, indices: Tensor) -> Tensor:
+        return self._device.feed({"indices": indices})["indices"]
+
+
+class OwnCausalModel(OwnDecoder):
+    """A GPT-2 of relm's own; fulfils `SelectiveModel` and `BranchingModel` too."""
 
     def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Return `hidden` at some positions, (positions, width)."""
@@ -102,13 +117,6 @@ class OwnCausalModel:
         placed = BranchedRows(*map(self._placed, rows))
         with self._device.autocast(self._precision):
             return hidden_of_branches(self.model, placed, self._placed(row), self._placed(column))
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return logits, (positions, width) -> (positions, vocabulary)."""
-        return self.model.head(hidden.float())
-
-    def _placed(self, indices: Tensor) -> Tensor:
-        return self._device.feed({"indices": indices})["indices"]
 
 
 def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> CausalModel:
@@ -127,6 +135,10 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
             require_finite_weights(folder, own)
             kind = IpuCausalModel if DEVICES[execution.device].infers_own else OwnCausalModel
             model = kind(folder, sha256, own, execution)
+        elif own_config(folder, ModdedGptConfig, ModdedGptArchitecture) is not None:
+            modded = ModdedGpt.from_folder(folder)
+            require_finite_weights(folder, modded)
+            model = OwnDecoder(folder, sha256, modded, execution)
         else:
             model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
@@ -136,7 +148,10 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
 def _require_causal_kind(folder: Path) -> None:
     """Refuse an architecture that is not a causal language model."""
     kind = model_type(folder)
-    if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
+    if kind in (
+        *names_with(Gpt2Architecture),
+        *names_with(ModdedGptArchitecture),
+    ):  # which needs no list of `transformers`, whose import takes a second
         return
     from transformers.models.auto import modeling_auto
 

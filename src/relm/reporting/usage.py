@@ -16,6 +16,8 @@ def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
     """
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)
+    if kind.auto_class is None:
+        return ["import subprocess", f'subprocess.run(["relm", "generate", "--model", "{model}", "--prompt", {text}])']
     new_tokens = min(NEW_TOKENS, context(plan) // 2)
     if kind.pipeline == "fill-mask":
         return [

@@ -67,8 +67,8 @@ class LogLines:
         if unread.line is None:
             return
         line = {**unread.line, **self._learner.meter.line(), **self._learner.line(read)}
-        line |= self._watch.judge(line)
         validated = validate()
+        line |= self._watch.judge({**line, **validated})
         if validated:
             self._learner.meter.leave_out()
         self._journal.write({**line, **validated})

@@ -240,6 +240,8 @@ def _require_known(optimizer: Mapping[str, Any], pipeline: Mapping[str, Any]) ->
             f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, which can be undone for an "
             f"adamw of one update a call (device_iterations: 1), found false{way_out}"
         )
+    if optimizer.get("groups"):
+        raise ValueError(f"optimizer.groups: PopTorch gets one learning rate for all parameters, found groups{way_out}")
     if name != "lamb" and optimizer["form"] != "pytorch":
         raise ValueError(f"optimizer.form: an IPU runs pytorch, found {optimizer['form']}{way_out}")
     if name == "lamb" and optimizer["lamb"]["normalise_gradient"]:
