@@ -15,18 +15,16 @@ from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 # The polynomial a x + b x^3 + c x^5 of a Newton-Schulz step, and the number of steps. Singular values in (0, 1] go to 1.
 COEFFICIENTS = (2.0, -1.5, 0.5)
 STEPS = 12
+# That of the original, whatever the precision of the model. Comparisons with the original take float32 on both sides.
+PRECISION = torch.bfloat16
 
 
 class Muon(Adam):
     """Muon for groups with `widths`, whose state is `momentum_buffer`; `Adam` for the others."""
 
-    def __init__(self, groups: Groups, settings: Optimizer, precision: torch.dtype = torch.bfloat16) -> None:
-        """Create the state.
-
-        Args:
-            precision: of the Newton-Schulz steps. The original's is bfloat16; comparisons with it take float32.
-        """
-        self.momentum, self.norm_epsilon, self.precision = settings.muon.momentum, settings.muon.norm_epsilon, precision
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state."""
+        self.momentum, self.norm_epsilon = settings.muon.momentum, settings.muon.norm_epsilon
         self._widths = {p: w for group in groups for p, w in zip(group["params"], group["widths"] or (), strict=False)}
         super().__init__(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
 
@@ -53,19 +51,19 @@ class Muon(Adam):
 
     def _orthogonal(self, matrix: Tensor) -> Tensor:
         """(out, in) -> the nearest orthogonal matrix, as long as an update of root mean square about 1 / sqrt(in)"""
-        found = orthogonalised(matrix, self.norm_epsilon, self.precision)
+        found = orthogonalised(matrix, self.norm_epsilon)
         found *= max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
         return found.to(matrix.dtype)
 
 
-def orthogonalised(matrix: Tensor, epsilon: float, precision: torch.dtype = torch.bfloat16) -> Tensor:
-    """Return U V for the singular value decomposition U S V of a matrix, nearly, by Newton-Schulz steps.
+def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
+    """Return U V for the singular value decomposition U S V of a matrix, nearly, by Newton-Schulz steps, in `PRECISION`.
 
     Args:
         matrix: (rows, columns).
         epsilon: added to its norm, by which it is divided first.
     """
-    x = matrix.to(precision)
+    x = matrix.to(PRECISION)
     is_high = matrix.shape[0] > matrix.shape[1]
     if is_high:
         x = x.mT
