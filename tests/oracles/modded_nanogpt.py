@@ -40,7 +40,7 @@ def convert(weights: Weights) -> Mapping[str, npt.NDArray[np.float32]]:
         "lm_head.weight": weights["proj.weight"],
         "lm_head.bias": weights["proj.bias"],
     }
-    for layer in range(LAYERS):
+    for layer in range(sum(name.endswith(".fc.weight") for name in weights)):
         theirs, ours = f"blocks.{layer}.", f"transformer.h.{layer}."
         for kind in ("weight", "bias"):
             parts = [weights[f"{theirs}attn.{part}.{kind}"] for part in "qkv"]

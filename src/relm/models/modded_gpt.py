@@ -55,6 +55,9 @@ class ModdedGpt(Decoder):
                     if is_zero:
                         projection.weight.zero_()
                         projection.bias.zero_()
+                if not uniform:  # the original draws the scales, with a standard deviation of 0
+                    for norm in (block.ln_1, block.ln_2):
+                        norm.weight.normal_(1.0, 0.0, generator=generator)
             self.lm_head.weight.zero_()
 
     @classmethod
