@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import modded_nanogpt as twin
@@ -76,7 +75,7 @@ def write_shards(folder: Path) -> None:
 
 
 class Recorder:
-    """What a program's model and optimizers see."""
+    """The figures that a program's model and optimizers see."""
 
     def __init__(self) -> None:
         self.recording, self.models, self.initial = Recording(), [], ""
@@ -122,7 +121,7 @@ def run_original(original: Path, oracle: Oracle, path: Path, folder: Path) -> Go
 
     hook = register_optimizer_step_pre_hook(lambda optimizer, arguments, options: recorder.note_step(optimizer))
     with patch.object(dist, "barrier", first_barrier_of_training), patch.object(sys, "argv", ["program.py"]):
-        exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+        exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})
     hook.remove()
     model = recorder.models[0]
     recording = recorder.recording

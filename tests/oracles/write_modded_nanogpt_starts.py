@@ -1,8 +1,8 @@
-"""Write `recipes/starts/` of modded-nanogpt's recipes: `python tests/oracles/write_modded_nanogpt_starts.py FOLDER`, a checkout.
+"""Write `recipes/starts/` of modded-nanogpt: `python tests/oracles/write_modded_nanogpt_starts.py FOLDER`, a checkout.
 
-Classes and functions of each program are loaded as they are; its loop of initial weights runs on the CPU, with a seed that the
-original lacks, and the embedding in float32 until its weights are drawn, as on a GPU. Torch draws with one code on x86 CPUs with
-AVX2, and with another on all other CPUs.
+Classes and functions of each program are loaded as they are. Its loop of initial weights runs on the CPU, with a seed that the
+original lacks, and with the embedding in float32 until its weights are drawn, as on a GPU. Torch draws with one code on x86
+CPUs with AVX2, and with another on all other CPUs.
 """
 
 import ast
@@ -26,7 +26,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 SEED, DECIMALS, RANKS, ROWS, SHARD = 42, 10, 8, 64, 100_000_000
 COMMAND = "python tests/oracles/write_modded_nanogpt_starts.py FOLDER"
 SOURCE = "github.com/KellerJordan/modded-nanogpt at f411b3d3: {}"
-# Program, peak rate of its matrices, steps, shards of the file list, and steps whose rates are listed.
+# Program, peak rate of its matrices, steps, and other facts of their group.
 PROGRAMS: dict[str, tuple[Path, float, int, dict[str, Any]]] = {
     "modded_nanogpt_muon": (twin.MUON_PROGRAM, 0.025, 3250, {}),
     "modded_nanogpt_adamw": (twin.ADAMW_PROGRAM, 0.0015, 5625, {"warmup_steps": 250}),
@@ -127,7 +127,7 @@ def describe(original: Path, name: str) -> dict[str, Any]:
     values = {f"pretrain.main.optimizer.{key}": value for key, value in OPTIONS[name].items()}
     return {
         "weights": {
-            "source": f"{source}, its class GPT and its loop of initial weights on the CPU, seed {SEED}, torch {torch.__version__}",
+            "source": f"{source}, class GPT and initial weights on the CPU, seed {SEED}, torch {torch.__version__}",
             "command": COMMAND,
             "sha256": hashes,
         },
@@ -171,7 +171,7 @@ def main() -> None:
         print(json.dumps(hash_weights(original, sys.argv[2])))
         return
     for name in PROGRAMS:
-        head = f"# Figures of the original's own code for the first steps of {name}, which `relm verify-start` compares with the recipe.\n"
+        head = f"# Figures of the original's own code for {name}, which `relm verify-start` compares with the recipe.\n"
         content = yaml.safe_dump(describe(original, name), sort_keys=False, width=1000)
         (RECIPES / "starts" / f"{name}.yaml").write_text(head + content)
 

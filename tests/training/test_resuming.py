@@ -277,6 +277,7 @@ SCALED = {
     "by_step": {"precision": "float16", "loss_scaling": {"name": "by_step", "by_step": {1: 1024, 5: 128}}},
     "lamb": {"optimizer": {"name": "lamb", "bias_correction": False}},
     "adafactor": {"optimizer": {"name": "adafactor", "adafactor": {"beta1": 0.9}}},
+    "muon": {"optimizer": {"name": "muon", "weight_decay": 0.1, "groups": {"embeddings": {"learning_rate": 0.3}}}},
 }
 
 

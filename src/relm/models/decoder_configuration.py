@@ -54,7 +54,7 @@ class DecoderConfig(Protocol):
 
     @property
     def feed_forward(self) -> str:
-        """Return gelu_tanh, gelu_erf, relu_squared (two projections with that activation between them) or swiglu (Shazeer 2020)."""
+        """Return gelu_tanh, gelu_erf, relu_squared (two projections around that activation) or swiglu (Shazeer 2020)."""
 
     @property
     def embedding_norm(self) -> bool:

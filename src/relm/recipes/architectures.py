@@ -167,7 +167,7 @@ class LlamaArchitecture(LimitedLength):
 
 class ModdedGptArchitecture(LimitedLength):
     """The model of modded-nanogpt's optimization track: decoder-only, RMS normalisation of embeddings, queries and keys too,
-    rotary positions in half of each head, squared ReLU, head with a bias and capped logits; transformers has no class for it."""
+    rotary positions in half of each head, squared ReLU, head with a bias and capped logits; not in transformers."""
 
     architecture: Literal["modded_gpt"]
     """Name of the architecture."""

@@ -113,7 +113,8 @@ class AsPublished(Section):
     """Number of the original's processes, each of which shuffles by its own generator in llm_c; llm_c and modded_nanogpt
     require it."""
     batch: int | None = Field(default=None, gt=0)
-    """Sequences in a batch of one of these processes; llm_c and modded_nanogpt require it. ranks times batch divides global_batch_size."""
+    """Sequences in a batch of one of these processes; llm_c and modded_nanogpt require it. ranks times batch
+    divides global_batch_size."""
 
     corrected: list[str] = Field(default_factory=list)
     """Defects of the original that are not repeated, so that the effect of one can be measured. Of tpu_pretrain: unk_for_mask,

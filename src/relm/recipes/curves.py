@@ -88,8 +88,8 @@ class Curve:
     rate_rounding: float = 0.0
     """Half a unit of the last decimal of the learning rates, which are as long as the longest of them."""
     loss_key: str = LOSS
-    """Key of the lines of `train.jsonl` with which `loss` and its repetitions are compared; `validation_loss` in a curve that has
-    no loss of training."""
+    """Key of the lines of `train.jsonl` with which `loss` and its repetitions are compared; `validation_loss` in a curve
+    without a loss of training."""
 
     def repetitions(self, column: str) -> list[Sequence[float]]:
         """Return the columns of single runs of `loss` or `gradient_norm`, in order."""
@@ -159,7 +159,10 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
         cells, where = line.split("\t"), f"{path}, line {number}"
         if len(cells) != len(names):
             raise RelmError(f"{where}: has {len(cells)} cells; expected {len(names)}, separated by tabs")
-        row = [_read_number(cell, name, where) for cell, name in zip(cells, names, strict=True)]
+        row = [
+            _read_number(cell, name, where, name == VALIDATION and LOSS in names)
+            for cell, name in zip(cells, names, strict=True)
+        ]
         step = row[names.index(STEP)]
         if step != int(step) or step <= before:
             raise RelmError(
@@ -169,9 +172,9 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
         yield row
 
 
-def _read_number(cell: str, name: str, where: str) -> float:
-    """Return the number in a cell; NaN where a validation has none, as most steps are not validated."""
-    if name == VALIDATION and not cell:
+def _read_number(cell: str, name: str, where: str, may_be_empty: bool) -> float:
+    """Return the number in a cell; NaN where a validation has none, as most steps of training are not validated."""
+    if may_be_empty and not cell:
         return math.nan
     value = float(cell) if NUMBER.fullmatch(cell) else math.nan
     if not math.isfinite(value) or (name.startswith(NORM) and value <= 0):

@@ -122,7 +122,7 @@ def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
 
 
 def count_muon(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the number of values that Muon keeps of a parameter at most: Adam's, of which a matrix in a layer has one moment."""
+    """Return the number of values that Muon keeps of a parameter at most: two moments, and one of a layer's matrix."""
     return 2 * math.prod(shape)
 
 
@@ -160,7 +160,8 @@ class Optimizer(Section):
     name: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
     """Name of the optimizer. adamw: Adam with decoupled weight decay; adam: Adam with weight decay as a part of the gradient;
     lamb: AdamW's step of each parameter scaled to its norm; adafactor: Adam with a second moment factored into row and column
-    means; muon: orthogonalised momentum for the matrices of layers, and adamw for all else; sgd: stochastic gradient descent."""
+    means; muon: orthogonalised momentum for the matrices of layers, and adamw for all else; sgd: stochastic gradient
+    descent."""
     learning_rate: float = Field(gt=0)
     """Peak learning rate."""
     betas: tuple[Share, Share] = (0.9, 0.999)

@@ -46,9 +46,14 @@ class Geometry(NamedTuple):
         return self.ranks * self.batch * self.sequence_length
 
     @property
+    def fewest_tokens(self) -> int:
+        """Return the tokens of the shortest shard with a sample; modded-nanogpt wants one more than it reads."""
+        return self.sample_tokens + (1 if self.shuffles else 2)
+
+    @property
     def samples(self) -> list[int]:
-        """Return the count of samples of each shard; modded-nanogpt wants one token more than it reads."""
-        return [(tokens - (1 if self.shuffles else 2)) // self.sample_tokens for tokens in self.shards]
+        """Return the count of samples of each shard."""
+        return [(tokens - self.fewest_tokens) // self.sample_tokens + 1 for tokens in self.shards]
 
     @property
     def epoch_samples(self) -> int:
@@ -161,8 +166,8 @@ class LlmCExamples(LlmCOrder):
         if short := [number for number, count in enumerate(self.geometry.samples) if not count]:
             raise RelmError(
                 f"{manifest}: training shard {short[0] + 1} has {self.geometry.shards[short[0]]:,} tokens; the original "
-                f"reads {self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, which needs "
-                f"{self.geometry.sample_tokens + (1 if self.geometry.shuffles else 2):,}; lower as_published.ranks or as_published.batch"
+                f"reads {self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, "
+                f"which needs {self.geometry.fewest_tokens:,}; lower as_published.ranks or as_published.batch"
             )
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:

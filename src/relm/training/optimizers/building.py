@@ -54,8 +54,8 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     """Return the trainable parameters in groups with the same settings.
 
     Each group has `params`, `weight_decay`, `rate_ratio` (its learning rate divided by the optimizer's), `betas` and `adapted`,
-    which is true where LAMB gives its parameters a trust ratio. Muon's groups have `widths` too: for each parameter those of the
-    maps (in, out) side by side in it, none for a map stored (out, in); None for a group that Adam trains.
+    which is true where LAMB gives its parameters a trust ratio. Muon's groups have `widths` too: for each parameter those of
+    the maps (in, out) side by side in it, none for a map stored (out, in); None for a group that Adam trains.
     """
     modules = {f"{name}.weight": module for name, module in model.named_modules()}
     together: dict[tuple[Any, ...], list[str]] = {}
