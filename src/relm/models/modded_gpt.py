@@ -7,14 +7,16 @@ imports on Python 3.8 with torch 2.0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from relm.models.configuration import folder_config
-from relm.models.decoder import Decoder
+from relm.models.decoder import Block, Decoder, Projection
+from relm.models.layers import RmsNorm
 from relm.models.modded_gpt_configuration import FREE_FIELDS, ModdedGptConfig
 from relm.models.weights import read_weights, write_folder
 
@@ -31,33 +33,20 @@ class ModdedGpt(Decoder):
         zero_biases, since June 2026: other matrices are normal with the variance of torch's linear layers, all biases 0.
         torch_linear, before: other matrices and their biases are uniform, as torch draws linear layers.
         """
-        uniform = self.config.initialisation == "torch_linear"
+        is_uniform = self.config.initialisation == "torch_linear"
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.dim() == 1:
                     parameter.fill_(1.0 if ".ln_" in name else 0.0)
             rounded = self.transformer.wte.weight.normal_(generator=generator).to(torch.bfloat16)
             self.transformer.wte.weight.copy_(rounded)
-            for block in self.transformer.h:
+            for block in cast("Iterable[Block]", self.transformer.h):
                 for projection in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj):
                     is_zero = projection in (block.attn.c_proj, block.mlp.c_proj)
-                    for rows, bias in zip(
-                        projection.weight.t().split(projection.widths), projection.bias.split(projection.widths)
-                    ):
-                        inputs = rows.shape[1]
-                        if uniform:  # draws of matrices that are then set to 0 count as well
-                            bound = math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(inputs))  # rounded as torch does
-                            rows.copy_(torch.empty(rows.shape).uniform_(-bound, bound, generator=generator))
-                            bound = 1 / math.sqrt(inputs)
-                            bias.copy_(torch.empty(bias.shape).uniform_(-bound, bound, generator=generator))
-                        elif not is_zero:
-                            rows.copy_(torch.empty(rows.shape).normal_(0.0, 0.33**0.5 / inputs**0.5, generator=generator))
-                    if is_zero:
-                        projection.weight.zero_()
-                        projection.bias.zero_()
-                if not uniform:  # the original draws the scales, with a standard deviation of 0
+                    _draw_maps(projection, generator, is_uniform=is_uniform, is_zero=is_zero)
+                if not is_uniform:  # the original draws the scales, with a standard deviation of 0
                     for norm in (block.ln_1, block.ln_2):
-                        norm.weight.normal_(1.0, 0.0, generator=generator)
+                        cast(RmsNorm, norm).weight.normal_(1.0, 0.0, generator=generator)
             self.lm_head.weight.zero_()
 
     @classmethod
@@ -87,3 +76,21 @@ class ModdedGpt(Decoder):
     def huggingface_weights(self) -> dict[str, Tensor]:
         """Return the weights under the module's own names: `transformers` has no class for them."""
         return self.state_dict()
+
+
+def _draw_maps(projection: Projection, generator: torch.Generator, is_uniform: bool, is_zero: bool) -> None:
+    """Draw the maps that are side by side in a projection, whose biases are 0 before."""
+    assert projection.bias is not None, "this architecture has biases"
+    widths = projection.widths
+    for rows, bias in zip(torch.split(projection.weight.t(), widths), torch.split(projection.bias, widths)):
+        inputs = rows.shape[1]
+        if is_uniform:  # also where the draws are set to 0
+            bound = math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(inputs))  # rounded as torch does
+            rows.copy_(torch.empty(rows.shape).uniform_(-bound, bound, generator=generator))
+            bound = 1 / math.sqrt(inputs)
+            bias.copy_(torch.empty(bias.shape).uniform_(-bound, bound, generator=generator))
+        elif not is_zero:
+            rows.copy_(torch.empty(rows.shape).normal_(0.0, 0.33**0.5 / inputs**0.5, generator=generator))
+    if is_zero:
+        projection.weight.zero_()
+        projection.bias.zero_()

@@ -44,7 +44,7 @@ class Muon(Adam):
             ahead = torch.lerp(gradient, average, self.momentum)
             widths = self._widths[parameter]
             if widths:  # (in, out) of several maps
-                step = torch.cat([self._orthogonal(part.t()).t() for part in ahead.split(widths, dim=1)], dim=1)
+                step = torch.cat([self._orthogonal(part.t()).t() for part in torch.split(ahead, widths, dim=1)], dim=1)
             else:
                 step = self._orthogonal(ahead)
             parameter.sub_(step * rate)
@@ -63,7 +63,7 @@ def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
         matrix: (rows, columns).
         epsilon: added to its norm, by which it is divided first.
     """
-    x = matrix.to(PRECISION)
+    x: Tensor = matrix.to(PRECISION)
     is_high = matrix.shape[0] > matrix.shape[1]
     if is_high:
         x = x.mT
