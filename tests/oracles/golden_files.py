@@ -32,7 +32,7 @@ SEED = 2026
 # Standard deviation of the initial weights: large enough that attention differs clearly from a mean.
 DEVIATION = 0.05
 # Endings of the names of vectors that scale, whose initial weights lie around 1.
-SCALES = ("weight", "scale", "gamma", "w")
+SCALES = ("weight", "scale", "gamma", "w", "gains")
 # Digits of a batch's sha256 that a golden keeps.
 DIGITS = 16
 

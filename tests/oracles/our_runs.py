@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ class Oracle:
     """The arrays of a batch whose hash the golden has, in this order."""
     phase: str = "main"
     bounds: Bounds = Bounds()
+    surroundings: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """The context in which relm trains the twin."""
     also_changes: Sequence[str] = ()
     """Other keys that the twin changes, because the original's program has no such option; `note` says so."""
     note: str = ""
@@ -118,7 +121,8 @@ def train(oracle: Oracle, initial: Weights, folder: Path, steps: int = STEPS) ->
     start.save_folder(folder / "start", {})
     hashes = hash_batches(oracle, recipe, manifest, steps)
     run = folder / oracle.phase
-    loop.pretrain(recipe, oracle.phase, manifest, tokenizer, folder / "start", run / "model", "0" * 12, until=steps)
+    with oracle.surroundings():
+        loop.pretrain(recipe, oracle.phase, manifest, tokenizer, folder / "start", run / "model", "0" * 12, until=steps)
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
     columns = ([line[key] for line in lines] for key in ("loss", "gradient_norm", "learning_rate"))

@@ -4,13 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 
+from relm.models import contract, decoder
+from relm.models.layers import rotary_angles
 from relm.training import input as training_input
 from relm.training import learner, updates
 from relm.training.input import Reader
-from relm.training.optimizers import building
+from relm.training.optimizers import building, muon
 
 Replace = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -74,6 +78,36 @@ def divide_by_one_more(right: Callable[..., Any]) -> Callable[..., Any]:
     return faulty
 
 
+def as_speedruns(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an orthogonalisation with the polynomial and the steps of the first Muon."""
+
+    def faulty(matrix: Any, epsilon: float) -> Any:
+        with patch.multiple(muon, COEFFICIENTS=(3.4445, -4.775, 2.0315), STEPS=5):
+            return right(matrix, epsilon)
+
+    return faulty
+
+
+def orthogonalise_together(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a grouping of parameters in which queries, keys and values are one map."""
+
+    def faulty(model: Any, settings: Any) -> Any:
+        groups = right(model, settings)
+        return [{**group, "widths": group["widths"] and [(sum(widths),) for widths in group["widths"]]} for group in groups]
+
+    return faulty
+
+
+def turn_all_pairs(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return angles of the whole head."""
+
+    def faulty(positions: Any, head_size: int, base: float) -> Any:
+        cosine, sine = rotary_angles(positions, head_size, base)
+        return torch.stack([cosine, -sine])
+
+    return faulty
+
+
 LEARNING_RATE = Fault(
     "a learning rate of 1 % more",
     updates,
@@ -107,5 +141,20 @@ CLIPPING_ADDED = Fault(
     updates,
     "finish_gradients",
     lambda right: lambda parameters, scaler, clipping: right(parameters, scaler, 0.1),
+)
+SOFTCAP = Fault("twice the softcap", contract, "softcapped", lambda right: lambda logits, limit: right(logits, 2 * limit))
+HALF_ROTARY = Fault("rotary positions in whole heads", decoder, "half_rotary_angles", turn_all_pairs)
+QUERY_KEY_NORM = Fault("no norm of queries", decoder, "root_mean_square_normalised", lambda right: lambda x, epsilon: x)
+COEFFICIENTS = Fault("another polynomial of Newton and Schulz", muon, "orthogonalised", as_speedruns)
+WIDTHS = Fault("queries, keys and values orthogonalised together", building, "parameter_groups", orthogonalise_together)
+GROUPS = Fault(
+    "exchanged rates of embedding and head",
+    learner,
+    "build_optimizer",
+    with_settings(
+        lambda settings: {
+            "groups": {**settings.groups, "embeddings": settings.groups["head"], "head": settings.groups["embeddings"]}
+        }
+    ),
 )
 MICRO_BATCH_ALONE = Fault("a sum of micro-batches' means", training_input, "loss_denominators", divide_by_own_micro_batch)

@@ -114,6 +114,15 @@ FAULTS = [
     (faults.SCHEDULE, "graphcore_gpt2", 4, "step 4: the learning rate is"),
     (faults.ORDER, "graphcore_gpt2", 4, "step 4: the batch has sha256"),
     (faults.DIVISOR, "graphcore_gpt2", 1, "step 1: the loss is"),
+    (faults.SOFTCAP, "modded_nanogpt_muon", 1, "step 1: the loss is"),
+    (faults.HALF_ROTARY, "modded_nanogpt_muon", 1, "step 1: the loss is"),
+    (faults.QUERY_KEY_NORM, "modded_nanogpt_muon", 1, "step 1: the loss is"),
+    (faults.COEFFICIENTS, "modded_nanogpt_muon", 2, "step 2: the loss is"),
+    (faults.WIDTHS, "modded_nanogpt_muon", 2, "step 2: the loss is"),
+    (faults.GROUPS, "modded_nanogpt_muon", 2, "step 2: the loss is"),
+    (faults.SCHEDULE, "modded_nanogpt_adamw", 1, "step 1: the learning rate is"),
+    (faults.GROUPS, "modded_nanogpt_adamw", 2, "step 2: the loss is"),
+    (faults.ORDER, "modded_nanogpt_adamw", 4, "step 4: the batch has sha256"),
 ]
 
 

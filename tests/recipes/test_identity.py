@@ -166,6 +166,8 @@ SHIPPED = {
     "shakespeare_char": "13d525f2996c",
     "shakespeare_char_gpu": "94c0eb2c208e",
     "stories260k": "a58c85906eec",
+    "modded_nanogpt_adamw": "4d706bd78758",
+    "modded_nanogpt_muon": "144d4c39bf45",
     "defects_causal": "86ae94a15930",
     "defects_empty_second": "00ea275fb9d7",
     "defects_masked": "5e2da27c0c3a",

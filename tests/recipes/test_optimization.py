@@ -16,7 +16,7 @@ def refusal(**settings: Any) -> str:
 
 def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
     message = refusal(name="adamax")
-    assert "'adamw', 'adam', 'lamb', 'adafactor' or 'sgd'" in message
+    assert "'adamw', 'adam', 'lamb', 'adafactor', 'muon' or 'sgd'" in message
     assert "adamax" in message
 
 
@@ -25,12 +25,21 @@ def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
     [
         (
             {"name": "sgd", "betas": (0.9, 0.98)},
-            "betas: read with name: adamw or adam or lamb only, found (0.9, 0.98) with name: sgd",
+            "betas: read with name: adamw or adam or lamb or muon only, found (0.9, 0.98) with name: sgd",
         ),
-        ({"name": "adafactor", "epsilon": 1e-6}, "epsilon: read with name: adamw or adam or lamb only, found 1e-06"),
+        ({"name": "adafactor", "epsilon": 1e-6}, "epsilon: read with name: adamw or adam or lamb or muon only, found 1e-06"),
         ({"name": "adamw", "lamb": {"adapted": "all"}}, "lamb: read with name: lamb only, found {'adapted': 'all'}"),
         ({"name": "lamb", "sgd": {"momentum": 0.9}}, "sgd: read with name: sgd only, found {'momentum': 0.9}"),
         ({"name": "lamb", "form": "transformers"}, "form: read with name: adamw or adam only"),
+        ({"name": "muon", "form": "transformers"}, "form: read with name: adamw or adam only"),
+        ({"name": "lamb", "groups": {"head": {"learning_rate": 1}}}, "groups: read with name: adamw or adam or muon only"),
+        ({"name": "adamw", "muon": {"momentum": 0.9}}, "muon: read with name: muon only"),
+        ({"groups": {"biases": {"learning_rate": 1}}}, "'embeddings', 'head', 'vectors' or 'matrices'"),
+        ({"groups": {"head": {"weight_decay": 0.1}}}, "groups.head.learning_rate"),
+        ({"groups": {"head": {"learning_rate": 0}}}, "greater than 0"),
+        ({"groups": {"head": {"learning_rate": 1, "epsilon": 1e-8}}}, "groups.head.epsilon"),
+        ({"name": "muon", "muon": {"momentum": 1}}, "muon.momentum"),
+        ({"name": "muon", "muon": {"norm_epsilon": 0}}, "muon.norm_epsilon"),
         ({"name": "adam", "form": "graphcore_bert"}, "form: graphcore_bert goes with name: adamw, found adam"),
         ({"name": "adafactor", "adafactor": {"warmup_init": True}}, "warmup_init goes with relative_step: true"),
         ({"name": "adafactor", "adafactor": {"relative_step": True}}, "found 0.1; give 1.0, or set relative_step: false"),
@@ -46,6 +55,7 @@ def test_a_recipe_resolved_and_read_again_is_accepted() -> None:
         {"name": "sgd", "sgd": {"momentum": 0.9}},
         {"name": "lamb", "lamb": {"adapted": "all"}},
         {"form": "transformers"},
+        {"name": "muon", "groups": {"head": {"learning_rate": 0.2, "betas": (0.8, 0.9)}}},
     ):
         settings = Optimizer.model_validate({"learning_rate": 0.1, **keys})
         assert Optimizer.model_validate(settings.model_dump()) == settings

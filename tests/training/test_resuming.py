@@ -31,10 +31,12 @@ def wait_for_lines(run, count: int) -> None:
         time.sleep(0.01)
 
 
-# Objective -> the two kill points of its run; every kill point occurs once.
+MUON = {"name": "muon", "groups": {"embeddings": {"learning_rate": 0.1}}}
+# Objective, and an optimizer that is not its own -> the kill points of its run; every kind of kill point occurs.
 KILLS = {
     "causal": ("data:8", "checkpoint-renamed:1", "model-written:1"),
     "masked": ("gradient:4", "checkpoint-tensor:60"),
+    "causal, muon": ("checkpoint-tensor:40",),
     "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1", "checkpoint-written:3"),
 }
 
@@ -45,8 +47,10 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory, examples_of: Callable[[s
     folder = tmp_path_factory.mktemp("whole")
 
     def made(objective: str) -> TinyRun:
-        run = TinyRun(folder / objective, examples_of(objective), objective=objective)
-        run.changes = {"pretrain": {"main": {"steps": 12}}, "run": {"log_interval": 1}}
+        kind, _, optimizer = objective.partition(", ")
+        run = TinyRun(folder / objective, examples_of(kind), objective=kind)
+        own = {"optimizer": MUON} if optimizer else {}
+        run.changes = {"pretrain": {"main": {"steps": 12, **own}}, "run": {"log_interval": 1}}
         if not run.model_folder.exists():
             code, message = run.attempt()
             assert code == 0, message
@@ -262,6 +266,7 @@ SCALED = {
     "by_step": {"precision": "float16", "loss_scaling": {"name": "by_step", "by_step": {1: 1024, 5: 128}}},
     "lamb": {"optimizer": {"name": "lamb", "bias_correction": False}},
     "adafactor": {"optimizer": {"name": "adafactor", "adafactor": {"beta1": 0.9}}},
+    "muon": {"optimizer": {"name": "muon", "weight_decay": 0.1, "groups": {"embeddings": {"learning_rate": 0.3}}}},
 }
 
 

@@ -157,6 +157,7 @@ SWEPT: dict[str, list[Any]] = {
     "power": [0.1, 5.0],
     "decay_rate": [1e-300, 0.5, 1e308],
     "decay_period": [1, 4],
+    "decay_share": [0.3, 1.0],
     "by_step": [{0: 1.0, 3: 0.0}, {-4: 0.3, 2: 1.0}],
 }
 

@@ -1,9 +1,10 @@
-"""Causal language models of any local folder: relm's own GPT-2, or an architecture that `transformers` has.
+"""Causal language models of any local folder: relm's own GPT-2 and modded-nanogpt, or an architecture that `transformers` has.
 
 Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused.
 """
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -18,14 +19,16 @@ from relm.evaluation.model_checks import require_finite_weights, require_vocabul
 from relm.evaluation.model_folder import model_type, own_config, readable, weights_sha256
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.recipes.architectures import Gpt2Architecture, names_with
+from relm.models.modded_gpt import ModdedGpt
+from relm.models.modded_gpt_configuration import ModdedGptConfig
+from relm.recipes.architectures import Gpt2Architecture, ModdedGptArchitecture, names_with
 from relm.recipes.devices import DEVICES
 
 
-class OwnCausalModel(CausalModel):
-    """relm's own GPT-2."""
+class OwnDecoder(CausalModel):
+    """A decoder of relm's own."""
 
-    def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions, self.vocabulary_size = model.config.positions, model.config.vocabulary_size
         self._device, self._precision = execution.open(), execution.precision
@@ -33,7 +36,20 @@ class OwnCausalModel(CausalModel):
 
     def hidden(self, input_ids: Tensor) -> Tensor:
         with self._device.autocast(self._precision):
-            return self.model.hidden(self._placed(input_ids))
+            hidden: Tensor = self.model.hidden(self._placed(input_ids))
+            return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return logits, (positions, width) -> (positions, vocabulary)."""
+        logits: Tensor = self.model.head(hidden.float())
+        return logits
+
+    def _placed(self, indices: Tensor) -> Tensor:
+        return self._device.feed({"indices": indices})["indices"]
+
+
+class OwnCausalModel(OwnDecoder):
+    """A GPT-2 of relm's own, which also computes some positions alone, and branches."""
 
     def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         with self._device.autocast(self._precision):
@@ -44,12 +60,6 @@ class OwnCausalModel(CausalModel):
         placed = BranchedRows(*map(self._placed, rows))
         with self._device.autocast(self._precision):
             return hidden_of_branches(self.model, placed, self._placed(row), self._placed(column))
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self.model.head(hidden.float())
-
-    def _placed(self, indices: Tensor) -> Tensor:
-        return self._device.feed({"indices": indices})["indices"]
 
 
 def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> CausalModel:
@@ -63,6 +73,10 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
             require_finite_weights(folder, own)
             kind = IpuCausalModel if DEVICES[execution.device].infers_own else OwnCausalModel
             model = kind(folder, sha256, own, execution)
+        elif own_config(folder, ModdedGptConfig, ModdedGptArchitecture) is not None:
+            modded = ModdedGpt.from_folder(folder)
+            require_finite_weights(folder, modded)
+            model = OwnDecoder(folder, sha256, modded, execution)
         else:
             model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
@@ -72,7 +86,10 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
 def _require_causal_kind(folder: Path) -> None:
     """Refuse an architecture that is not a causal language model."""
     kind = model_type(folder)
-    if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
+    if kind in (
+        *names_with(Gpt2Architecture),
+        *names_with(ModdedGptArchitecture),
+    ):  # which needs no list of `transformers`, whose import takes a second
         return
     from transformers.models.auto import modeling_auto
 

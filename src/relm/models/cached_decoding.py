@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relm.models.attention import MASKED, attention
 from relm.models.decoder import Decoder
-from relm.models.layers import rotary_angles, rotated
+from relm.models.layers import rotated
 
 Remember = Callable[[int, Tensor, Tensor], "tuple[Tensor, Tensor]"]
 """Function (layer, keys, values of the tokens that are read) -> keys and values that they may attend to."""
@@ -76,9 +76,10 @@ def _embed(model: Decoder, token_ids: Tensor, places: Tensor) -> tuple[Tensor, T
     transformer = model.transformer
     x = transformer.wte(token_ids)
     if transformer.wpe is not None:
-        return (x + transformer.wpe(places))[:, None], None
+        return transformer.normalised(x + transformer.wpe(places))[:, None], None
     assert transformer.rotary_base is not None, "positions that are not learnt are angles"
-    return x[:, None], rotary_angles(places[:, None, None], transformer.head_size, transformer.rotary_base)
+    angles = transformer.angles(places[:, None, None], transformer.head_size, transformer.rotary_base)
+    return transformer.normalised(x)[:, None], angles
 
 
 def _through_layers(model: Decoder, x: Tensor, rotation: Tensor | None, bias: Tensor | None, remember: Remember) -> Tensor:
@@ -93,7 +94,7 @@ def _through_layers(model: Decoder, x: Tensor, rotation: Tensor | None, bias: Te
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
         keys, values = (block.attn.repeated(each) for each in remember(number, key, value))
-        x = x + block.attn.joined(attention(query, keys, values, bias, causal=bias is None))
+        x = x + block.attn.joined(attention(query, keys, values, bias, scale=block.attn.scale, causal=bias is None))
         x = x + block.mlp(block.ln_2(x))
     hidden: Tensor = model.transformer.ln_f(x)
     return hidden

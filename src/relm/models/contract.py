@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relm.models.layers import TracedModule, recomputed
+from relm.models.layers import TracedModule, recomputed, softcapped
 from relm.models.losses import Term, cross_entropy_in_chunks, cross_entropy_of_projection
 from relm.models.segments import ModelSegment
 
@@ -31,6 +31,8 @@ class LanguageModel(TracedModule):
     """The projection to the vocabulary, called as `project_vocabulary(hidden, weight, bias)`; a device may set its own."""
     loss_chunk: int | None = None
     """Positions of a sequence whose cross-entropy is computed at once; None: all."""
+    logit_softcap: float | None = None
+    """Limit to which `softcapped` bends the logits; None: no limit."""
     keeps_logits: bool = True
     """False: with `loss_chunk`, no more logits than those of its positions are ever in memory, which needs torch's autograd."""
 
@@ -58,13 +60,14 @@ class LanguageModel(TracedModule):
 
     def head(self, hidden: Tensor) -> Tensor:
         """(..., hidden) at any positions -> (..., vocabulary), the logits of the token that each position predicts"""
-        return self.project_vocabulary(*self.vocabulary_projection(hidden))
+        logits = self.project_vocabulary(*self.vocabulary_projection(hidden))
+        return logits if self.logit_softcap is None else softcapped(logits, self.logit_softcap)
 
     def score_tokens(self, hidden: Tensor, labels: Tensor) -> Term:
         """Score labels (batch, positions) under the logits at the head's input (batch, positions, hidden)."""
         if self.keeps_logits or self.loss_chunk is None:
             return cross_entropy_in_chunks(self.head(hidden), labels, self.loss_chunk, self.traced)
-        return cross_entropy_of_projection(*self.vocabulary_projection(hidden), labels, self.loss_chunk)
+        return cross_entropy_of_projection(*self.vocabulary_projection(hidden), labels, self.loss_chunk, self.logit_softcap)
 
     def segments(self) -> list[ModelSegment]:
         """Return the parts of the forward pass, in the order of their execution, which together compute `terms`."""

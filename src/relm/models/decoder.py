@@ -1,4 +1,4 @@
-"""A decoder in plain torch, whose switches make it a GPT-2 (`relm.models.gpt2`) or a Llama (`relm.models.llama`).
+"""A decoder in plain torch; its switches make it a GPT-2 (`relm.models.gpt2`), a Llama or a modded-nanogpt.
 
 Blocks of causal self-attention and feed-forward, with normalisation before each sublayer (Radford et al. 2019). Modules have
 the names of Hugging Face's ``GPT2LMHeadModel`` whatever the switches; an architecture maps them to its own names in files.
@@ -25,7 +25,9 @@ from relm.models.layers import (
     RmsNorm,
     TracedModule,
     embedding,
+    half_rotary_angles,
     layer_norm,
+    root_mean_square_normalised,
     rotary_angles,
     rotated,
     through_layers,
@@ -38,9 +40,12 @@ class Projection(nn.Module):
     """An affine map whose weight is stored (in, out), as GPT-2's original TensorFlow code did."""
 
     bias: nn.Parameter | None
+    widths: tuple[int, ...]
+    """The widths of the maps that are side by side in it, which Muon takes one by one."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool, widths: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        self.widths = widths or (outputs,)
         self.weight = nn.Parameter(torch.empty(inputs, outputs))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
@@ -56,8 +61,9 @@ class Attention(TracedModule):
         super().__init__()
         self.heads, self.key_value_heads = config.heads, config.key_value_heads
         self.head_size = config.hidden_size // config.heads
-        self.dropout = config.dropout
-        self.c_attn = Projection(config.hidden_size, sum(self.widths), config.biases)
+        self.dropout, self.scale = config.dropout, config.attention_scale
+        self.query_key_epsilon = config.norm_epsilon if config.query_key_norm else None
+        self.c_attn = Projection(config.hidden_size, sum(self.widths), config.biases, self.widths)
         self.c_proj = Projection(config.hidden_size, config.hidden_size, config.biases)
 
     @property
@@ -73,7 +79,7 @@ class Attention(TracedModule):
             query, key = rotated(query, rotation), rotated(key, rotation)
         key, value = self.repeated(key), self.repeated(value)
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, mask, dropout, causal=mask is None, traced=self.traced)
+        mixed = attention(query, key, value, mask, dropout, self.scale, causal=mask is None, traced=self.traced)
         return F.dropout(self.joined(mixed), self.dropout, self.training)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,6 +88,8 @@ class Attention(TracedModule):
         query, key, value = (
             part.view(batch, length, -1, self.head_size).transpose(1, 2) for part in self.c_attn(x).split(self.widths, dim=2)
         )
+        if self.query_key_epsilon is not None:
+            query, key = (root_mean_square_normalised(each, self.query_key_epsilon) for each in (query, key))
         return query, key, value
 
     def repeated(self, shared: Tensor) -> Tensor:
@@ -96,12 +104,12 @@ class Attention(TracedModule):
 
 
 class FeedForward(nn.Module):
-    """Two projections with a GELU between them, or with the product of a third one after SiLU and the first."""
+    """Two projections with an activation between them, or with the product of a third one after SiLU and the first."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
-        self.approximate = GELU.get(config.feed_forward, "none")
+        self.approximate = GELU.get(config.feed_forward)
         self.dropout = config.dropout
         self.c_gate = Projection(width, inner, config.biases) if config.feed_forward == "swiglu" else None
         self.c_fc = Projection(width, inner, config.biases)
@@ -111,8 +119,10 @@ class FeedForward(nn.Module):
         """(batch, sequence, hidden) -> the same shape"""
         if self.c_gate is not None:
             active = F.silu(self.c_gate(x)) * self.c_fc(x)
-        else:
+        elif self.approximate is not None:
             active = F.gelu(self.c_fc(x), approximate=self.approximate)
+        else:
+            active = F.relu(self.c_fc(x)).square()
         return F.dropout(self.c_proj(active), self.dropout, self.training)
 
 
@@ -148,8 +158,10 @@ class Transformer(nn.Module):
         self.dropout, self.head_size = config.dropout, config.hidden_size // config.heads
         learnt = config.position_encoding == "learnt"
         self.rotary_base = None if learnt else config.rotary_base
+        self.angles = half_rotary_angles if config.position_encoding == "half_rotary" else rotary_angles
         self.wte = embedding(config.vocabulary_size, config.hidden_size)
         self.wpe = embedding(config.positions, config.hidden_size) if learnt else None
+        self.ln_e = normalisation(config) if config.embedding_norm else None
         self.h = nn.ModuleList([Block(config) for _ in range(config.layers)])
         self.ln_f = normalisation(config)
 
@@ -163,13 +175,17 @@ class Transformer(nn.Module):
         """Add the embeddings of positions, if they are learnt, (batch, sequence, hidden) -> the same shape"""
         if self.wpe is not None:
             x = x + self.wpe.weight[: x.shape[1]]
-        return F.dropout(x, self.dropout, self.training)
+        return F.dropout(self.normalised(x), self.dropout, self.training)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Normalise the embeddings, if the architecture does, (batch, sequence, hidden) -> the same shape"""
+        return x if self.ln_e is None else self.ln_e(x)
 
     def rotation(self, x: Tensor) -> Tensor | None:
         """Return the angles of the positions of `x`, (batch, sequence, hidden), as `rotated` takes them; None: learnt ones."""
         if self.rotary_base is None:
             return None
-        return rotary_angles(torch.arange(x.shape[1], device=x.device), self.head_size, self.rotary_base)
+        return self.angles(torch.arange(x.shape[1], device=x.device), self.head_size, self.rotary_base)
 
 
 def document_mask(document_ids: Tensor) -> Tensor:
@@ -191,10 +207,10 @@ class Decoder(LanguageModel):
     def __init__(self, config: DecoderConfig) -> None:
         """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__()
-        self.config = config
+        self.config, self.logit_softcap = config, config.logit_softcap
         self.transformer = Transformer(config)
         if not config.tied_head:
-            self.lm_head = Linear(config.hidden_size, config.vocabulary_size, bias=False)
+            self.lm_head = Linear(config.hidden_size, config.vocabulary_size, bias=config.head_bias)
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss of a batch: "next_token".
@@ -214,7 +230,7 @@ class Decoder(LanguageModel):
         ]
         return [
             ModelSegment("token_embedding", names("transformer.wte."), self._embed_tokens),
-            ModelSegment("position_embedding", names("transformer.wpe."), self._add_positions),
+            ModelSegment("position_embedding", names("transformer.wpe.", "transformer.ln_e."), self._add_positions),
             *layers,
             ModelSegment(
                 "head",
@@ -274,9 +290,11 @@ class Decoder(LanguageModel):
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
-    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the input of the projection to the vocabulary, its weight and no bias."""
-        return hidden, self.transformer.wte.weight if self.config.tied_head else self.lm_head.weight, None
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the input of the projection to the vocabulary, its weight and its bias, if it has one."""
+        if self.config.tied_head:
+            return hidden, self.transformer.wte.weight, None
+        return hidden, self.lm_head.weight, self.lm_head.bias
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.

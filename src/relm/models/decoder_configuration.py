@@ -38,7 +38,7 @@ class DecoderConfig(Protocol):
 
     @property
     def position_encoding(self) -> str:
-        """Return learnt (an embedding of each position) or rotary (Su et al. 2021)."""
+        """Return learnt (an embedding of each position), rotary (Su et al. 2021) or half_rotary (`half_rotary_angles`)."""
 
     @property
     def rotary_base(self) -> float:
@@ -54,7 +54,19 @@ class DecoderConfig(Protocol):
 
     @property
     def feed_forward(self) -> str:
-        """Return gelu_tanh, gelu_erf (two projections with that activation between them) or swiglu (Shazeer 2020)."""
+        """Return gelu_tanh, gelu_erf, relu_squared (two projections around that activation) or swiglu (Shazeer 2020)."""
+
+    @property
+    def embedding_norm(self) -> bool:
+        """Return whether the token embedding is normalised before the first block."""
+
+    @property
+    def query_key_norm(self) -> bool:
+        """Return whether each head's queries and keys are divided by their root mean square (Henry et al. 2020)."""
+
+    @property
+    def attention_scale(self) -> float | None:
+        """Return the factor of attention's logits; None: 1 / sqrt(head size)."""
 
     @property
     def biases(self) -> bool:
@@ -63,6 +75,14 @@ class DecoderConfig(Protocol):
     @property
     def tied_head(self) -> bool:
         """Return whether the projection to the vocabulary shares the weights of the token embedding."""
+
+    @property
+    def head_bias(self) -> bool:
+        """Return whether the projection to the vocabulary has a bias, for which it must not be tied."""
+
+    @property
+    def logit_softcap(self) -> float | None:
+        """Return the limit of the logits, to which `softcapped` bends them; None: no limit."""
 
     @property
     def dropout(self) -> float:

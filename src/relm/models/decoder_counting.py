@@ -28,6 +28,8 @@ def decoder_tensors(config: DecoderConfig, lengths: Lengths) -> Iterator[Tensors
     yield Tensors("token_embedding", (config.vocabulary_size, width), segment="token_embedding")
     if config.position_encoding == "learnt":
         yield Tensors("position_embeddings", (config.positions, width), segment="position_embedding")
+    if config.embedding_norm:
+        yield Tensors("vectors", (width,), vectors, segment="position_embedding")
     for layer in range(config.layers):
         segment = f"layers.{layer}"
         into = [(width, inner, True)] * _projections_into(config)
@@ -41,6 +43,8 @@ def decoder_tensors(config: DecoderConfig, lengths: Lengths) -> Iterator[Tensors
     yield Tensors("vectors", (width,), vectors, segment=f"layers.{config.layers - 1}")
     kind = "tied_head" if config.tied_head else "head"
     yield Tensors(kind, (config.vocabulary_size, width), 1, lengths.scored, "head", recomputed=False)
+    if config.head_bias:
+        yield Tensors("vectors", (config.vocabulary_size,), segment="head")
 
 
 def _projections_into(config: DecoderConfig) -> int:

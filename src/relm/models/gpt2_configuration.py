@@ -45,6 +45,8 @@ class Gpt2Config:
     rotary_base = 0.0
     normalisation = "layer_norm"
     tied_head = True
+    embedding_norm = query_key_norm = head_bias = False
+    attention_scale = logit_softcap = None
     # The projections into the residual stream.
     scaled_projections = ("c_proj.weight",)
 

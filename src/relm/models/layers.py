@@ -66,6 +66,18 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
     return norm
 
 
+def root_mean_square_normalised(x: Tensor, epsilon: float) -> Tensor:
+    """(..., width) divided by its root mean square, computed in float32 -> the same shape and type"""
+    numbers = x.float()
+    return (numbers * torch.rsqrt(numbers.pow(2).mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+
+
+def softcapped(logits: Tensor, limit: float) -> Tensor:
+    """Bend logits smoothly into -limit to limit, in float32: limit * x / sqrt(x ** 2 + limit ** 2)"""
+    numbers = logits.float()
+    return limit * numbers * (numbers.square() + limit**2).rsqrt()
+
+
 class RmsNorm(nn.Module):
     """A normalisation by the root mean square (Zhang and Sennrich 2019), computed in float32."""
 
@@ -76,9 +88,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> the same shape"""
-        numbers = x.float()
-        normalised = numbers * torch.rsqrt(numbers.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        return self.weight * normalised.to(x.dtype)
+        return self.weight * root_mean_square_normalised(x, self.epsilon)
 
 
 def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
@@ -90,6 +100,18 @@ def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
     exponents = torch.arange(0, head_size, 2, device=positions.device).float() / head_size
     angles = positions[..., None].float() * (1.0 / base**exponents)
     return torch.stack([angles.cos(), angles.sin()])
+
+
+def half_rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
+    """Return cosine and sine as `rotary_angles` does, for modded-nanogpt's half-truncated rotary encoding.
+
+    The first half of the pairs turns, the other way round than in Su et al.: pair n of them by
+    -base ** (-n / (head_size / 4 - 1)). The second half stays.
+    """
+    turning = head_size // 4
+    frequencies = (1 / base) ** torch.linspace(0, 1, turning, device=positions.device)
+    angles = positions[..., None].float() * torch.cat([frequencies, frequencies.new_zeros(turning)])
+    return torch.stack([angles.cos(), -angles.sin()])
 
 
 def rotated(x: Tensor, rotation: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class LlamaConfig:
     normalisation = "rms_norm"
     feed_forward = "swiglu"
     biases = False
+    embedding_norm = query_key_norm = head_bias = False
+    attention_scale = logit_softcap = None
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, "gelu_tanh")

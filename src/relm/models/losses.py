@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relm.models.layers import softcapped
+
 IGNORED_LABEL = -100
 
 
@@ -76,7 +78,9 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return nats, (of_label.detach() == best[:, 0]) & (earlier == 0)
 
 
-def cross_entropy_of_projection(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int) -> Term:
+def cross_entropy_of_projection(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, softcap: float | None = None
+) -> Term:
     """Score labels under the logits `hidden @ weight.T + bias`, of which those of one chunk alone are ever in memory.
 
     The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
@@ -88,14 +92,19 @@ def cross_entropy_of_projection(hidden: Tensor, weight: Tensor, bias: Tensor | N
         hidden: (batch, positions, hidden).
         labels: (batch, positions) int64; -100 is not scored, and sends no gradient.
         chunk: positions of a sequence in a chunk, the last of which may have fewer.
+        softcap: limit to which `softcapped` bends the logits; None: no limit.
     """
     product = _product_type(hidden)
     if torch.is_grad_enabled():
-        nats, correct = _ScoredProjection.apply(hidden, weight, bias, labels, chunk, product)  # type: ignore[no-untyped-call]
+        nats, correct = _ScoredProjection.apply(hidden, weight, bias, labels, chunk, softcap, product)  # type: ignore[no-untyped-call]
         return Term(nats, (labels != IGNORED_LABEL).sum(), correct)
     pieces = zip(torch.split(hidden, chunk, dim=1), torch.split(labels, chunk, dim=1))
-    terms = [cross_entropy(F.linear(rows, weight, bias), wanted) for rows, wanted in pieces]
+    terms = [cross_entropy(_bent(F.linear(rows, weight, bias), softcap), wanted) for rows, wanted in pieces]
     return Term(*(torch.stack(values).sum() for values in zip(*terms)))
+
+
+def _bent(logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else softcapped(logits, softcap)
 
 
 def _product_type(hidden: Tensor) -> torch.dtype:
@@ -109,7 +118,14 @@ class _ScoredProjection(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, product: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        chunk: int,
+        softcap: float | None,
+        product: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         matrix, shift = weight.to(product), None if bias is None else bias.to(product)
         of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -117,17 +133,20 @@ class _ScoredProjection(torch.autograd.Function):
         of_hidden, nats, correct = [], [], []
         for piece, wanted in zip(torch.split(hidden, chunk, dim=1), torch.split(labels, chunk, dim=1)):
             rows = piece.reshape(-1, piece.shape[-1]).to(product)
-            scored = _score_with_gradient(F.linear(rows, matrix, shift).float(), wanted.reshape(-1))
-            nats.append(scored[0])
-            correct.append(scored[1])
-            gradient = scored[2].to(product)
+            logits = F.linear(rows, matrix, shift).float()
+            of_chunk, right, slope = _score_with_gradient(_bent(logits, softcap), wanted.reshape(-1))
+            nats.append(of_chunk)
+            correct.append(right)
+            if softcap is not None:
+                slope *= softcap**3 * (logits.square() + softcap**2).pow(-1.5)
+            gradient = slope.to(product)
             of_hidden.append((gradient @ matrix).view(piece.shape).to(hidden.dtype))
             if product == torch.float32:
                 of_weight.addmm_(gradient.t(), rows)
             else:
                 of_weight += gradient.t() @ rows
             if of_bias is not None:
-                of_bias += scored[2].sum(0)
+                of_bias += slope.sum(0)
         ctx.save_for_backward(torch.cat(of_hidden, dim=1), of_weight, of_bias)
         ctx.weight_type = weight.dtype
         return torch.stack(nats).sum(), torch.stack(correct).sum()
@@ -138,7 +157,7 @@ class _ScoredProjection(torch.autograd.Function):
         shift = None if of_bias is None else (of_bias * upstream).to(ctx.weight_type)
         # In place where it can be, since the weight's gradient may be a gigabyte; torch refuses to read it a second time.
         scaled = of_weight * upstream if torch.compiler.is_compiling() else of_weight.mul_(upstream)
-        return of_hidden * upstream.to(of_hidden.dtype), scaled.to(ctx.weight_type), shift, None, None, None
+        return of_hidden * upstream.to(of_hidden.dtype), scaled.to(ctx.weight_type), shift, None, None, None, None
 
 
 def _score_with_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

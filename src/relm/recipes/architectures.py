@@ -29,8 +29,8 @@ class ArchitectureDeclaration:
     """Name in recipes and in `config.json`."""
     section: "type[Sizes]"
     """Section of recipes with its keys."""
-    auto_class: str
-    """Class of `transformers` that loads it."""
+    auto_class: str | None
+    """Class of `transformers` that loads it; None: it has none."""
     pipeline: str
     """Pipeline tag of its models on the Hugging Face hub."""
     model: str
@@ -165,6 +165,34 @@ class LlamaArchitecture(LimitedLength):
         return self
 
 
+class ModdedGptArchitecture(LimitedLength):
+    """The model of modded-nanogpt's optimization track: decoder-only, RMS normalisation of embeddings, queries and keys too,
+    rotary positions in half of each head, squared ReLU, head with a bias and capped logits; not in transformers."""
+
+    architecture: Literal["modded_gpt"]
+    """Name of the architecture."""
+    rotary_base: float = Field(default=1024.0, gt=0)
+    """Base of the wavelengths of rotary positions."""
+    attention_scale: float = Field(default=0.12, gt=0)
+    """Factor of the logits of attention."""
+    logit_softcap: float = Field(default=15.0, gt=0)
+    """Limit to which the logits x of the vocabulary are bent: limit * x / sqrt(x ** 2 + limit ** 2)."""
+    rms_norm_epsilon: float = Field(default=2.0**-23, gt=0)
+    """Constant added to the mean square in normalisation; by default torch's own, float32's step from 1."""
+    initialisation: Literal["zero_biases", "torch_linear"] = "zero_biases"
+    """Draws of the initial weights; embedding normal, projections into the residual stream and head 0. zero_biases: other
+    matrices normal with the variance of torch's linear layers, biases 0; torch_linear: matrices and biases as torch draws them,
+    as in the track's entries before June 2026."""
+
+    @model_validator(mode="after")
+    def heads_fit(self) -> Self:
+        if self.hidden_size // self.heads % 4:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) / heads ({self.heads}) must be a multiple of 4; half of it turns"
+            )
+        return self
+
+
 class BertArchitecture(LimitedLength):
     """A BERT or RoBERTa: encoder-only, learnt positions, post-layer normalisation, head tied to the token embedding."""
 
@@ -229,7 +257,7 @@ class T5Architecture(Sizes):
 
 
 Architecture = Annotated[
-    Gpt2Architecture | LlamaArchitecture | BertArchitecture | T5Architecture,
+    Gpt2Architecture | LlamaArchitecture | ModdedGptArchitecture | BertArchitecture | T5Architecture,
     SectionOf("architecture", lambda: {architecture.name: architecture.section for architecture in ARCHITECTURES}),
 ]
 
@@ -252,6 +280,14 @@ _LLAMA = replace(
     model="relm.models.llama:Llama",
     configuration="relm.models.llama_configuration:llama_configuration",
     twin_sizes={"key_value_heads": 1, "intermediate_size": None},
+)
+_MODDED_GPT = replace(
+    _GPT2,
+    name="modded_gpt",
+    section=ModdedGptArchitecture,
+    auto_class=None,
+    model="relm.models.modded_gpt:ModdedGpt",
+    configuration="relm.models.modded_gpt_configuration:modded_gpt_configuration",
 )
 _BERT = ArchitectureDeclaration(
     name="bert",
@@ -282,7 +318,7 @@ _T5 = ArchitectureDeclaration(
     terms=("target_token",),
     twin_sizes={"decoder_layers": None, "head_size": TWIN_WIDTH // TWIN_HEADS, "intermediate_size": 2 * TWIN_WIDTH},
 )
-for _declaration in (_GPT2, _LLAMA, _BERT, replace(_BERT, name="roberta"), _T5, replace(_T5, name="mt5")):
+for _declaration in (_GPT2, _LLAMA, _MODDED_GPT, _BERT, replace(_BERT, name="roberta"), _T5, replace(_T5, name="mt5")):
     ARCHITECTURES.register(_declaration)
 
 

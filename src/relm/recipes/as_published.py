@@ -64,6 +64,12 @@ BUILDERS = Registry[BuilderDeclaration](
         read="relm.examples.as_published.llm_c:open_llm_c",
     ),
     BuilderDeclaration(
+        name="modded_nanogpt",
+        objective="causal",
+        options=("ranks", "batch"),
+        read="relm.examples.as_published.llm_c:open_llm_c",
+    ),
+    BuilderDeclaration(
         name="run_mlm",
         objective="masked",
         pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
@@ -90,7 +96,8 @@ class AsPublished(Section):
     """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
     TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
     graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c:
-    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader; t5x_diacritics: the padding and the ends of
+    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader; modded_nanogpt: those of modded-nanogpt's
+    optimization track, in the files' order; t5x_diacritics: the padding and the ends of
     iliemihai/t5x_diacritics, whose texts come in relm's order."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
@@ -101,9 +108,11 @@ class AsPublished(Section):
     vocabulary_size: int | None = Field(default=None, gt=1)
     """Exclusive limit of generated tokens, which graphcore_gpt2_generated requires; the model's vocabulary has as many."""
     ranks: int | None = Field(default=None, gt=0)
-    """Number of the original's processes, each of which shuffles by a generator of its own; llm_c requires it."""
+    """Number of the original's processes, each of which shuffles by its own generator in llm_c; llm_c and modded_nanogpt
+    require it."""
     batch: int | None = Field(default=None, gt=0)
-    """Sequences in a batch of one of these processes; llm_c requires it. ranks times batch divides global_batch_size."""
+    """Sequences in a batch of one of these processes; llm_c and modded_nanogpt require it. ranks times batch
+    divides global_batch_size."""
 
     corrected: list[str] = Field(default_factory=list)
     """Defects of the original that are not repeated, so that the effect of one can be measured. Of tpu_pretrain: unk_for_mask,
@@ -121,6 +130,6 @@ class AsPublished(Section):
         refuse_keys_of_others(self, "builder", {builder.name: builder.options for builder in BUILDERS})
         if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
             raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
-        if self.builder == "llm_c" and None in (self.ranks, self.batch):
-            raise ValueError("llm_c needs ranks and batch, those of the original's run; give both")
+        if self.builder in ("llm_c", "modded_nanogpt") and None in (self.ranks, self.batch):
+            raise ValueError(f"{self.builder} needs ranks and batch, those of the original's run; give both")
         return self

@@ -20,7 +20,7 @@ FACTS = ("source", "commit", "path", "licence", "smoothing")
 STEP, LOSS, RATE, NORM, VALIDATION = "step", "loss", "learning_rate", "gradient_norm", "validation_loss"
 COLUMNS = (STEP, LOSS, RATE, NORM, VALIDATION)
 # A column of one repetition of the run, counted from 1; `loss` and `gradient_norm` are then the means of all.
-REPETITION = re.compile(rf"({LOSS}|{NORM})_([1-9]\d*)")
+REPETITION = re.compile(rf"({LOSS}|{NORM}|{VALIDATION})_([1-9]\d*)")
 # Python's own `float` would take 4_2 for 42, and digits of other scripts.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -87,6 +87,9 @@ class Curve:
     """Maps each column but `step` to its values, NaN where there is none."""
     rate_rounding: float = 0.0
     """Half a unit of the last decimal of the learning rates, which are as long as the longest of them."""
+    loss_key: str = LOSS
+    """Key of the lines of `train.jsonl` with which `loss` and its repetitions are compared; `validation_loss` in a curve
+    without a loss of training."""
 
     def repetitions(self, column: str) -> list[Sequence[float]]:
         """Return the columns of single runs of `loss` or `gradient_norm`, in order."""
@@ -111,9 +114,12 @@ def load_curve(path: Path) -> Curve:
         raise RelmError(f"{path}: has no rows")
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     steps = [int(step) for step in columns.pop(STEP)]
+    loss_key = LOSS if LOSS in columns else VALIDATION
+    if loss_key == VALIDATION:
+        columns = {name.replace(VALIDATION, LOSS): values for name, values in columns.items()}
     at = names.index(RATE) if RATE in names else None
     texts = [line.split("\t")[at] if at is not None else "" for line in lines[begin + 1 :]]
-    return Curve(path.stem, facts, steps, columns, min(map(half_a_unit, texts)))
+    return Curve(path.stem, facts, steps, columns, min(map(half_a_unit, texts)), loss_key)
 
 
 def _read_facts(comments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -132,9 +138,11 @@ def _require_columns(names: Sequence[str], where: str) -> None:
         raise RelmError(
             f"{where}: unknown column {unknown[0]!r:.60}; expected {', '.join(COLUMNS)}, loss_1, gradient_norm_1, ..."
         )
-    if len(set(names)) < len(names) or not {STEP, LOSS} <= set(names):
-        raise RelmError(f"{where}: expected columns step and loss, each column once; found {', '.join(names)}")
-    for kind in (LOSS, NORM):
+    if len(set(names)) < len(names) or STEP not in names or not {LOSS, VALIDATION} & set(names):
+        raise RelmError(
+            f"{where}: expected columns step and loss or validation_loss, each column once; found {', '.join(names)}"
+        )
+    for kind in (LOSS, NORM, VALIDATION):
         numbers = sorted(int(match[2]) for name in names if (match := REPETITION.fullmatch(name)) and match[1] == kind)
         if numbers != list(range(1, len(numbers) + 1)):
             raise RelmError(f"{where}: repetitions of {kind} are numbered {numbers}; expected 1, 2, 3 and so on")
@@ -147,7 +155,10 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
         cells, where = line.split("\t"), f"{path}, line {number}"
         if len(cells) != len(names):
             raise RelmError(f"{where}: has {len(cells)} cells; expected {len(names)}, separated by tabs")
-        row = [_read_number(cell, name, where) for cell, name in zip(cells, names, strict=True)]
+        row = [
+            _read_number(cell, name, where, name == VALIDATION and LOSS in names)
+            for cell, name in zip(cells, names, strict=True)
+        ]
         step = row[names.index(STEP)]
         if step != int(step) or step <= before:
             raise RelmError(f"{where}: step {step:g} follows step {before:g}; steps are whole numbers that increase from 1")
@@ -155,9 +166,9 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
         yield row
 
 
-def _read_number(cell: str, name: str, where: str) -> float:
-    """Return the number in a cell; NaN where a validation has none, as most steps are not validated."""
-    if name == VALIDATION and not cell:
+def _read_number(cell: str, name: str, where: str, may_be_empty: bool) -> float:
+    """Return the number in a cell; NaN where a validation has none, as most steps of training are not validated."""
+    if may_be_empty and not cell:
         return math.nan
     value = float(cell) if NUMBER.fullmatch(cell) else math.nan
     if not math.isfinite(value) or (name.startswith(NORM) and value <= 0):

@@ -64,6 +64,26 @@ class LambOptions(Section):
     """Divide the whole gradient by its norm first, if that exceeds 1 (NVLAMB)."""
 
 
+class MuonOptions(Section):
+    """Options of Muon (Jordan et al. 2024), with the formulas of modded-nanogpt's optimization track."""
+
+    momentum: Share = 0.95
+    """Decay of the average of gradients; the update is Nesterov's."""
+    norm_epsilon: float = Field(default=1e-7, gt=0)
+    """Constant added to the norm by which an update is divided before it is orthogonalised."""
+
+
+class ParameterGroup(Section):
+    """Settings of some parameters, in place of the optimizer's."""
+
+    learning_rate: float = Field(gt=0)
+    """Peak learning rate."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of all of them, whatever `decayed` selects."""
+    betas: tuple[Share, Share] | None = None
+    """Decay rates of the first and second moment; null: the optimizer's."""
+
+
 class AdafactorOptions(Section):
     """Options of Adafactor (Shazeer and Stern 2018), with the names and formulas of transformers' optimizer."""
 
@@ -101,6 +121,11 @@ def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
     return 2 * math.prod(shape)
 
 
+def count_muon(shape: tuple[int, ...], settings: "Optimizer") -> int:
+    """Return the number of values that Muon keeps of a parameter at most: two moments, and one of a layer's matrix."""
+    return 2 * math.prod(shape)
+
+
 def count_velocity(shape: tuple[int, ...], settings: "Optimizer") -> int:
     """Return the number of values in the velocity of a parameter, which SGD keeps if it has momentum."""
     return math.prod(shape) if settings.sgd.momentum > 0 else 0
@@ -114,11 +139,16 @@ def count_factors(shape: tuple[int, ...], settings: "Optimizer") -> int:
 _MOMENTS = ("betas", "epsilon", "bias_correction")
 OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
     "optimizer",
-    OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", count_moments, keys=(*_MOMENTS, "form")),
-    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", count_moments, keys=(*_MOMENTS, "form")),
+    OptimizerDeclaration(
+        "adamw", "relm.training.optimizers.adam:build_adamw", count_moments, keys=(*_MOMENTS, "form", "groups")
+    ),
+    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", count_moments, keys=(*_MOMENTS, "form", "groups")),
     OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", count_moments, keys=_MOMENTS, options=LambOptions),
     OptimizerDeclaration(
         "adafactor", "relm.training.optimizers.adafactor:build_adafactor", count_factors, options=AdafactorOptions
+    ),
+    OptimizerDeclaration(
+        "muon", "relm.training.optimizers.muon:build_muon", count_muon, keys=(*_MOMENTS, "groups"), options=MuonOptions
     ),
     OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", count_velocity, options=SgdOptions),
 )
@@ -130,15 +160,16 @@ class Optimizer(Section):
     name: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
     """Name of the optimizer. adamw: Adam with decoupled weight decay; adam: Adam with weight decay as a part of the gradient;
     lamb: AdamW's step of each parameter scaled to its norm; adafactor: Adam with a second moment factored into row and column
-    means; sgd: stochastic gradient descent."""
+    means; muon: orthogonalised momentum for the matrices of layers, and adamw for all else; sgd: stochastic gradient
+    descent."""
     learning_rate: float = Field(gt=0)
     """Peak learning rate."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Decay rates of the first and second moment; for adamw, adam and lamb."""
+    """Decay rates of the first and second moment; for adamw, adam, lamb and muon."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """Constant added to the root of the second moment; for adamw, adam and lamb."""
+    """Constant added to the root of the second moment; for adamw, adam, lamb and muon."""
     bias_correction: bool = True
-    """Correct the bias of the moments towards their initial value 0; for adamw, adam and lamb."""
+    """Correct the bias of the moments towards their initial value 0; for adamw, adam, lamb and muon."""
     form: Literal["pytorch", "transformers", "graphcore_bert"] = "pytorch"
     """Variant of the formulas of adamw and adam. pytorch: epsilon is added to the root of the corrected second moment, and
     weights decay before the step; transformers: epsilon is added to the root before the correction (end of section 2 of Kingma
@@ -158,6 +189,12 @@ class Optimizer(Section):
     small updates are lost by rounding; use it for that alone."""
     lamb: LambOptions = LambOptions()
     """Options of lamb."""
+    groups: dict[Literal["embeddings", "head", "vectors", "matrices"], ParameterGroup] = Field(default_factory=dict)
+    """Kind of parameters -> their own settings; for adamw, adam and muon. embeddings: of tokens and positions, a tied head
+    included; head: the weights of a projection to the vocabulary that is not tied; vectors: biases and scales of normalisation;
+    matrices: all else. The schedule is that of all."""
+    muon: MuonOptions = MuonOptions()
+    """Options of muon."""
     adafactor: AdafactorOptions = AdafactorOptions()
     """Options of adafactor."""
     sgd: SgdOptions = SgdOptions()
@@ -194,6 +231,9 @@ SCHEDULES: Registry[ScheduleDeclaration] = Registry(
         "relm.training.schedules:natural_exponential",
         keys=(*_WARMUP, *_FLOOR, "decay_rate", "decay_period"),
     ),
+    ScheduleDeclaration(
+        "trapezoid", "relm.training.schedules:trapezoid", keys=(*_WARMUP, "floor", "decay_ahead", "decay_share")
+    ),
     ScheduleDeclaration("by_step", "relm.training.schedules:by_step", keys=("floor", "by_step")),
 )
 
@@ -204,7 +244,7 @@ class Schedule(Section):
     name: Annotated[str, NameIn(SCHEDULES)] = "constant"
     """Shape of the decay after the warm-up, which reaches floor at the last step. constant: no decay; linear: a line; cosine:
     half a cycle; polynomial: (remaining share of the steps) ** power; natural_exponential: a factor of exp(-decay_rate) each
-    decay_period steps; by_step: a table."""
+    decay_period steps; trapezoid: a line over the last decay_share of the steps; by_step: a table."""
     warmup_steps: int = Field(default=0, ge=0)
     """Number of warm-up steps, in which the learning rate increases from 0."""
     warmup_share: Share | None = None
@@ -226,6 +266,8 @@ class Schedule(Section):
     """Steps between two decreases; for natural_exponential."""
     decay_end: int | None = Field(default=None, gt=0)
     """Step at which floor is reached, which may be beyond the phase; null: the last step. warmup_share is a share of it."""
+    decay_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the steps in which the learning rate decays; for trapezoid."""
     by_step: dict[int, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Step -> share of the peak from that step on; for by_step."""
     first_step: Literal[0, 1] = 1

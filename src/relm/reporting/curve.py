@@ -34,7 +34,7 @@ def watched_run(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
     if expected is None or plan.curve is None:
         return None
     phase = expected.phase or plan.phases[0]
-    lines = [line for line in read_lines(logs[phase]) if "loss" in line and line["step"] <= plan.curve.steps[-1]]
+    lines = [line for line in read_lines(logs[phase]) if plan.curve.loss_key in line and line["step"] <= plan.curve.steps[-1]]
     if not lines:
         return None
     watch = watched(expected, plan.curve, lines)

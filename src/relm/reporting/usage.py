@@ -11,6 +11,8 @@ def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
     """Return three lines of Python that load a model and print what it makes of a text."""
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)
+    if kind.auto_class is None:
+        return ["import subprocess", f'subprocess.run(["relm", "generate", "--model", "{model}", "--prompt", {text}])']
     new_tokens = min(NEW_TOKENS, context(plan) // 2)
     if kind.pipeline == "fill-mask":
         return [

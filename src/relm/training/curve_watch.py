@@ -49,7 +49,12 @@ class CurveWatch:
     _lines_outside: int = 0
 
     def judge(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the next line and return its key `curve`: the published average and ours, the band, and the verdict."""
+        """Take the next line and return its key `curve`: the published average and ours, the band, and the verdict.
+
+        A line without a loss that the curve has, which most have not where it is of validations, gets no such key.
+        """
+        if self.curve.loss_key not in line:
+            return {}
         at = self._take(line)
         losses = [(self._average(band, at), band) for band in self.bands if band.column == LOSS]
         if self.left_at is None:
@@ -85,7 +90,7 @@ class CurveWatch:
             self.bands = expected_averages(self.expected, self.curve, steps, self.curve.steps[-1])
             if RATE in self.curve.columns:
                 self._rates = np.interp(steps, self.curve.steps, self.curve.columns[RATE]).tolist()
-        self._values[LOSS].append(float(line["loss"]))
+        self._values[LOSS].append(float(line[self.curve.loss_key]))
         norm = float(line.get("gradient_norm") or math.nan)
         self._values[NORM].append(math.log(norm) if norm > 0 else math.nan)
         return at
@@ -140,7 +145,7 @@ class CurveWatch:
             return
         steps = [int(row["step"]) for row in self._lines]
         norms = [float(row["gradient_norm"]) for row in self._lines if row.get("gradient_norm")]
-        losses = [float(row["loss"]) for row in self._lines]
+        losses = [float(row[self.curve.loss_key]) for row in self._lines]
         self._resembles = describe_resemblance(self.curve, steps, losses, norms if len(norms) == len(steps) else [])
         if self._resembles is not None:
             self.verdict += f"; {self._resembles}"
@@ -151,9 +156,10 @@ def open_watch(run: "PhaseRun", step: int) -> CurveWatch | None:
     expected, every = run.recipe.expect_curve, run.recipe.run
     if run.curve is None or expected is None or (expected.phase or next(iter(run.recipe.pretrain))) != run.phase:
         return None
-    planned = planned_steps(run.settings.steps, every.log_interval, every.validation_interval)
+    intervals = (every.log_interval, every.validation_interval) if run.curve.loss_key == LOSS else (every.validation_interval,)
+    planned = planned_steps(run.settings.steps, *intervals)
     log = run.folder / LOG
-    lines = [line for line in read_lines(log, until=step) if "loss" in line] if step and log.exists() else []
+    lines = [line for line in read_lines(log, until=step) if run.curve.loss_key in line] if step and log.exists() else []
     watch = watched(expected, run.curve, lines, [other for other in planned if other > step])
     require_wanted(watch, str(run.folder))
     return watch

@@ -54,9 +54,9 @@ class LogLines:
         line = {**begun, **self._learner.meter.line()}
         if self._learner.scaler is not None:
             line |= self._learner.scaler.line(read)
-        if self._watch is not None:
-            line |= self._watch.judge(line)
         validated = validate()
+        if self._watch is not None:
+            line |= self._watch.judge({**line, **validated})
         if validated:
             self._learner.meter.leave_out()
         self._journal.write({**line, **validated})

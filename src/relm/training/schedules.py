@@ -55,6 +55,14 @@ def natural_exponential(schedule: Schedule, number: int, steps: int) -> float:
     return _above_floor(schedule, math.exp(-schedule.decay_rate * ((number - schedule.warmup(steps)) // schedule.decay_period)))
 
 
+def trapezoid(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that rises, stays at its peak, and falls in a straight line at its end."""
+    warming = _warm_up(schedule, number, steps)
+    progress = (number + schedule.decay_ahead) / schedule.length(steps)
+    share = min(1.0, max(0.0, 1 - progress) / schedule.decay_share)
+    return (1.0 if warming is None else warming) * _above_floor(schedule, share)
+
+
 def by_step(schedule: Schedule, number: int, steps: int) -> float:
     """Return the share that a table gives from the last step in it that is not after this one."""
     return max(schedule.floor, schedule.by_step[max(begin for begin in schedule.by_step if begin <= number)])

@@ -76,6 +76,19 @@ class TransformersContinuer(Continuer):
         return written
 
 
+class PassContinuer(Continuer):
+    """One of relm's own models that `transformers` lacks, which passes over the whole text for each token."""
+
+    def __init__(self, model: CausalModel) -> None:
+        self._model = model
+
+    @torch.inference_mode()
+    def write(
+        self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
+    ) -> list[list[int]]:
+        return continue_by_passes(self._model, texts, tokens, sampling, streams, stop)
+
+
 class _AtText(StoppingCriteria):
     """Ends texts at the text to stop at."""
 
@@ -117,3 +130,19 @@ def continue_windows(
         for new, more in zip(written, extend(seen, within), strict=True):
             new.extend(more)
     return written
+
+
+def continue_by_passes(
+    model: CausalModel, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
+) -> list[list[int]]:
+    """Return ids after each text, a pass over all texts for each token; arguments as of `Continuer.write`."""
+    processors = logits_processors(sampling, streams)
+
+    def extend(seen: Texts, _: int) -> list[list[int]]:
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in seen], batch_first=True)
+        ends = torch.tensor([len(text) - 1 for text in seen])
+        logits = model.head(model.hidden(ids)[torch.arange(len(seen)), ends]).cpu()
+        chosen: list[list[int]] = processors(ids, logits).argmax(-1, keepdim=True).tolist()  # type: ignore[arg-type]
+        return chosen
+
+    return continue_windows(model.positions, texts, tokens, stop, extend)

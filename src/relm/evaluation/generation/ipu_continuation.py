@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import TokenRule
-from relm.evaluation.generation.continuation import Continuer, Texts, continue_windows
-from relm.evaluation.generation.sampling import Sampling, logits_processors
+from relm.evaluation.generation.continuation import Continuer, Texts, continue_by_passes
+from relm.evaluation.generation.sampling import Sampling
 from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
 
@@ -44,16 +44,7 @@ class IpuContinuer(Continuer):
             noise = draw_noise(streams, tokens, rule.top_k) if rule.draws else None
             written: list[list[int]] = self._model.write(texts, tokens, rule, noise).tolist()
             return written
-        processors = logits_processors(sampling, streams)
-
-        def extend(seen: Texts, _: int) -> list[list[int]]:
-            ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in seen], batch_first=True)
-            ends = torch.tensor([len(text) - 1 for text in seen])
-            logits = self._model.head(self._model.hidden(ids)[torch.arange(len(seen)), ends])
-            chosen: list[list[int]] = processors(ids, logits).argmax(-1, keepdim=True).tolist()  # type: ignore[arg-type]
-            return chosen
-
-        return continue_windows(self._model.positions, texts, tokens, stop, extend)
+        return continue_by_passes(self._model, texts, tokens, sampling, streams, stop)
 
     def loops(self, longest: int, sampling: Sampling) -> bool:
         """Return whether a loop on the device can write texts with at most `longest` tokens, of which the last is not read."""

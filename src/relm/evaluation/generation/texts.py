@@ -9,12 +9,12 @@ from typing import NamedTuple
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.generation.continuation import Continuer, TransformersContinuer
+from relm.evaluation.generation.continuation import Continuer, PassContinuer, TransformersContinuer
 from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Ending, Stop
 from relm.evaluation.ipu_model import IpuCausalModel
-from relm.evaluation.models import OwnCausalModel, load_causal
+from relm.evaluation.models import OwnDecoder, load_causal
 from relm.evaluation.special_tokens import special_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
@@ -89,9 +89,11 @@ class Writer:
         self.continuer: Continuer
         if isinstance(self.model, IpuCausalModel):
             self.continuer = IpuContinuer(self.model)
+        elif type(self.model) is OwnDecoder:
+            self.continuer = PassContinuer(self.model)
         else:
             self.continuer = TransformersContinuer(self.model, execution)
-        is_own = isinstance(self.model, OwnCausalModel | IpuCausalModel)
+        is_own = isinstance(self.model, OwnDecoder | IpuCausalModel)
         self.begins = () if is_own else added_tokens(self.loaded)
         """Ids that the tokenizer puts before every prompt; none for relm's own models."""
 

@@ -5,6 +5,8 @@ from k R B T + r B T on, which are B sequences of T inputs and labels. Each proc
 with seed + r, which permutes the shards before each epoch, and the samples of a shard when the process comes to it. So the
 processes of one update read different shards, and no sample is read as a whole.
 
+modded-nanogpt's optimization track reads files of the same form without shuffling: shards and samples follow one another.
+
 Every epoch takes the same count of draws, so the order of any epoch is arithmetic from the seed: nothing before it is read.
 """
 
@@ -35,6 +37,8 @@ class Geometry(NamedTuple):
     """Sequences in the batch of one rank."""
     sequence_length: int
     seed: int = SEED
+    shuffles: bool = True
+    """False: modded-nanogpt's order."""
 
     @property
     def sample_tokens(self) -> int:
@@ -42,9 +46,14 @@ class Geometry(NamedTuple):
         return self.ranks * self.batch * self.sequence_length
 
     @property
+    def fewest_tokens(self) -> int:
+        """Return the tokens of the shortest shard with a sample; modded-nanogpt wants one more than it reads."""
+        return self.sample_tokens + (1 if self.shuffles else 2)
+
+    @property
     def samples(self) -> list[int]:
         """Return the count of samples of each shard."""
-        return [(tokens - 1) // self.sample_tokens for tokens in self.shards]
+        return [(tokens - self.fewest_tokens) // self.sample_tokens + 1 for tokens in self.shards]
 
     @property
     def epoch_samples(self) -> int:
@@ -74,6 +83,10 @@ def permute(values: list[int], draws: npt.NDArray[np.uint32]) -> None:
 def order_of_rank(geometry: Geometry, rank: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the shard and the number in it of each sample that a rank reads in an epoch: (samples, 2)."""
     samples, shards = geometry.samples, list(range(len(geometry.shards)))
+    if not geometry.shuffles:
+        return np.array([(shard, number) for shard in shards for number in range(samples[shard])], dtype=np.int64).reshape(
+            -1, 2
+        )
     permuting = len(shards) - 1
     draws_of_epoch = permuting + sum(count - 1 for count in samples)
     draws = draw_integers(geometry.seed + rank, (epoch + 1) * draws_of_epoch)
@@ -143,9 +156,9 @@ class LlmCExamples(LlmCOrder):
         super().__init__(geometry_of(objective, tuple(self.stream.lengths)))
         if short := [number for number, count in enumerate(self.geometry.samples) if not count]:
             raise RelmError(
-                f"{manifest}: training shard {short[0] + 1} has {self.geometry.shards[short[0]]:,} tokens; llm.c reads "
-                f"{self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, which needs "
-                f"{self.geometry.sample_tokens + 1:,}; lower as_published.ranks or as_published.batch"
+                f"{manifest}: training shard {short[0] + 1} has {self.geometry.shards[short[0]]:,} tokens; the original "
+                f"reads {self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, "
+                f"which needs {self.geometry.fewest_tokens:,}; lower as_published.ranks or as_published.batch"
             )
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
@@ -173,10 +186,10 @@ def geometry_of(objective: Objective, shards: tuple[int, ...]) -> Geometry:
     """Return the sizes that decide the order of an objective's sequences; refuse options that llm.c does not have."""
     chosen = objective.as_published
     if chosen is None or chosen.ranks is None or chosen.batch is None:
-        raise RelmError(f"as_published.builder: expected llm_c, found {getattr(chosen, 'builder', None)}")
+        raise RelmError(f"as_published.builder: expected llm_c or modded_nanogpt, found {getattr(chosen, 'builder', None)}")
     if chosen.seed + chosen.ranks - 1 > LARGEST_SEED:
         raise RelmError(f"as_published.seed: {chosen.seed:,}, but a Mersenne Twister takes 0 to {LARGEST_SEED:,}; lower it")
     for key in ("stride", "document_attention"):
         if getattr(objective.causal, key):
-            raise RelmError(f"causal.{key}: llm_c has no such option; leave it out")
-    return Geometry(shards, chosen.ranks, chosen.batch, objective.sequence_length, chosen.seed)
+            raise RelmError(f"causal.{key}: {chosen.builder} has no such option; leave it out")
+    return Geometry(shards, chosen.ranks, chosen.batch, objective.sequence_length, chosen.seed, chosen.builder == "llm_c")

@@ -27,12 +27,15 @@ class MomentOptimizer(TensorOptimizer):
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         return {"exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
 
-    def advance(self, parameters: Tensors, gradients: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+    def advance(
+        self, parameters: Tensors, gradients: Tensors, betas: tuple[float, float] | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Update both moving averages with the gradients, and return them."""
+        beta1, beta2 = betas or self.betas
         means, squares = self.states("exp_avg", parameters), self.states("exp_avg_sq", parameters)
-        self.approach(means, gradients, 1 - self.betas[0])
-        torch._foreach_mul_(squares, self.unless_skipped(self.betas[1], 1.0))
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - self.betas[1])
+        self.approach(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, self.unless_skipped(beta2, 1.0))
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         return means, squares
 
     def roots(self, squares: Tensors, epsilon: float | Tensor) -> Tensors:
@@ -45,7 +48,7 @@ class MomentOptimizer(TensorOptimizer):
             torch._foreach_add_(roots, epsilon)
         return roots
 
-    def corrections(self, ahead: int = 0) -> tuple[Tensor, Tensor]:
+    def corrections(self, ahead: int = 0, betas: tuple[float, float] | None = None) -> tuple[Tensor, Tensor]:
         """Return the bias corrections (sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)).
 
         With m and v the stored averages, the corrected m / (sqrt(v) + epsilon) is the first, times
@@ -53,10 +56,12 @@ class MomentOptimizer(TensorOptimizer):
 
         Args:
             ahead: added to t, the index of the update from 1.
+            betas: of a group of parameters; None: the optimizer's.
         """
+        beta1, beta2 = betas or self.betas
         number = self.update_number() + ahead
-        root = one_minus_power(self.betas[1], number).sqrt()
-        return root / one_minus_power(self.betas[0], number), root
+        root = one_minus_power(beta2, number).sqrt()
+        return root / one_minus_power(beta1, number), root
 
 
 class Adam(MomentOptimizer):
@@ -81,29 +86,39 @@ class Adam(MomentOptimizer):
         self.form, self.decoupled = form, decoupled
 
     def begin_step(self) -> None:
-        self._size = self._decaying = self.rate()
-        self._epsilon: float | Tensor = self.epsilon
+        self._sizes = {key: self._step_sizes(*key) for key in map(_settings_of, self.param_groups)}
+
+    def _step_sizes(self, ratio: float, betas: tuple[float, float] | None) -> tuple[Tensor, Tensor, float | Tensor]:
+        """Return a group's step size, its learning rate for weight decay, and its epsilon."""
+        size = decaying = self.rate() if ratio == 1 else self.rate() * ratio
+        epsilon: float | Tensor = self.epsilon
         if self.bias_correction:
-            correction, root = self.corrections(ahead=1 if self.form == "graphcore_bert" else 0)
-            self._size = self._size * correction
+            correction, root = self.corrections(1 if self.form == "graphcore_bert" else 0, betas)
+            size = size * correction
             if self.form == "pytorch":
-                self._epsilon = self.epsilon * root
+                epsilon = self.epsilon * root
             if self.form == "graphcore_bert":
-                self._decaying = self._size
+                decaying = size
+        return size, decaying, epsilon
 
     def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
+        size, decaying, epsilon = self._sizes[_settings_of(group)]
         decay = group["weight_decay"] if self.decoupled else 0.0
         if not self.decoupled:
             gradients = self.with_decay(group, parameters, gradients)
-        means, squares = self.advance(parameters, gradients)
+        means, squares = self.advance(parameters, gradients, group.get("betas"))
         if decay and self.form != "transformers":
-            torch._foreach_mul_(parameters, 1 - self._decaying * decay)
-        roots = self.roots(squares, self._epsilon)
+            torch._foreach_mul_(parameters, 1 - decaying * decay)
+        roots = self.roots(squares, epsilon)
         # A learning rate of 0 makes this infinite, and the update 0: epsilon keeps the roots above 0.
-        torch._foreach_div_(roots, self._size)
+        torch._foreach_div_(roots, size)
         torch._foreach_addcdiv_(parameters, means, roots, -1.0)
         if decay and self.form == "transformers":
-            torch._foreach_mul_(parameters, 1 - self._decaying * decay)
+            torch._foreach_mul_(parameters, 1 - decaying * decay)
+
+
+def _settings_of(group: dict[str, Any]) -> tuple[float, tuple[float, float] | None]:
+    return group["rate_ratio"], group.get("betas")
 
 
 def build_adam(groups: Groups, settings: Optimizer) -> Adam:

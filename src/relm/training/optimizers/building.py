@@ -1,8 +1,11 @@
 """Build a recipe's optimizer for a model's parameters."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.training.optimizers.tensor_optimizer import ELEMENTS_PER_OPERATION, Groups, TensorOptimizer
@@ -44,25 +47,56 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | T
         optimizer.learning_rate.copy_(given, non_blocking=True)
     else:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("rate_ratio", 1.0)
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     """Return the trainable parameters in groups with the same settings.
 
-    Each group has `params`, `weight_decay`, and `adapted`, which is true where LAMB gives its parameters a trust ratio.
+    Each group has `params`, `weight_decay`, `rate_ratio` (its learning rate divided by the optimizer's), `betas` and `adapted`,
+    which is true where LAMB gives its parameters a trust ratio. Muon's groups have `widths` too: for each parameter those of
+    the maps (in, out) side by side in it, none for a map stored (out, in); None for a group that Adam trains.
     """
-    together: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            is_matrix = parameter.dim() >= 2
-            decayed = is_decayed(name, is_matrix, settings)
-            adapted = is_matrix or settings.lamb.adapted == "all"
-            together.setdefault((decayed, adapted), []).append(parameter)
+    modules = {f"{name}.weight": module for name, module in model.named_modules()}
+    together: dict[tuple[Any, ...], list[str]] = {}
+    kinds: set[str] = set()
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in parameters.items():
+        is_matrix = parameter.dim() >= 2
+        kind = kind_of(name, parameter, modules.get(name))
+        decay = settings.weight_decay if is_decayed(name, is_matrix, settings) else 0.0
+        own = settings.groups.get(kind)  # type: ignore[call-overload]
+        rate, betas = settings.learning_rate, settings.betas
+        if own is not None:
+            rate, decay, betas = own.learning_rate, own.weight_decay, own.betas or betas
+        adapted = is_matrix or settings.lamb.adapted == "all"
+        orthogonalised = settings.name == "muon" and kind == "matrices"
+        together.setdefault((decay, rate / settings.learning_rate, betas, adapted, orthogonalised), []).append(name)
+        kinds.add(kind)
+    if unused := [kind for kind in settings.groups if kind not in kinds]:
+        raise RelmError(
+            f"optimizer.groups.{unused[0]}: the model has no such parameters, only {', '.join(sorted(kinds))}; remove it"
+        )
     return [
-        {"params": parameters, "weight_decay": settings.weight_decay if decayed else 0.0, "adapted": adapted}
-        for (decayed, adapted), parameters in together.items()
+        {
+            "params": [parameters[name] for name in names],
+            "weight_decay": decay,
+            "rate_ratio": ratio,
+            "betas": betas,
+            "adapted": adapted,
+            "widths": [getattr(modules.get(name), "widths", ()) for name in names] if orthogonalised else None,
+        }
+        for (decay, ratio, betas, adapted, orthogonalised), names in together.items()
     ]
+
+
+def kind_of(name: str, parameter: Tensor, module: nn.Module | None) -> str:
+    """Return embeddings, head, vectors or matrices, as `relm.recipes.optimization.Optimizer.groups` names parameters."""
+    if parameter.dim() < 2:
+        return "vectors"
+    if isinstance(module, nn.Embedding):
+        return "embeddings"
+    return "head" if name == "lm_head.weight" else "matrices"
 
 
 def is_decayed(name: str, is_matrix: bool, settings: Optimizer) -> bool:

@@ -29,10 +29,11 @@ class TensorOptimizer(EagerOptimizer):
         """Create the state of all parameters in `groups`, as zeros of each parameter's own dtype.
 
         Args:
-            groups: `params` and `weight_decay`, and other keys that a subclass reads; `traced` and `elements_per_operation`
+            groups: `params` and `weight_decay`, and other keys that a subclass reads; `rate_ratio`, by which the learning rate
+                is multiplied; `traced` and `elements_per_operation`
                 of the parameters' device (`traces` and `elements_per_operation` of `relm.devices.contract.Device`).
         """
-        super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION})
+        super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION, "rate_ratio": 1.0})
         self.traced: bool = any(group["traced"] for group in self.param_groups)
         first = self.param_groups[0]["params"][0]
         self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
