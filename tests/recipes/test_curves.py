@@ -44,7 +44,7 @@ def test_repetitions_stand_in_columns_of_their_own(tmp_path: Path) -> None:
         ({"step": [0], "loss": [3.0]}, "line 8: step 0 follows step 0"),
         ({"step": [1.5], "loss": [3.0]}, "line 8: step 1.5 follows"),
         ({"loss": [3.0], "lr": [1]}, "line 7: unknown column 'lr'; expected step, loss"),
-        ({"learning_rate": [3.0]}, "line 7: expected columns step and loss"),
+        ({"learning_rate": [3.0]}, "line 7: expected columns step and loss or validation_loss"),
         ({"validation_loss": [3.0], "validation_loss_2": [3.0]}, r"line 7: repetitions of validation_loss are numbered \[2\]"),
         ({"validation_loss": [3.0, ""]}, "line 9: validation_loss: expected a finite number; found ''"),
         ({"loss": [3.0], "loss_2": [3.0]}, r"line 7: repetitions of loss are numbered \[2\]"),
@@ -65,7 +65,7 @@ def test_a_curve_without_its_origin_is_refused(fact: str, tmp_path: Path) -> Non
 
 def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(HEAD)
-    with pytest.raises(RelmError, match=r"expected columns step and loss, each column once; found $"):
+    with pytest.raises(RelmError, match=r"expected columns step and loss or validation_loss, each column once; found $"):
         load_curve(tmp_path / "a.tsv")
     (tmp_path / "a.tsv").write_text(f"{HEAD}step\tloss\n")
     with pytest.raises(RelmError, match="has no rows"):

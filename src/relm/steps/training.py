@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from relm.artifact import atomic_file, seal, write_json
@@ -48,7 +49,6 @@ logger = logging.getLogger(__name__)
     "`relm --processes N pretrain ...`, or by torchrun or srun.",
 )
 def pretrain(a: Arguments) -> Job:
-    from relm.cluster.bucket.checkpoints import kept_in_store
     from relm.examples.manifest import read_manifest
     from relm.training.loop import pretrain
     from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
@@ -62,13 +62,8 @@ def pretrain(a: Arguments) -> Job:
             raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
-        if ranks.ranks() == 1:
-            with kept_in_store(plan):
-                return train()
-        # The process that started the ranks keeps the checkpoints; torchrun and srun cannot.
-        if plan.recipe.run.checkpoints_to is not None and STOP_WITH_PARENT not in os.environ:
-            raise RelmError("run.checkpoints_to: several processes need `relm --processes N pretrain ...`; start them by that")
-        return train()
+        with keep_checkpoints(plan):
+            return train()
 
     def train() -> str:
         folder = a.output.parent.parent
@@ -108,6 +103,17 @@ def pretrain(a: Arguments) -> Job:
         outputs=outputs,
         expected_sha256={file: expected[file.name] for file in start if file.name in expected},
     )
+
+
+def keep_checkpoints(plan: Plan) -> AbstractContextManager[None]:
+    """Keep a run's checkpoints in its store; where several processes train, the one that started them does so."""
+    from relm.cluster.bucket.checkpoints import kept_in_store
+
+    if ranks.ranks() == 1:
+        return kept_in_store(plan)
+    if plan.recipe.run.checkpoints_to is not None and STOP_WITH_PARENT not in os.environ:
+        raise RelmError("run.checkpoints_to: several processes need `relm --processes N pretrain ...`; start them by that")
+    return nullcontext()
 
 
 def find_phase(plan: Plan, name: str) -> str:

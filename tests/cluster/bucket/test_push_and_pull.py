@@ -103,6 +103,18 @@ def test_what_is_pulled_into_a_fresh_clone_needs_only_to_be_published(
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()} == before, "written once"
 
 
+def test_results_in_the_list_of_an_earlier_version_are_left_to_publish(
+    terminal: Terminal, finished_project: Commands, project: Commands, store: Path
+) -> None:
+    terminal(finished_project, "push", str(store), "tiny")
+    (path,) = (store / "runs").rglob("*.json")
+    index = json.loads(path.read_text())
+    index["files"].append({"path": "results/tiny/README.md", "sha256": "0" * 64, "size": 1})
+    path.write_text(json.dumps(index))
+    terminal(project, "pull", str(store), "tiny")
+    assert set(project.jobs("results/tiny")) == {"publish"}
+
+
 def test_a_source_that_was_deleted_after_use_is_not_sent_and_not_made_again_elsewhere(
     terminal: Terminal, finished_copy: Commands, project: Commands, store: Path
 ) -> None:

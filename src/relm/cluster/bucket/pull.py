@@ -82,11 +82,13 @@ class Puller:
 
     def _find_targets(self) -> dict[Path, Entry]:
         """Return the paths here of all files, none of which lies behind a link."""
-        entries = {entry.path: entry for entry in self.index.files}
+        # An earlier version also pushed the published folder, which Snakemake makes again from the run's own files.
+        files = [entry for entry in self.index.files if not entry.path.startswith("results/")]
+        entries = {entry.path: entry for entry in files}
         paths = find_paths(self.plan, entries)
         parents = {parent for path in paths.values() for parent in path.parents}
-        wrong = [entry.path for entry in self.index.files if entry.path not in paths or paths[entry.path] in parents]
-        if wrong or len(entries) < len(self.index.files):
+        wrong = [entry.path for entry in files if entry.path not in paths or paths[entry.path] in parents]
+        if wrong or len(entries) < len(files):
             named = f"{wrong[0]!r:.200}, which is no file of this run" if wrong else "a file twice"
             raise RelmError(
                 f"{self.store.url}: the index of {self.index.name} names {named}; nothing was pulled: this is not what "

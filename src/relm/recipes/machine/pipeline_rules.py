@@ -77,6 +77,7 @@ def _rules_of_phase(place: str, pipeline: Pipeline, name: str, phase: "Phase") -
         ("optimizer.name", "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
         ("optimizer.state_precision", "float32", optimizer.state_precision == "float32"),
         ("optimizer.form", "pytorch", optimizer.form == "pytorch"),
+        ("optimizer.groups", "none", not optimizer.groups),
         ("optimizer.bias_correction", "true, or with adamw device_iterations: 1", corrects or uncorrected),
         ("optimizer.lamb.normalise_gradient", "false", not normalises),
         ("optimizer.gradient_clipping", clipping, optimizer.gradient_clipping is None or clips),
