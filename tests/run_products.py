@@ -5,6 +5,10 @@ import json
 import re
 from pathlib import Path
 
+from relm.plan.products import match_run_files
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import OF_ONE_MACHINE
+
 TIMES = re.compile(r"seconds|per_second|memory|started|ended|resumed_after|machines")
 FILES = (
     "work/documents/*/*",
@@ -33,3 +37,10 @@ def hash_products(folder: Path, recipe: str) -> dict[str, str]:
         kept = [{key: value for key, value in line.items() if not TIMES.search(key)} for line in lines]
         hashes[str(path.relative_to(folder))] = hashlib.sha256(json.dumps(kept).encode()).hexdigest()
     return hashes
+
+
+def list_unknown(plan: Plan) -> list[str]:
+    """Return the files in a run's folder that are in no row of the product table and belong to no machine."""
+    known, folder = match_run_files(plan), plan.run_folder
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return [name for name in names if not known.fullmatch(name) and not set(OF_ONE_MACHINE) & set(name.split("/"))]

@@ -287,14 +287,30 @@ def test_an_output_that_is_an_input_or_another_output_is_refused(tmp_path: Path,
 def test_a_pipe_as_an_input_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     output = str(tmp_path / "deep" / "model")
-    assert main(["import", "--format", "llama2_c", "--files", str(tmp_path / "pipe"), "--output", output]) == 1
+    assert (
+        main(
+            [
+                "import",
+                "--format",
+                "megatron",
+                "--files",
+                str(tmp_path / "pipe"),
+                "--tokenizer",
+                str(tmp_path / "pipe"),
+                "--output",
+                output,
+            ]
+        )
+        == 1
+    )
     assert "/pipe: is a named pipe, a socket or a device; expected a file" in capsys.readouterr().err
     assert not (tmp_path / "deep").exists()
 
 
 def test_a_refused_step_leaves_no_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"no model")
-    words = ["import", "--format", "llama2_c", "--files", str(tmp_path / "model.bin"), "--output"]
+    model = str(tmp_path / "model.bin")
+    words = ["import", "--format", "megatron", "--files", model, "--tokenizer", model, "--output"]
     assert main([*words, str(tmp_path / "new" / "model")]) == 1
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()

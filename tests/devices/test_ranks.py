@@ -26,7 +26,7 @@ def run():
         raise END
     return "it went well"
 inputs = [Path("absent")] if sys.argv[2] == "absent" else []
-step = cli.Step("do a thing", [], lambda a: Job(run, inputs=inputs, outputs=[Path("out")]))
+step = cli.Step("do a thing", [], lambda a: Job(run, inputs=inputs, outputs=[Path("out")]), "project")
 cli.list_steps = lambda: {"schema": step}
 sys.exit(cli.main(["schema", "--log", "log"]))
 """

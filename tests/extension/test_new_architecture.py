@@ -88,8 +88,8 @@ def test_its_section_is_in_the_schema_and_its_name_among_the_known() -> None:
     assert found["properties"]["model"]["oneOf"][-1] == {"$ref": "#/$defs/AveragerSizes"}
     assert found["$defs"]["AveragerSizes"]["properties"]["window"]["default"] == 4
     message = run_extended("averager", error_of, recipe_with({**MODEL, "architecture": "mean"}))
-    assert "model: expected architecture: gpt2, llama, bert, roberta, t5, mt5 or averager" in message
-    assert "expected architecture: gpt2, llama, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), (
+    assert "model: expected architecture: gpt2, llama, modded_gpt, bert, roberta, t5, mt5 or averager" in message
+    assert "expected architecture: gpt2, llama, modded_gpt, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), (
         "not known to this process"
     )
 

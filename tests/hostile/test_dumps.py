@@ -8,9 +8,10 @@ import pytest
 from relm.corpus.documents import Skipped
 from relm.corpus.extract import extract
 from relm.corpus.wikipedia import dump as wikipedia
-from relm.corpus.wikipedia.dump import Dump, Page, SeenPages
+from relm.corpus.wikipedia.dump import Page, SeenPages
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from small_dumps import Dump
 
 SURFACE = "Wikipedia dumps"
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from finished_runs import FinishedRun
 from relm.artifact import sha256_of, write_json
@@ -183,7 +184,7 @@ def test_status_reads_changed_files_alone_and_each_once(folder: Path, monkeypatc
 @pytest.mark.parametrize("deleted", [[SUMS], [CRATE], [SUMS, CRATE], ["README.md"], [*NAMES, SUMS, CRATE]])
 def test_a_folder_that_lacks_files_is_published_again(folder: Path, deleted: list[str]) -> None:
     plan: Any = SimpleNamespace(results=folder, fingerprint="0", report_key="0")
-    reruns = Reruns(SimpleNamespace(dryrun=False))
+    reruns = Reruns(SimpleNamespace(dryrun=False, storage_settings=SimpleNamespace(shared_fs_usage=SharedFSUsage.all())))
     os.utime(folder / "README.md")
     describe_published(plan)  # hashes one file again, and keeps what it knows of the others
     assert reruns.find_reason(plan) is None

@@ -199,7 +199,7 @@ def refusal(**schedule: Any) -> str:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ({"name": "cosin"}, "'constant', 'linear', 'cosine', 'polynomial', 'natural_exponential' or 'by_step'"),
+        ({"name": "cosin"}, "'constant', 'linear', 'cosine', 'polynomial', 'natural_exponential', 'trapezoid' or 'by_step'"),
         ({"name": "linear", "power": 2}, "power: read with name: polynomial only, found 2.0 with name: linear"),
         ({"name": "constant", "floor": 0.1}, "floor: read with name: linear or cosine or polynomial or"),
         ({"name": "cosine", "by_step": {1: 1.0}}, "by_step: read with name: by_step only, found {1: 1.0}"),

@@ -10,8 +10,9 @@ import pytest
 from made_once import copy_of
 from question_files import SAMPLE
 from relm.artifact import sha256_of
-from relm.cluster.bucket.run_files import list_files, list_others
+from relm.cluster.bucket.run_files import list_files
 from relm.recipes.project import Project
+from run_products import list_unknown
 from small_project import Commands
 
 TEST = """
@@ -126,7 +127,7 @@ def test_what_a_fine_tuning_goes_on_from_is_among_the_files_of_a_run(
         *("examples/train.arrow", "examples/manifest.json"),
         *(f"seed-{seed}/{name}" for seed in (0, 1) for name in ("figures.json", "predictions.json")),
     }
-    assert list_others(plan) == []
+    assert list_unknown(plan) == []
 
 
 @pytest.mark.full

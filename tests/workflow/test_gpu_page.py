@@ -38,7 +38,7 @@ def words_of(command: str) -> list[str]:
 def test_the_commands_of_the_page_are_commands() -> None:
     steps = parser(list_steps())
     programs = {words_of(command)[0] for command in COMMANDS}
-    assert programs == {"make", ".", "relm", "snakemake"}
+    assert programs == {"make", ".", "relm", "snakemake", "hf"}
     for command in COMMANDS:
         program, *words = words_of(command)
         if program == "relm":

@@ -268,7 +268,7 @@ class Schedule(Section):
     """Step at which floor is reached, which may be beyond the phase; null: the last step. warmup_share is a share of it."""
     decay_share: float = Field(default=0.5, gt=0, le=1)
     """Share of the steps in which the learning rate decays; for trapezoid."""
-    by_step: dict[int, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    by_step: dict[Annotated[int, Field(strict=False)], Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Step -> share of the peak from that step on; for by_step."""
     first_step: Literal[0, 1] = 1
     """Index of the first update. 1: the last update has the final learning rate, and the first of a warm-up is above 0; 0: the
@@ -327,7 +327,7 @@ class LossScaling(Section):
     doubled after growth_interval updates without overflow."""
     scale: Scale = 1.0
     """Factor, or the first one."""
-    by_step: dict[Annotated[int, Field(gt=0)], Scale] = Field(default_factory=dict)
+    by_step: dict[Annotated[int, Field(gt=0, strict=False)], Scale] = Field(default_factory=dict)
     """Update, counted from 1 -> factor from that update on; `scale` before the first. For by_step."""
     growth_interval: int = Field(default=2000, gt=0)
     """Number of updates without overflow after which the factor doubles; for automatic."""

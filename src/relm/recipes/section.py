@@ -63,7 +63,17 @@ class Section(BaseModel):
         checks_itself = info.field_name in cls.multi_line or _holds_sections(annotation)
         if not checks_itself and (found := find_control_character(value)):
             raise ValueError(f"expected one line of text, found the character {found}; delete it, or write a block as >-")
-        return tuple(value) if isinstance(value, list) and get_origin(annotation) is tuple else value  # YAML has no tuples
+        return _with_tuples(annotation, value)
+
+
+def _with_tuples(annotation: Any, value: Any) -> Any:
+    """Return a list as the tuple, or the list of tuples, that a key has; YAML and JSON have no tuples."""
+    if not isinstance(value, list):
+        return value
+    origin, kinds = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return [_with_tuples(kinds[0], item) for item in value]
+    return tuple(value) if origin is tuple or any(get_origin(kind) is tuple for kind in kinds) else value
 
 
 def _holds_sections(annotation: Any) -> bool:

@@ -32,9 +32,7 @@ class WeightsOracle(OriginalFigures):
 class OrderOracle(OriginalFigures):
     """The order of the original's sequences."""
 
-    shards: list[tuple[Annotated[int, Field(gt=0, le=100_000)], Annotated[int, Field(gt=1)]]] = Field(
-        min_length=1, strict=False
-    )
+    shards: list[tuple[Annotated[int, Field(gt=0, le=100_000)], Annotated[int, Field(gt=1)]]] = Field(min_length=1)
     """Pairs of a count of training shards and the tokens in each, in order."""
     sha256: Sha256
     """Hash of int64 pairs, little-endian, for each update and each of the original's processes in turn: the shard, counted from

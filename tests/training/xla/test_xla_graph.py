@@ -13,8 +13,8 @@ from recipe_twins import TWINS
 
 from question_files import SAMPLE
 from relm.artifact import read_json, sha256_of
-from relm.cluster.bucket.run_files import list_others
 from relm.recipes.project import Project
+from run_products import list_unknown
 from small_project import CHECKOUT, FINE_TUNED, Commands, shipped_project
 
 NOWHERE = "http://127.0.0.1:9"
@@ -111,7 +111,7 @@ def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(
     assert [len(read_json(run / "device.json")["processes"]) for run in runs] == [1, 1]
     assert not list(project.folder.glob("work/runs/smoke/*/*/eval/squad11/*/compiled"))
     monkeypatch.chdir(project.folder)
-    assert list_others(Project().plan(f"smoke/{name}")) == []
+    assert list_unknown(Project().plan(f"smoke/{name}")) == []
 
 
 @pytest.mark.full

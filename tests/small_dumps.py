@@ -11,7 +11,7 @@ from relm.corpus.documents import Skipped
 from relm.corpus.wikipedia.dump import DumpParser, Page, SeenPages, Wiki
 from relm.recipes.datasets import Dataset
 
-SAMPLE = Path(__file__).parent.parent / "data" / "enwiki-sample.xml.bz2"
+SAMPLE = Path(__file__).parent / "data" / "enwiki-sample.xml.bz2"
 ANY_FILE = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/file"}]}
 
 
