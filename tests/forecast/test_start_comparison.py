@@ -125,7 +125,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
         "order of sequences",
         "compare as_published",
     ),
-    "builder": ({"pretrain__main__as_published": None}, "order of sequences", r"expected llm_c, found None"),
+    "builder": ({"pretrain__main__as_published": None}, "order of sequences", r"expected llm_c or modded_nanogpt, found None"),
     "rate": ({"pretrain__main__optimizer__learning_rate": 5e-4}, "learning rates", r"at step 1: 0\.000050, not 6e-05"),
     "decay": ({"pretrain__main__schedule__decay_ahead": 0}, "learning rates", "at step 25"),
     "normalisation": (

@@ -82,7 +82,7 @@ def _draw_maps(projection: Projection, generator: torch.Generator, is_uniform: b
     """Draw the maps that are side by side in a projection, whose biases are 0 before."""
     assert projection.bias is not None, "this architecture has biases"
     widths = projection.widths
-    for rows, bias in zip(projection.weight.t().split(list(widths)), projection.bias.split(list(widths))):
+    for rows, bias in zip(torch.split(projection.weight.t(), list(widths)), torch.split(projection.bias, list(widths))):
         inputs = rows.shape[1]
         if is_uniform:  # also where the draws are set to 0
             bound = math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(inputs))  # rounded as torch does
