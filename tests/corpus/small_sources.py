@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from small_dumps import dataset
-
 from relm.artifact import checked_sidecar
 from relm.corpus.documents import Document, Skipped, parse_document, read_documents
 from relm.corpus.extract import extract
 from relm.recipes.datasets import FORMATS
 from relm.recipes.declaration import load
+from small_dumps import dataset
 
 
 class Extracted(NamedTuple):

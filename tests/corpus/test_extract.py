@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
 from relm.artifact import checked_sidecar
 from relm.corpus.documents import choose_split, hash_title, read_documents
@@ -17,6 +16,7 @@ from relm.corpus.extract import extract
 from relm.errors import RelmError
 from relm.examples.inspection import inspect
 from relm.recipes.datasets import Dataset
+from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
 
 def outputs(folder: Path) -> dict[str, Path]:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from small_dumps import dataset
 from small_hub import COMMIT, NAME, running_hub
 
 from relm.corpus.documents import read_documents
+from small_dumps import dataset
 
 SETTINGS = {"format": "hugging_face", "held_out_one_in": 3}
 

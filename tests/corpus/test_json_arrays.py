@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from small_archives import COMPRESS, SUFFIX, tar_of
-from small_dumps import written
 from small_sources import content, extracted, files_of, read
 from test_archive_limits import LARGE_ARCHIVES, MEMORY, header
 
 from relm import limits
 from relm.corpus import tar_members
 from relm.errors import RelmError
+from small_dumps import written
 
 ARRAYS = {"format": "json_arrays", "text_key": "story"}
 

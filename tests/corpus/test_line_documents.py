@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_dumps import written
 from small_sources import content, extracted, files_of, read
 
 from relm.corpus import line_documents, lines
 from relm.corpus.documents import choose_split, hash_title
 from relm.errors import RelmError
+from small_dumps import written
 
 WIKITEXT = (
     " \n = A = \n \n Text of A . \n = 1 rad / s and k = \n = = Part = = \n \n End . \n \n"

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from small_dumps import dataset, written
 from small_sources import content, extracted, read
 
 from relm.corpus import parquet_rows
 from relm.corpus.documents import Encoded, Skipped, choose_split, hash_title
 from relm.corpus.extract import SourceFile, _process_batch, _read_batches
 from relm.errors import RelmError
+from small_dumps import dataset, written
 
 JSON = {"format": "json_lines"}
 PARQUET = {"format": "parquet"}

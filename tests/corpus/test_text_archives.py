@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from small_archives import COMPRESS, tar_of
-from small_dumps import written
 from small_sources import content, extracted, files_of, read
 
 from relm.errors import RelmError
+from small_dumps import written
 
 FORMAT = {"format": "text_archives"}
 TEXTS = {"0000001-aa.txt": b"One page.\r\nA line\rand another\n", "0000002-bb.txt": "Two: caf\u00e9".encode()}

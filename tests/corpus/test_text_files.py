@@ -3,12 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_dumps import dataset, written
 from small_sources import extracted, read
 
 from relm.corpus import text_files
 from relm.corpus.text_files import read_text
 from relm.errors import RelmError
+from small_dumps import dataset, written
 
 
 def test_files_are_documents_in_the_order_of_their_paths(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from sanitized import run_sanitized
-from small_dumps import Dump
 
 from relm.corpus import compiled
 from relm.corpus.documents import count_words
@@ -17,6 +16,7 @@ from relm.corpus.wikipedia.markup import extract_plain_text
 from relm.corpus.wikipedia.names import names_of
 from relm.corpus.wikipedia.quotes import remove_quotes
 from relm.corpus.wikipedia.spaces import tidy_spaces
+from small_dumps import Dump
 from small_project import CHECKOUT
 
 pytestmark = pytest.mark.skipif(compiled.tidy_spaces is None, reason="no C compiler was there when the environment was made")

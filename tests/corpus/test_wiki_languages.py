@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from small_dumps import articles, dataset, page, written
 
 from relm.corpus import extract as extraction
 from relm.corpus.extract import extract
 from relm.corpus.wikipedia.languages import is_same_language
 from relm.errors import RelmError
+from small_dumps import articles, dataset, page, written
 
 
 def stated(content: str, attribute: str) -> str:

@@ -4,12 +4,12 @@ import lzma
 from pathlib import Path
 
 import pytest
-from small_dumps import SAMPLE, Dump, articles, dump, page, written
 
 from relm.corpus.documents import Skipped
 from relm.corpus.wikipedia.dump import Page
 from relm.corpus.wikipedia.names import names_of
 from relm.errors import RelmError
+from small_dumps import SAMPLE, Dump, articles, dump, page, written
 
 
 def read(tmp_path: Path, content: str | bytes, ends_mid_page: bool = False) -> list[Page | Skipped]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_dumps import SAMPLE, Dump, articles, dataset, dump, page, skip_doubled, written
 
 from relm.corpus import decompression
 from relm.corpus.documents import Skipped
@@ -19,6 +18,7 @@ from relm.corpus.wikipedia.bzip2_blocks import find_blocks
 from relm.corpus.wikipedia.dump import Page, Wiki
 from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.errors import RelmError
+from small_dumps import SAMPLE, Dump, articles, dataset, dump, page, skip_doubled, written
 
 Found = tuple[list[Page | Skipped], str]
 

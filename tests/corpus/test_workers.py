@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pytest
-from small_dumps import articles, written
 
 from relm.artifact import sha256_of
 from relm.corpus import workers as module
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
+from small_dumps import articles, written
 
 
 def slow_for_even(number: int) -> tuple[int, int]:
