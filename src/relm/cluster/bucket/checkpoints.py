@@ -56,13 +56,13 @@ def pull_run_folder(store: Store, plan: Plan) -> None:
 
 def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
     """Push the run's folder whenever it has another newest checkpoint, and once at the end."""
-    pushed: set[str] = set()
+    pushed, unlisted = set[str](), set[str]()
     while True:
         is_last = ended.wait(SECONDS_BETWEEN_LOOKS)
         found = {str(path) for path in plan.run_folder.glob("*/checkpoints/step-*/state.json")}
         if is_last or not found <= pushed:
             try:
-                logger.info("%s to %s", push_run(store, plan, run_folder_alone=True), store.url)
+                logger.info("%s to %s", push_run(store, plan, run_folder_alone=True, unlisted=unlisted), store.url)
                 _remove_superseded(store, plan)
                 pushed = found
                 kill_point("checkpoints-pushed")

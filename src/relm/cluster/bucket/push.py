@@ -23,10 +23,11 @@ def push(url: str, plans: Iterable[Plan]) -> str:
     return "\n".join(push_run(store, plan) for plan in plans)
 
 
-def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
+def push_run(store: Store, plan: Plan, run_folder_alone: bool = False, unlisted: set[str] | None = None) -> str:
     """Send the files of a run that the store lacks, then list all; return the outcome as a line.
 
-    If only checkpoints, logs and figures are sent, the data stay as the newest index lists them.
+    If only checkpoints, logs and figures are sent, the data stay as the newest index lists them. Objects that were sent and
+    that no index lists, since training deleted their checkpoint meanwhile, are removed; after a fault they stay in `unlisted`.
     """
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model] if not run_folder_alone else []
     for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
@@ -35,7 +36,8 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
     if run_folder_alone:
         files = {name: path for name, path in files.items() if is_of_run(plan, name)}
     logs = {name: path for name, path in files.items() if path.suffix == ".jsonl" and plan.run_folder in path.parents}
-    entries, sent, gone, put = {}, [], set(), dict[str, str]()
+    entries, sent, gone = {}, [], set()
+    unlisted = set() if unlisted is None else unlisted
     size = sum(path.stat().st_size for path in files.values() if path.exists())
     with ProgressBar(total=size, desc="push", unit="B", unit_scale=True, disable=None, delay=1) as bar:
         for name, path in files.items():
@@ -45,8 +47,8 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
                 stamp = stamp_of(path)
                 entry = Entry(path=name, sha256=_hash(path, objects, stamp[0]), size=stamp[0])
                 if entry.sha256 not in objects:
+                    unlisted.add(entry.sha256)
                     store.put(entry.sha256, path, stamp)
-                    put[name] = entry.sha256
                     sent.append(entry.size)
                 bar.update(entry.size)
                 entries[name] = _require_size(store, entry, objects.setdefault(entry.sha256, entry.size))
@@ -61,9 +63,9 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False) -> str:
                 store.put_bytes(entries[name].sha256, content)
                 sent.append(len(content))
     kept = [entry for name, entry in sorted(entries.items()) if choose_group(name) not in gone]
-    unlisted = {sha256 for name, sha256 in put.items() if choose_group(name) in gone} - {entry.sha256 for entry in kept}
-    store.remove(f"objects/{sha256}" for sha256 in sorted(unlisted))
     _add_index(store, plan, kept, run_folder_alone)
+    store.remove(f"objects/{sha256}" for sha256 in sorted(unlisted - {entry.sha256 for entry in kept}))
+    unlisted.clear()
     left = len(files) - len(kept)
     changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""
     return f"{plan.run_name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
