@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -149,6 +150,38 @@ def test_a_step_is_finished_after_a_signal(tiny_run, uninterrupted, number: sign
     with pytest.raises(Preempted, match=f"stopped by {number.name} after step 5 of 30"):
         tiny_run.train()
     assert signal.getsignal(number) is before
+    monkeypatch.undo()
+    tiny_run.train()
+    assert_same(tiny_run, uninterrupted)
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate"])
+def test_tokens_written_over_while_training_reads_them_reach_no_checkpoint(
+    harm: str, tiny_run, uninterrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relm.training import updates
+
+    tiny_run.examples = Path(shutil.copytree(tiny_run.examples, tmp_path / "examples"))
+    shard, passed = tiny_run.examples / "shard.train.bin", []
+    content, before = shard.read_bytes(), shard.stat()
+
+    def put(changed: bytes) -> None:
+        with open(shard, "rb+") as file:
+            file.write(changed)
+            file.truncate()
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def write_over_it_between_saves(name: str) -> None:
+        passed.append(name)
+        if passed.count("gradient") == 10:
+            put(bytes(byte ^ 1 for byte in content) if harm == "flip" else content[:-9])
+        if passed.count("gradient") == 12:
+            put(content)
+
+    monkeypatch.setattr(updates, "kill_point", write_over_it_between_saves)
+    with pytest.raises(RelmError, match=r"shard\.train\.bin: written while training read it"):
+        tiny_run.train()
+    assert tiny_run.checkpoints[-1] == "step-00000009"
     monkeypatch.undo()
     tiny_run.train()
     assert_same(tiny_run, uninterrupted)

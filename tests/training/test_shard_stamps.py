@@ -8,7 +8,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.recipes.run_folder import SHARDS
-from relm.training.shard_stamps import known_shards
+from relm.training.shard_stamps import known_shards, require_unwritten, stamps_of
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def data(examples: Path, tmp_path: Path) -> Path:
 
 
 def hashes(run: Path, manifest: Path, resumes: bool = True, writes: bool = True) -> bool:
-    with known_shards(run, manifest, ["train"], resumes, writes) as check_content:
+    with known_shards(run, stamps_of(manifest, ["train"]), resumes, writes) as check_content:
         return check_content
 
 
@@ -64,7 +64,7 @@ def test_another_manifest_of_the_same_files_is_hashed(data: Path, tmp_path: Path
 
 
 def test_shards_that_could_not_be_opened_are_not_recorded(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(RelmError), known_shards(tmp_path / "run", data, ["train"], resumes=True, writes=True):
+    with pytest.raises(RelmError), known_shards(tmp_path / "run", stamps_of(data, ["train"]), resumes=True, writes=True):
         raise RelmError("changed since")
     assert hashes(tmp_path / "run", data)
 
@@ -76,9 +76,9 @@ def test_a_split_that_was_not_opened_before_is_hashed(data: Path, tmp_path: Path
     head, _, tail = data.read_text().rpartition("shard.train.bin")
     data.write_text(f"{head}{other.name}{tail}")
     assert hashes(tmp_path / "run", data, resumes=False)
-    with known_shards(tmp_path / "run", data, ["train", "held_out"], resumes=True, writes=True) as check_content:
+    with known_shards(tmp_path / "run", stamps_of(data, ["train", "held_out"]), resumes=True, writes=True) as check_content:
         assert check_content
-    with known_shards(tmp_path / "run", data, ["train", "held_out"], resumes=True, writes=True) as check_content:
+    with known_shards(tmp_path / "run", stamps_of(data, ["train", "held_out"]), resumes=True, writes=True) as check_content:
         assert not check_content
 
 
@@ -94,3 +94,13 @@ def test_an_absent_shard_is_no_error_here(data: Path, tmp_path: Path) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
     (data.parent / "shard.train.bin").unlink()
     assert hashes(tmp_path / "run", data)
+
+
+def test_a_file_that_was_replaced_or_deleted_while_mapped_is_no_harm(data: Path) -> None:
+    stamps, shard = stamps_of(data, ["train"]), data.parent / "shard.train.bin"
+    require_unwritten(stamps)
+    shutil.copy2(shard, shard.with_suffix(".new"))
+    shard.with_suffix(".new").replace(shard)
+    require_unwritten(stamps)
+    shard.unlink()
+    require_unwritten(stamps)

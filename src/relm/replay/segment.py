@@ -46,7 +46,7 @@ from relm.training.interruption import Preempted
 from relm.training.loop import pretrain
 from relm.training.optimizers import weight_type
 from relm.training.phase_run import derived_seed
-from relm.training.shard_stamps import known_shards
+from relm.training.shard_stamps import known_shards, stamps_of
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def require_order(run: AttestedRun, scratch: Path) -> None:
     """Compare the examples on this machine, and their order, with the attested ones; hash their shards."""
     plan, phase, settings = run.plan, run.phase, run.settings
     manifest, seed = plan.manifest(phase), plan.recipe.seed
-    with known_shards(scratch, manifest, ["train"], resumes=False, writes=True) as check_content:
+    with known_shards(scratch, stamps_of(manifest, ["train"]), resumes=False, writes=True) as check_content:
         examples = open_examples(manifest, "train", settings, derived_seed(seed, "masks", phase), check_content)
     facts = examples, derived_seed(seed, "order", phase), phase, settings.global_batch_size, settings.steps
     check_attestation(run.records[ORDER], *facts)

@@ -34,7 +34,7 @@ from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
 from relm.training.resources import require_resources
 from relm.training.saves import open_saves
-from relm.training.shard_stamps import known_shards
+from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut, open_held_out
 
@@ -93,8 +93,9 @@ def pretrain(
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
-        reader, held_out = readers(recipe, phase, manifest, folder, device)
-        run = PhaseRun(recipe, phase, settings, folder, identity, reader, device, curve)
+        stamps = stamps_of(manifest, ["train"] if recipe.run.validation_interval is None else ["train", "held_out"])
+        reader, held_out = readers(recipe, phase, manifest, folder, device, stamps)
+        run = PhaseRun(recipe, phase, settings, folder, identity, reader, device, curve, stamps)
         learner = begin(run, config, init_from, optimizer_from)
         require_step(run, learner, resumes_after)
         with stop_requests() as stop, device_figures(run, learner.meter):
@@ -115,11 +116,12 @@ def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
         )
 
 
-def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device) -> tuple[Reader, HeldOut | None]:
+def readers(
+    recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device, stamps: Stamps
+) -> tuple[Reader, HeldOut | None]:
     """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before."""
     resumes = newest_checkpoint(folder / "checkpoints") is not None
-    splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
-    with known_shards(folder, manifest, splits, resumes, writes=device.rank == 0) as check_content:
+    with known_shards(folder, stamps, resumes, writes=device.rank == 0) as check_content:
         return (
             open_reader(recipe, phase, manifest, "train", device, check_content),
             open_held_out(recipe, phase, manifest, device, check_content),

@@ -27,6 +27,7 @@ from relm.training.input import Reader
 from relm.training.loss_scaling import initial_scale
 from relm.training.meter import StepWork
 from relm.training.micro_batches import micro_batch_size, wanted_micro_batch_size
+from relm.training.shard_stamps import Stamps
 
 # Indices of examples that the error of a failed step names.
 NAMED_EXAMPLES = 64
@@ -46,6 +47,8 @@ class PhaseRun:
     device: Device
     curve: Curve | None = None
     """The published curve of `recipe.expect_curve`."""
+    stamps: Stamps = dataclasses.field(default_factory=dict)
+    """The stamps of its shards, taken before they were hashed."""
 
     @property
     def checkpoints(self) -> Path:

@@ -23,6 +23,7 @@ from relm.training.kill_points import kill_point
 from relm.training.learner import Learner
 from relm.training.phase_run import PhaseRun
 from relm.training.run_log import RunLog
+from relm.training.shard_stamps import require_unwritten
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Saves:
         """
         self.wait()
         self._require_finite_weights()
+        require_unwritten(self._run.stamps)
         run, meter = self._run, self._learner.meter
         if run.writes:
             files = self._learner.model.state_dict(), self._learner.tensors()

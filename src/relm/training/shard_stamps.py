@@ -1,10 +1,10 @@
-"""The record of shards that a run has hashed already: a resumed run need not read all its data again.
+"""The stamps of the shards that a run reads: a resumed run need not hash them again, and a running one sees a write to them.
 
-`shards.json`, in the run folder, has each file's size, the times of its last changes, its inode and its device as they were
-just before it was hashed. A file for which all of these are the same has not been written since.
+A stamp is a file's size, the times of its last changes, its inode and its device. `shards.json`, in the run folder, has the
+stamps as they were just before the files were hashed. A file for which all of these are the same has not been written since.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ from relm.errors import RelmError
 from relm.examples.manifest import read_manifest
 from relm.recipes.run_folder import SHARDS
 
+Stamps = Mapping[str, list[Any]]
+"""By file: the sha256 in the manifest, then the system's stamp, which an absent file does not have."""
+
 
 @contextmanager
-def known_shards(folder: Path, manifest: Path, splits: Iterable[str], resumes: bool, writes: bool) -> Iterator[bool]:
+def known_shards(folder: Path, stamps: Stamps, resumes: bool, writes: bool) -> Iterator[bool]:
     """Return a context in which to open the shards, True if their content has to be hashed; its end records the hashing.
 
     A run that does not resume hashes everything; only the process that `writes` records it.
     """
-    stamps = stamps_of(manifest, splits)
     recorded = _recorded(folder / SHARDS) if resumes else {}
     hashes = any(recorded.get(file) != stamp for file, stamp in stamps.items())
     yield hashes
@@ -30,7 +32,7 @@ def known_shards(folder: Path, manifest: Path, splits: Iterable[str], resumes: b
 
 
 def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:
-    """Return, by file, the sha256 in the manifest and the system's stamp of the file; an absent file has no stamp."""
+    """Return the stamps of the files of these splits."""
     facts = read_manifest(manifest)
     stamps: dict[str, list[Any]] = {}
     for shard in (shard for split in splits for shard in facts.split(split, manifest)):
@@ -39,6 +41,21 @@ def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:
         if shard.idx_sha256:
             stamps[str(path.with_suffix(".idx"))] = [shard.idx_sha256, *_stamp(path.with_suffix(".idx"))]
     return stamps
+
+
+def require_unwritten(stamps: Stamps) -> None:
+    """Raise if a mapped file was written since its stamp was taken: training may have read what no hash has seen.
+
+    A file that was replaced or deleted has another inode or none, and the mapping still has the bytes that were hashed.
+    """
+    for file, (_, *stamp) in stamps.items():
+        now = _stamp(Path(file))
+        if now != stamp and now[-2:] == stamp[-2:]:
+            raise RelmError(
+                f"{file}: written while training read it, expected the bytes that were hashed. Steps since the last checkpoint "
+                "may have read other tokens and are not saved. Stop the program that wrote to it, and give the same command "
+                "to resume from that checkpoint"
+            )
 
 
 def _stamp(path: Path) -> list[int]:
