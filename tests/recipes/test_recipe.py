@@ -44,13 +44,21 @@ def test_a_valid_recipe_loads_with_its_defaults(tmp_path: Path) -> None:
 
 
 def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Path) -> None:
-    text = VALID.replace("layers: 1", "layrs: 1").replace("steps: 5", "steps: -5").replace("dataset: letters", "dataset: 'a b'")
-    message = refusal(tmp_path, text)
-    assert message.startswith(f"{tmp_path}/test.yaml: 4 errors")
-    assert "model.layrs: unknown key; did you mean layers?" in message
+    text = VALID.replace("layers: 1", "depth: 1").replace("steps: 5", "steps: -5").replace("dataset: letters", "dataset: 'a b'")
+    message = refusal(tmp_path, text.replace("title: A test", "title: A test\nrun: {theads: 2}"))
+    assert message.startswith(f"{tmp_path}/test.yaml: 5 errors")
+    assert "run.theads: unknown key; did you mean threads?" in message
+    assert "model.depth: unknown key; known keys: " in message
     assert "model.layers: missing" in message
     assert "pretrain.main.steps: Input should be greater than 0; found -5" in message
     assert "data.dataset:" in message
+
+
+@pytest.mark.parametrize("key", ["layers", "vocabulary_size", "learning_rate", "dataset"])
+def test_a_misspelt_key_hides_the_faults_that_it_causes(tmp_path: Path, key: str) -> None:
+    wrong = key.replace("z", "s").replace("ar", "r").replace("ye", "y").replace("set", "st")
+    _, *faults = refusal(tmp_path, VALID.replace(key, wrong)).splitlines()
+    assert [fault.rpartition(".")[2] for fault in faults] == [f"{wrong}: unknown key; did you mean {key}?"]
 
 
 @pytest.mark.parametrize(

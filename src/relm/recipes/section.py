@@ -4,7 +4,7 @@ import datetime
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
@@ -161,15 +161,24 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        faults = [line for fault in error.errors() for line in _format_fault(kind, fault)]
+        faults = error.errors()
         try:
-            kind.model_validate(_without(content, [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]))
+            kind.model_validate(_without(content, [_locate(kind, fault["loc"])[0] for fault in faults]))
         except ValidationError as other:  # the rules between keys, which wait for keys without faults
-            faults += [
-                line for fault in other.errors() if fault["type"] == "value_error" for line in _format_fault(kind, fault)
-            ]
-    faults = list(dict.fromkeys(faults))
-    raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
+            faults += [fault for fault in other.errors() if fault["type"] == "value_error"]
+    kept = _drop_consequences(kind, faults)
+    lines = list(dict.fromkeys(f"{where}: {line}" for where, text in kept for line in text.splitlines()))
+    raise RelmError(f"{path}: {len(lines)} error{'s' if len(lines) > 1 else ''}\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _drop_consequences(kind: type[Section], faults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the place and message of each fault, but none that a misspelt key causes: a missing key, a broken rule."""
+    unknown = [_locate(kind, fault["loc"]) for fault in faults if fault["type"] == "extra_forbidden"]
+    meant = [[*path[:-1], key] for path, keys in unknown for key in difflib.get_close_matches(str(path[-1]), keys, n=1)]
+    caused = {"missing": meant, "value_error": [path[:-1] for path, _ in unknown]}
+    for fault in faults:
+        if _locate(kind, fault["loc"])[0] not in caused.get(fault["type"], []):
+            yield _describe_fault(kind, fault)
 
 
 def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, Any]:
@@ -196,14 +205,8 @@ def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Except
         raise error_class("\n".join(dict.fromkeys(faults)))
 
 
-def _format_fault(kind: type[Section], fault: Any) -> list[str]:
-    """Return a line for each fault of a key; a section that breaks several of its rules reports them in one message."""
-    where, message = _describe_fault(kind, fault)
-    return [f"{where}: {line}" for line in message.splitlines()]
-
-
 def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
-    location, keys = _locate(kind, tuple(fault["loc"]))
+    location, keys = _locate(kind, fault["loc"])
     is_key = location[-1:] == ["[key]"]  # pydantic's mark; the part before it is the key, as Python would write it
     where = ".".join(str(part) for part in (location[:-2] if is_key else location)) or "(whole file)"
     where += f", key {fault['input']}" if is_key else ""
