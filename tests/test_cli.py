@@ -234,7 +234,7 @@ def test_another_fault_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch)
 def test_a_full_disk_under_the_output_is_a_message(project: Commands) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "relm", "completion", "bash"],
+            [sys.executable, "-m", "relm", "list"],
             cwd=project.folder,
             stdout=full,
             stderr=subprocess.PIPE,

@@ -113,6 +113,6 @@ def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -
     arguments += [fact for fact in declaration.facts if fact != "task_files"]
     arguments += ["options"] if declaration.options else []
     arguments += ["limit"] if declaration.takes_limit else []
-    arguments += [] if declaration.reads_log_alone else ["execution"]
+    arguments += [] if declaration.reads_only_log else ["execution"]
     arguments += ["output", "task"] if declaration.fine_tunes else []  # others get these from the runner
     inspect.signature(load(declaration.run)).bind(**dict.fromkeys(arguments))

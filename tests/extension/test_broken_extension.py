@@ -32,7 +32,7 @@ FAULTS = {
     "imports": ("\nfrom relm.errors import Nothing", "broken.py, line 2: ImportError: cannot import name 'Nothing'"),
     "name": (OPTIMIZER.format(name="adamw", default=" = 1.0"), "optimizer adamw: is declared already"),
     "key": (OPTIMIZER.format(name="betas", default=" = 1.0"), "betas: its options cannot have this key, which Optimizer has"),
-    "default": (OPTIMIZER.format(name="wild", default=""), "wild: options share have no default; give each option one"),
+    "default": (OPTIMIZER.format(name="wild", default=""), "ValidationError: 1 validation error for "),
 }
 
 

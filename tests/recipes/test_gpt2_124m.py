@@ -65,8 +65,8 @@ def test_the_files_have_the_sizes_of_the_shards_whose_order_was_compared(checkou
     goldens = json.loads((checkout / "tests/examples/as_published/llm_c_order.json").read_text())["cases"][-1]
     assert [(file.size - 1024) // 2 for file in training] == goldens["shards"]
     assert sum(goldens["shards"]) == 10_255_324_043
-    assert len(plan.example_files("main", "train")) == 103
-    assert len(plan.example_files("main", "held_out")) == 1
+    assert len(plan.examples_jobs["main"].files("train")) == 103
+    assert len(plan.examples_jobs["main"].files("held_out")) == 1
 
 
 def test_a_twin_of_tokens_reads_text_with_the_originals_processes(checkout: Path) -> None:

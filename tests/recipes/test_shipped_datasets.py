@@ -31,7 +31,7 @@ def test_there_are_datasets_and_models() -> None:
 def test_a_dataset_loads_and_its_smoke_twin_has_the_same_format_or_spares_a_large_download(path: Path) -> None:
     dataset = load_dataset(path)
     if dataset.smoke is not None:
-        twin = load_dataset(Project(CHECKOUT).dataset_path(dataset.smoke))
+        twin = load_dataset(Project(CHECKOUT).path_of("data", dataset.smoke))
         is_large = dataset.hub is not None or dataset.is_tokenized or dataset.format == "json_arrays"
         assert twin.format == dataset.format or is_large
         assert twin.hub is None
@@ -89,7 +89,7 @@ def test_a_mirror_of_real_data_provides_it_by_content(
 def test_real_data_becomes_the_known_number_of_documents(
     name: str, documents: list[int], shared_data: Path, tmp_path: Path
 ) -> None:
-    dataset = load_dataset(Project(CHECKOUT).dataset_path(name))
+    dataset = load_dataset(Project(CHECKOUT).path_of("data", name))
     held_out, found = 0, []
     for file in dataset.files:
         (source,) = shared_data.rglob(f"{file}.xz")

@@ -146,7 +146,7 @@ def test_the_room_is_that_of_the_jobs_to_be_done(project: Commands, mount: Any, 
     monkeypatch.setenv("RELM_WORK", str(folder))
     monkeypatch.setattr(room, "PROJECT", Project())
     plan = room.PROJECT.plan("tiny")
-    destination = plan.download("sample.xml")
+    destination = plan.documents_job.download("sample.xml")
     download = SimpleNamespace(
         rule=SimpleNamespace(name="download_data"),
         wildcards=SimpleNamespace(dataset="sample", shard="sample.xml"),

@@ -51,10 +51,10 @@ def test_tokenizer_and_examples_are_made_without_removed_documents(project: Comm
     plan = Project().plan("unique")
     done = project.snakemake(str(plan.manifest("main")))
     assert done.returncode == 0, done.stdout
-    removed = read_sidecar(plan.documents("texts.jsonl", "train").with_name("removed.jsonl"))
+    removed = read_sidecar(plan.kept_job.documents("texts.jsonl", "train").with_name("removed.jsonl"))
     assert removed["documents"] == 66
     assert removed["removed"] == {"duplicate": 5, "passages": 1}
-    kept = {split: list(read_documents(plan.documents("texts.jsonl", split))) for split in ("train", "held_out")}
+    kept = {split: list(read_documents(plan.kept_job.documents("texts.jsonl", split))) for split in ("train", "held_out")}
     texts = [" ".join(document.text.lower().split()) for documents in kept.values() for document in documents]
     assert len(texts) == len(set(texts)) == 60
     assert not any(PASSAGES[0].lower() in text for text in texts)

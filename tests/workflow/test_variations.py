@@ -25,36 +25,27 @@ def test_a_name_makes_the_variation_and_leaves_the_recipes_own_result_alone(proj
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("results/tiny --config set=steps=30,sed=1", "steps: unknown key; did you mean pretrain.main.steps?"),
+        ("results/tiny+steps=30", "steps: unknown key; did you mean pretrain.main.steps?"),
         ("results/tiny --config set=run.threads=1 set=run.threads=2", "set is given twice"),
         ("results/tiny --config seed=2", "--config seed: nothing reads this key; keys of the recipe are part of"),
-        ("all -n --config set=seed=1", "give snakemake results/NAME+seed=1"),
+        ("all -n --config set=seed=1", "request results/NAME+seed=1"),
         (
-            f"results/tiny results/smoke/tiny+seed=0 -n --config set=run.threads=1,{BETAS}=[0.8,0.9] shards_on_disk=1",
-            f"give snakemake 'results/tiny+{BETAS}=[0.8,0.9]' 'results/smoke/tiny+{BETAS}=[0.8,0.9]' -n --config "
-            "set=run.threads=1 shards_on_disk=1",
-        ),
-        (
-            "results/tiny -n -C set=seed=2",
-            "--config set: seed=2 makes another run, so it belongs in the target; give snakemake results/tiny+seed=2 -n",
+            f"results/tiny -n --config set=run.threads=1,{BETAS}=[0.8,0.9] shards_on_disk=1",
+            f"{BETAS}=[0.8,0.9] changes the run, so it belongs in its name; request 'results/NAME+{BETAS}=[0.8,0.9]'",
         ),
         (
             "results/tiny+run.threads=2+seed=1 --config shards_on_disk=1",
             "results/tiny+run.threads=2+seed=1: run.threads=2 does not change the run; "
-            "give snakemake results/tiny+seed=1 --config set=run.threads=2 shards_on_disk=1",
+            "request results/tiny+seed=1 --config set=run.threads=2",
         ),
         (
             "results/reference/tiny+seed=0x2+model.dropout=0.10",
-            "results/tiny+seed=0x2+model.dropout=0.10: this run is written results/tiny+seed=2; "
-            "give snakemake results/reference/tiny+seed=2",
+            "results/tiny+seed=0x2+model.dropout=0.10: this run is published under another name; request results/tiny+seed=2",
         ),
-        ("results/tiny@h100+seed=2", "settings stand before the machine; give results/tiny+seed=2@h100"),
-        (
-            "results/tiny -n --configfile set.yaml",
-            "belongs in the target; remove it from the configuration file and give snakemake results/tiny+seed=2 -n",
-        ),
-        ("results/tiny+title=a/b", "give snakemake results/tiny+title=a%2Fb"),
-        ("results/tiny+seed=0 --touch", "give snakemake results/tiny --touch"),
+        ("results/tiny@h100+seed=2", "settings come before the machine; request results/tiny+seed=2@h100"),
+        ("results/tiny -n --configfile set.yaml", "seed=2 changes the run, so it belongs in its name"),
+        ("results/tiny+title=a/b", "request results/tiny+title=a%2Fb"),
+        ("results/tiny+seed=0 --touch", "request results/tiny"),
     ],
 )
 def test_a_fault_ends_in_one_message(project: Commands, words: str, message: str) -> None:

@@ -38,10 +38,10 @@ def usable_work_folder() -> Path:
 
 
 class Refusals:
-    """The check of a graph before its first job, for the user's own command and not for the jobs that it starts."""
+    """The check of a graph before its first job, in the user's command and not in the jobs that it starts."""
 
     def __init__(self, workflow: Any, images: Images, shards_on_disk: int | None) -> None:
-        """Have the check done as soon as Snakemake has built its graph, before it pulls images or starts a job.
+        """Check as soon as Snakemake has built its graph, before it pulls images or starts a job.
 
         Snakemake has no hook for this moment: `onstart` comes after the images, and not in a dry-run.
         """
@@ -62,18 +62,18 @@ class Refusals:
 
     @stop_at_faults
     def prepare(self) -> None:
-        """Raise an error before the graph is built if it cannot be: a recipe has faults, or the work folder is a file.
-
-        Raises:
-            SystemExit: with all faults of the targets and of the machine that are known without a graph.
-        """
+        """End with all faults that are known without a graph: of recipes, and of a work folder that cannot be used."""
         folder_faults = self._find_folder_faults()
         if self.workflow.dryrun or folder_faults:
             keep_hashes_in_memory()
         if not self.workflow.dryrun and not folder_faults:
             supervision.clear_dead_locks()
-        names = _requested(self.workflow.dag_settings.targets)
-        faults = [fault for name in names for fault in self._find_recipe_faults(name)]
+        faults: list[str] = []
+        for name in _requested(self.workflow.dag_settings.targets):
+            try:
+                require_name(name)
+            except RelmError as error:
+                faults.append(str(error))
         work = work_folder()
         existing = nearest_existing(work)
         can_be_searched = existing.is_dir() and os.access(existing, os.X_OK)
@@ -81,27 +81,15 @@ class Refusals:
         if faults or not is_usable:
             raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
 
-    def _find_recipe_faults(self, name: str) -> list[str]:
-        """Return the faults of a recipe that cannot be planned; none of a sound recipe."""
-        try:
-            require_name(name)
-        except RelmError as error:
-            return [str(error)]
-        return []
-
     @stop_at_faults
     def require(self) -> None:
-        """Report what keeps the jobs that are to be done from being done: a dry-run, which may be read anywhere, warns.
-
-        Raises:
-            SystemExit: there are faults, and this is no dry-run.
-        """
+        """End with everything that prevents the planned jobs; in a dry-run, which may be read anywhere, warn."""
         jobs = list(self.workflow.dag.needrun_jobs())
         faults = list(dict.fromkeys(self._find_faults(jobs)))
         if faults and not self.workflow.dryrun:
             raise RelmError("\n".join(faults))
         for fault in faults:
-            logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
+            logger.warning(f"{fault}. This is a dry-run; a run would stop here.")
 
     def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
         """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""
@@ -134,7 +122,7 @@ class Refusals:
 
     @property
     def _is_on_cluster(self) -> bool:
-        """A dry-run has an executor of its own, and shows a cluster's by its count of jobs."""
+        """A dry-run has another executor; only its count of jobs shows that it is for a cluster."""
         settings = self.workflow.resource_settings
         return bool(not self.workflow.local_exec or (self.workflow.dryrun and settings.nodes is not None))
 
@@ -210,6 +198,6 @@ def _requested(targets: Iterable[str]) -> list[str]:
 
 @stop_at_faults
 def _require_checkout() -> None:
-    """Raise an error if Snakemake cannot keep its records here, for which it would show a traceback."""
+    """Raise an error if Snakemake cannot write its records here, instead of its traceback."""
     if fault := find_folder_fault(supervision.STATE, "Snakemake's records"):
         raise RelmError(fault)

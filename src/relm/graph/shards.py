@@ -41,11 +41,7 @@ class Sources:
     """The choice whether the sources of examples stay on the disk, and the graph's answer to their absence."""
 
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
-        """Read the number of shards from Snakemake's configuration.
-
-        Raises:
-            SystemExit: it is no whole number from 1 on.
-        """
+        """Read the number of shards from Snakemake's configuration."""
         self.workflow = workflow
         limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
         self.limit = None if workflow.storage_settings.notemp else limit
@@ -107,7 +103,7 @@ class Sources:
         return inputs
 
     def _are_made(self, outputs: Sequence[Path]) -> bool:
-        """Return whether files, their sidecars and indexes are there, and the command neither names nor forces them."""
+        """Return whether files, their sidecars and indexes are there, and the command does not name or force them."""
         settings = self.workflow.dag_settings
         files = {*with_indexes(outputs), *(sidecar_of(path) for path in outputs if path.suffix != ".json")}
         is_asked = not files.isdisjoint(map(Path, settings.targets))

@@ -18,7 +18,7 @@ from relm.recipes.run_name import is_execution
 
 
 def _of_run(step: str, plan: Plan, name: str = "") -> list[str]:
-    """Return the first words of a step that plans the recipe again, and refuses another fingerprint."""
+    """Return the first words of a step that plans the recipe again and checks its fingerprint."""
     return [step, name or plan.run_name, "--fingerprint", plan.fingerprint]
 
 
@@ -40,7 +40,7 @@ def pretrain(plan: Plan, phase: str) -> RecipeJob:
         hashed={"start": start[:1]},
         recorded={"manifest": [plan.manifest(phase)]},
         listed={
-            "shards": with_indexes(plan.example_files(phase, "train")),
+            "shards": with_indexes(plan.examples_jobs[phase].files("train")),
             "tokenizer": [plan.tokenizer],
             "start_configuration": start[1:],
         },
@@ -53,7 +53,7 @@ def contamination(plan: Plan, name: str) -> RecipeJob:
     test, output = plan.tests[name], plan.contamination()[name]
     read = {
         "file": [plan.test_downloads(name)["file"]],
-        "documents": [plan.documents(shard, "train") for shard in plan.shards],
+        "documents": [plan.kept_job.documents(shard, "train") for shard in plan.shards],
     }
     key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
     expected = sha256_flag({file: sha256 for file, sha256 in test.sha256.items() if file == test.file})
@@ -69,7 +69,7 @@ def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
     if of != TRAINED:
         hashed["model"], listed = [weights, configuration], {}
     recorded, options = dict[str, Sequence[Path]](), list[Any]()
-    if declaration.reads_log_alone:
+    if declaration.reads_only_log:
         run, listed["logs"] = plan.recipe.run, plan.logs
         options = [*flags({"logs": plan.logs}), "--trained-on", *filter(None, (run.device, run.topology))]
     else:
@@ -95,7 +95,7 @@ def _model_parts(weights: Sequence[Path]) -> dict[str, Sequence[Path]]:
 
 
 def _execution(plan: Plan, task: str) -> Words:
-    """Return the options of an evaluation that are no files: the device, its pipeline, and how many examples are read."""
+    """Return the options of an evaluation other than files: the device, its pipeline, and the number of examples."""
     declaration, device, pipeline = plan.evaluation(task), evaluation_device(plan, task), tuning_pipeline(plan, task)
     has_folder = "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir()
     options: list[Any] = ["--task-folder", str(HARNESS_TASKS)] if has_folder else []
@@ -146,7 +146,7 @@ def list_records(plan: Plan) -> Iterator[Path]:
     """Yield the records that a report goes through, from a run's figures back to its downloads.
 
     Where the examples are finished and the record of a step before them is absent, somebody deleted it with its documents.
-    It is left out, and the report names it, because nothing should be extracted again for a record alone.
+    Leave it out; the report names it. Nothing should be extracted again only for a record.
     """
     has_examples = all(plan.manifest(phase).is_file() for phase in plan.phases)
     data = (record_of(job.makes) for job in list_data_jobs(plan))
@@ -158,7 +158,7 @@ def list_records(plan: Plan) -> Iterator[Path]:
 
 
 def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
-    """Return the job that copies a run's files to `results/NAME`, or the figures of released weights beside it."""
+    """Return the job that copies a run's files to `results/NAME`, or those of released weights to `results/reference/NAME`."""
     if of == REFERENCE:
         output, words = plan.reference_results, _of_run("publish", plan, plan.published_name)
         read = {"verdict": [plan.verdict(of)], "evaluations": list(plan.evaluations(of).values())}

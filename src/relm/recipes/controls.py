@@ -17,7 +17,7 @@ def plan_controlled(project: Project, key: str) -> dict[str, tuple[Plan, Plan]]:
         plan = project.plan(name)
         assert plan.recipe.control is not None, "the key is there"
         other = plan.recipe.control.recipe
-        if project.paper_key(other) != key:
+        if project.paper_and_control(other)[0] != key:
             raise RelmError(f"{project.recipe_path(name)}: control.recipe: expected a recipe of paper {key}, found {other}")
         found[name] = plan, project.plan(other)
     return found

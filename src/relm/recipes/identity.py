@@ -29,19 +29,19 @@ from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
-# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. What changes the
-# documents of one format alone increases the revision in the format's declaration instead.
+# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. If only the
+# documents of one format change, increase the revision in the format's declaration instead.
 # The last two are in no path: their rules run again when they change.
 REVISIONS = {"documents": 1, "kept": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
 
-# Keys of a dataset that determine its documents and their splits, beside the content of its files.
+# Keys of a dataset that, with the content of its files, determine its documents and splits.
 DOCUMENTS_KEYS = {
     "format", "ends_mid_page", "skip_damaged_blocks", "skip_damaged_records", "text_key", "id_key", "title_key",
     "split", "held_out_files", "held_out_one_in", "held_out_end", "held_out_tokens",
 }  # fmt: skip
 
 
-# A digest as it stands in a path.
+# A digest in a path.
 KEY = re.compile("[0-9a-f]{12}")
 
 
@@ -103,7 +103,7 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
     if _in_memory is not None:
         _in_memory[known_contents] = now
     elif now != known:
-        # Several processes may do this at once: each writes a file of its own and renames it.
+        # Several processes may do this at once: each writes another file and renames it.
         own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
         write_json(own, now)
         os.replace(own, known_contents)

@@ -99,7 +99,7 @@ def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, out
     A command lists one of many files, and has a digest of a folder; the rest is read from the dataset's file or the folder.
     """
     for output in outputs:
-        whole, path = document, project.dataset_path(output.parent.name.rpartition("-")[0])
+        whole, path = document, project.path_of("data", output.parent.name.rpartition("-")[0])
         if dataset.folder is not None:
             whole = {**document, "content": folder_content(dataset, work_folder() / "folders")}
         elif len(dataset.files) == 1 and os.path.lexists(path):

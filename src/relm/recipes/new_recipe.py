@@ -27,7 +27,7 @@ SCHEMA = "# yaml-language-server: $schema={}envs/{}.schema.json"
 EXTENDED = "quickstart"
 """Recipe that a new one extends unless it names another."""
 FEW_FILES = 50
-"""Below so many files, one in ten of them may be none: the end of each file is held out instead."""
+"""With fewer files, one in ten may be none: the end of each file is held out instead."""
 # The keys that people change first, in the order of a recipe; those that a recipe does not have are left out.
 FIRST_KEYS: dict[str, Sequence[str]] = {
     "data": ("dataset", "documents"),
@@ -41,7 +41,7 @@ FIRST_KEYS: dict[str, Sequence[str]] = {
 
 def write_new(project: Project, name: str, extended: str | None, folder: str | None, pattern: str | None) -> str:
     """Write a new recipe, which extends one (the quickstart), and a dataset if a folder is given; return the next commands."""
-    path, data_path = project.recipes / f"{name}.yaml", project.dataset_path(name)
+    path, data_path = project.recipes / f"{name}.yaml", project.path_of("data", name)
     require_new_name(project, name)
     parent = extended or EXTENDED
     if (run := RunName.parse(parent)) and str(run) != run.recipe:
@@ -171,7 +171,7 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
         raise RelmError(f"--data {folder}: no file matches {dataset.file_pattern}; {_advise(resolved, dataset.file_pattern)}")
     require_own_files(files, resolved, "--data")
     few = len(files) < FEW_FILES
-    end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in so many: held_out_one_in"
+    end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in N instead: held_out_one_in"
     size = format_bytes(sum(path.stat().st_size for path in files))
     found = f"{len(files):,} file{'s' if len(files) > 1 else ''} ({dataset.file_pattern}), {size}"
     lines = [
@@ -183,7 +183,7 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
         "format: text_files",
         f"folder: {format_value(folder)}",
         *([f"pattern: {format_value(pattern)}"] if pattern else [f"# pattern: {format_value(FORMATS['text_files'].pattern)}"]),
-        end if few else "# held_out_one_in: 10   # one file in so many tests the model",
+        end if few else "# held_out_one_in: 10   # one file in ten tests the model",
     ]
     return "\n".join(lines) + "\n", describe_left_out(resolved, dataset.file_pattern, files)
 

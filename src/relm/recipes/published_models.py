@@ -91,7 +91,9 @@ class PretrainedModel(Section):
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
         if self.converted != (self.configuration is not None):
-            raise ValueError("configuration: required for weights converted from pytorch_model.bin, and refused for others")
+            raise ValueError(
+                "configuration: goes with weights converted from pytorch_model.bin; add it for them, remove it otherwise"
+            )
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
             raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; leave it out")
         given = {*self.files, *(["config.json"] if self.converted else [])}

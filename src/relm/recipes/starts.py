@@ -1,6 +1,6 @@
 """Oracles of a run's start: `recipes/starts/NAME.yaml`, figures that the original's own code gave for its first steps.
 
-`relm verify-start NAME` compares them with the recipe before anything is paid for. They are no part of the run's identity.
+`relm verify-start NAME` compares them with the recipe before anything is paid for. They are not part of the run's identity.
 """
 
 from pathlib import Path

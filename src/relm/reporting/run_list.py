@@ -13,7 +13,6 @@ from relm.recipes.identity import work_folder
 from relm.recipes.machine.machines import Machine, divides, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
-from relm.recipes.run_name import describe_misnamed
 from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_record import find_runs, read_object
 from relm.training.architecture import configuration
@@ -75,8 +74,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
             project.machine(name, f"@{name}")
         except RelmError as error:
             faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
-    faults += [describe_misnamed(path) for path in project.misnamed()]
-    return plans, [*faults, *(describe_misnamed(path, "machine") for path in project.misnamed_machines())]
+    return plans, [*faults, *project.misnamed(), *project.misnamed("machine")]
 
 
 def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:

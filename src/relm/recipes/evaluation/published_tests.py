@@ -70,7 +70,7 @@ class PublishedTest(Section):
 
     @property
     def tuning(self) -> FineTuning | None:
-        """Options by which a model is fine-tuned before the test is scored; None: it is not, or an extension has its own."""
+        """Options of the fine-tuning before the test is scored; None: there is none, or an extension defines it."""
         options = getattr(self, self.protocol, None)
         return options if isinstance(options, FineTuning) else None
 
@@ -109,8 +109,8 @@ class PublishedTest(Section):
             raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
         named = [name for name in (self.training_file, self.mismatched_file) if name is not None]
         if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
-            beside = f" beside {' and '.join(named)}" if named else ""
-            raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; list each once, and no other")
+            others = f" besides {' and '.join(named)}" if named else ""
+            raise ValueError(f"files: {self.protocol} scores one file{others}, found {found}; list each once, and no other")
         refuse_keys_of_others(self, "protocol", {one.name: [one.name] for one in PROTOCOLS})
         return self
 

@@ -1,6 +1,6 @@
 """Safe reading of YAML files: only regular files of bounded size, depth and content are accepted.
 
-Anchors, aliases, merge keys and tags are refused: recipes do not need them, and they make YAML dangerous to read.
+Anchors, aliases, merge keys and tags are errors: recipes do not need them, and they make YAML dangerous to read.
 """
 
 import math
@@ -160,7 +160,7 @@ def _key(loader: Any, node: yaml.Node) -> Any:
 def _scalar(loader: Any, node: Any) -> Any:
     text, line = str(node.value), node.start_mark.line + 1
     _require_printable(text, line)
-    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python refuses to convert or print very long integers
+    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python cannot convert or print very long integers
         raise _Fault(
             line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
         )
