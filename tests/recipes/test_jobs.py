@@ -63,15 +63,6 @@ def test_a_long_list_of_files_is_cut_to_the_one_that_is_read_unless_the_names_of
     assert texts.passed_document("3.x") == texts.document
 
 
-def test_skipping_damaged_records_changes_the_documents_only_where_it_is_set(tmp_path: Path) -> None:
-    datasets = [
-        many_files(1, format="json_lines", **keys) for keys in ({}, *({"skip_damaged_records": on} for on in (False, True)))
-    ]
-    plain, unset, skipping = (documents_identity(dataset, None, tmp_path) for dataset in datasets)
-    assert plain == unset
-    assert skipping == {**plain, "skip_damaged_records": True}
-
-
 def test_the_document_of_a_folder_is_short_and_follows_its_content(tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()

@@ -8,8 +8,6 @@ import pytest
 
 from relm.cli import main
 from relm.errors import RelmError
-from relm.recipes.datasets import Dataset
-from relm.recipes.files.folder_contents import describe_left_out
 from relm.recipes.identity import folder_files
 from relm.recipes.new_recipe import write_new
 from relm.recipes.project import Project
@@ -126,21 +124,6 @@ def test_what_is_not_read_is_counted_and_named_by_the_command_and_by_the_reader(
     assert capsys.readouterr().out.rstrip().endswith(f"; {not_read}")
     hidden = Project().dataset("mine").model_copy(update={"pattern": ".git/*.txt"})
     assert [path.name for path in folder_files(hidden)] == ["a.txt"]
-
-
-READ = {"json_lines": "jsonl", "json_arrays": "json", "parquet": "parquet", "text_archives": "tar", "mediawiki_xml": "xml"}
-
-
-@pytest.mark.parametrize(("format_", "suffix"), READ.items())
-def test_folders_of_every_format_are_read_alike(format_: str, suffix: str, folder: Path) -> None:
-    for name in (f"a.{suffix}", f".b.{suffix}", f"C.{suffix.upper()}"):
-        (folder / "texts" / name).write_text("")
-    content = {"title": "t", "licence": "l", "language": "en", "format": format_, "folder": "texts"}
-    dataset = Dataset.model_validate(content)
-    files = folder_files(dataset)
-    assert [path.name for path in files] == [f"a.{suffix}"]
-    found = describe_left_out(folder / "texts", dataset.file_pattern, [folder / path for path in files])
-    assert found == f"hidden files 1 (.b.{suffix}), names in another case 1 (C.{suffix.upper()})"
 
 
 def test_folders_that_cannot_be_read_are_named(

@@ -22,11 +22,6 @@ def names(paths: list[Path]) -> list[str]:
     return [path.stem for path in paths]
 
 
-def test_there_are_datasets_and_models() -> None:
-    assert {"enwik8", "enwiki_206_pages", "wikitext_2_raw", "tinyshakespeare", "ro_sts"} <= set(names(DATASETS))
-    assert "gpt2_tokenizer" in names(MODELS)
-
-
 @pytest.mark.parametrize("path", DATASETS, ids=names(DATASETS))
 def test_a_dataset_loads_and_its_smoke_twin_has_the_same_format_or_spares_a_large_download(path: Path) -> None:
     dataset = load_dataset(path)
@@ -39,15 +34,10 @@ def test_a_dataset_loads_and_its_smoke_twin_has_the_same_format_or_spares_a_larg
         assert sum(file.size for file in twin.files.values()) < 10_000_000
 
 
-@pytest.mark.parametrize("path", MODELS, ids=names(MODELS))
-def test_a_model_loads(path: Path) -> None:
-    model = load_model(path)
-    assert model.files
-
-
 @pytest.mark.parametrize("path", DATASETS + MODELS, ids=names(DATASETS + MODELS))
 def test_what_is_fetched_in_an_archive_is_pinned_too(path: Path) -> None:
     files = (load_dataset(path) if path in DATASETS else load_model(path)).files
+    assert files or path in DATASETS
     for name, remote in files.items():
         for source in remote.sources:
             assert source.member is None or source.sha256 is not None, name
