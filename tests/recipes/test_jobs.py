@@ -102,18 +102,18 @@ MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
         (
             objective_of_examples,
             {**CAUSAL, "language": "ro"},
-            "--job: language: found ro, and these examples depend on None; leave the rest out",
+            "--job: language: found ro, but these examples depend on None; remove the rest",
         ),
-        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: found 8, and"),
+        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: found 8, but"),
         (
             objective_of_examples,
             {**CAUSAL, "causal": {"stride": 1}},
-            "--job: causal: found {'stride': 1}, and these examples depend on None",
+            "--job: causal: found {'stride': 1}, but these examples depend on None",
         ),
         (
             objective_of_examples,
             {**MASKED, "masked": {"probability": 0.3, "packing": "sentence_pairs", "whole_words": True}},
-            "and these examples depend on {'packing': 'sentence_pairs'}; leave the rest out",
+            "but these examples depend on {'packing': 'sentence_pairs'}; remove the rest",
         ),
         (
             lambda document: dataset_of_documents(document, Path()),

@@ -167,7 +167,7 @@ UNUSABLE = {
     b".hidden.txt": "it has hidden files 1 (.hidden.txt); give a folder of text files",
     b"gone.txt ->": "it has broken links 1 (gone.txt); give a folder of text files",
     b"\xe9\n.TXT ->": r"it has broken links 1 (\udce9\n.TXT); give a folder of text files",
-    b"system.txt -> /etc/hosts": "in /etc, a folder of the system, from which no data are read",
+    b"system.txt -> /etc/hosts": "in /etc, a folder of the system, from which data are never read",
 }
 
 

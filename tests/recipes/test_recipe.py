@@ -208,7 +208,7 @@ PICKLED = (
         (
             f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
             "configuration: {model_type: mt5}",
-            "files: config.json is built from pytorch_model.bin and configuration; leave it out",
+            "files: config.json is built from pytorch_model.bin and configuration; remove it",
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
         ),
         (
             "{as_published: {builder: graphcore_bert, epochs: 2}}",
-            "epochs: read with builder: graphcore_gpt2 only, found 2 with builder: graphcore_bert; leave it out",
+            "epochs: read with builder: graphcore_gpt2 only, found 2 with builder: graphcore_bert; remove it",
         ),
         ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
         ("{schedule: {name: linear, warmup_steps: 2, decay_end: 2}}", "schedule.decay_end (2) must lie after the warm-up (2)"),

@@ -133,7 +133,7 @@ def test_a_recipe_that_extends_what_is_no_recipe_is_refused(tmp_path: Path) -> N
 def test_a_chain_of_many_recipes_is_refused(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"r{number}.yaml").write_text(f"extends: r{number + 1}\n")
-    with pytest.raises(RelmError, match=r"r0\.yaml: extends a chain of more than 32 recipes"):
+    with pytest.raises(RelmError, match=r"r0\.yaml: extends more than 32 recipes in a row"):
         load_recipe(tmp_path / "r0.yaml")
 
 

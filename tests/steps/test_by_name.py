@@ -166,7 +166,7 @@ def test_without_an_image_the_docker_line_alone_is_an_error_and_the_plain_one_st
     Path("containers").mkdir()
     Path("containers/lock.yaml").write_text("images: {}\nbases: {}\n")
     assert describe_command(Project(), SAMPLES, "both").endswith("has no image for cpu; it has none")
-    with pytest.raises(RelmError, match="this step has no image to run in"):
+    with pytest.raises(RelmError, match="this step has no image"):
         describe_command(Project(), SAMPLES, "docker")
 
 

@@ -145,7 +145,7 @@ def test_a_faulty_option_of_an_evaluation_is_named_as_it_was_given(tmp_path: Pat
         (tmp_path / name).write_text("{}")
     arguments = parsed("perplexity", "--model", str(tmp_path), "--file", "f", "--output", "o.json", "--windows", "rolling")
     arguments.stride = 4
-    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  stride: rolling windows have none; leave it out"):
+    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  stride: rolling windows have none; remove it"):
         list_steps()["perplexity"].job(arguments)
 
 

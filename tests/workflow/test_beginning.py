@@ -275,7 +275,7 @@ def test_the_command_of_each_phase_says_how_it_begins_and_in_how_many_processes(
 @pytest.mark.parametrize(
     ("recipe", "begins", "message"),
     [
-        ("fresh", ("i", "somewhere"), "has optimizer_state: fresh; leave --optimizer-from out"),
+        ("fresh", ("i", "somewhere"), "has optimizer_state: fresh; remove --optimizer-from"),
         ("kept", ("i", None), "has optimizer_state: kept; it needs --optimizer-from work/runs/kept/"),
         ("kept", ("i", "step-00000003"), "checkpoints/step-00000004, the last checkpoint of the phase before"),
         ("kept", (None, "step-00000004"), "phase second of recipe kept needs --init-from work/runs/kept/"),

@@ -68,7 +68,7 @@ def test_a_key_that_removes_nothing_or_names_no_test_is_refused(project: Command
     monkeypatch.chdir(project.folder)
     recipe = project.folder / "recipes" / "unique.yaml"
     for remove, words in [
-        ("{}", "data.remove: removes nothing; set duplicates: true, name tests, or leave it out"),
+        ("{}", "data.remove: removes nothing; set duplicates: true, name tests, or remove it"),
         ("{tests: [pasages]}", "data.remove.tests: there is no evaluation 'pasages'"),
     ]:
         recipe.write_text(RECIPE.replace("{duplicates: true, tests: [passages]}", remove))

@@ -130,7 +130,7 @@ def read_limit(given: Any) -> int | None:
         return None
     if not str(given).isdecimal() or int(str(given)) < 1:
         raise RelmError(
-            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; leave it out "
+            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; remove it "
             "to keep all sources"
         )
     return int(str(given))

@@ -124,7 +124,7 @@ def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Coll
         if names and chosen not in names and value != known.get_default(call_default_factory=True):
             shown = value.model_dump(exclude_defaults=True) if isinstance(value, Section) else value
             raise ValueError(
-                f"{key}: read with {choice}: {' or '.join(names)} only, found {shown!r} with {choice}: {chosen}; leave it out, "
+                f"{key}: read with {choice}: {' or '.join(names)} only, found {shown!r} with {choice}: {chosen}; remove it, "
                 f"or change {choice}"
             )
 
@@ -175,7 +175,7 @@ def load_extensions() -> None:
         except RelmError as error:
             raise RelmError(f"{EXTENSIONS}: {module}: {error}") from None
         except Exception as error:
-            raise RelmError(f"{EXTENSIONS}: {module}: {_describe_fault(error)}; correct it, or leave the module out") from error
+            raise RelmError(f"{EXTENSIONS}: {module}: {_describe_fault(error)}; correct or remove it") from error
 
 
 def _describe_fault(error: Exception) -> str:

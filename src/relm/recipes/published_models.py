@@ -95,7 +95,7 @@ class PretrainedModel(Section):
                 "configuration: goes with weights converted from pytorch_model.bin; add it for them, remove it otherwise"
             )
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
-            raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; leave it out")
+            raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; remove it")
         given = {*self.files, *(["config.json"] if self.converted else [])}
         missing = sorted({*self.tokenizer_files, *self.weights_files} - given)
         if missing and self.folder is None:

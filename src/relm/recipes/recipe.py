@@ -201,7 +201,7 @@ class Recipe(Section):
                 wanted = " or ".join(objectives_of(evaluation))
                 raise ValueError(f"evaluate: {evaluation}: for objective {wanted}; the last phase has {last}")
         if twice := next((task for task in self.evaluate if self.evaluate.count(task) > 1), None):
-            raise ValueError(f"evaluate: {twice} is there twice; leave one out")
+            raise ValueError(f"evaluate: {twice} is there twice; remove one")
 
     def sequences_fit(self) -> None:
         for name, phase in self.pretrain.items():

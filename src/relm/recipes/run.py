@@ -117,6 +117,6 @@ class OnMachine(MachineSettings):
         if self.pipeline is not None and self.micro_batch_size is not None:
             raise ValueError(
                 f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
-                f"({self.pipeline.micro_batch_size}); leave it out"
+                f"({self.pipeline.micro_batch_size}); remove it"
             )
         return self

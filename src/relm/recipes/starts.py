@@ -47,7 +47,7 @@ class RatesOracle(OriginalFigures):
     sha256: Sha256
     """Hash of the printed rates of all updates, a line each."""
     borders: dict[int, float] = Field(default_factory=dict)
-    """Step -> printed rate, where the rate lies between two printed ones, so that the original's float32 decides."""
+    """Step -> printed rate, where the rate is between two printed ones, so that the original's float32 decides."""
     milestones: dict[int, float] = Field(default_factory=dict)
     """Step, counted from 1 -> printed rate, for the message about other rates."""
 

@@ -54,7 +54,7 @@ class EvaluationJob(Section):
     def has_the_facts_of_its_evaluation(self) -> Self:
         declaration, given = EVALUATIONS[self.evaluation], {fact for fact in get_args(Fact) if getattr(self, fact) is not None}
         if unread := sorted(given - {*declaration.facts}):
-            raise ValueError("\n".join(f"{fact}: {self.evaluation} does not depend on it; leave it out" for fact in unread))
+            raise ValueError("\n".join(f"{fact}: {self.evaluation} does not depend on it; remove it" for fact in unread))
         if missing := [fact for fact in declaration.facts if fact != "task_files" and fact not in given]:
             them = "it" if len(missing) == 1 else "them"
             raise ValueError(f"{self.evaluation} depends on {' and '.join(missing)}; give {them}")

@@ -103,10 +103,10 @@ class PublishedTest(Section):
     def has_the_files_of_the_protocol(self) -> Self:
         found, fine_tunes = ", ".join(self.files), PROTOCOLS[self.protocol].fine_tunes
         if fine_tunes != (self.training_file is not None):
-            wanted = f"a model; name the one of {found} for that" if fine_tunes else "no model; leave it out"
+            wanted = f"a model; name the one of {found} for that" if fine_tunes else "no model; remove it"
             raise ValueError(f"training_file: {self.protocol} fine-tunes {wanted}")
         if self.mismatched_file is not None and (self.protocol, self.glue.task) != ("glue", "mnli"):
-            raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
+            raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; remove it")
         named = [name for name in (self.training_file, self.mismatched_file) if name is not None]
         if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
             others = f" besides {' and '.join(named)}" if named else ""
