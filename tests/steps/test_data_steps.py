@@ -209,7 +209,7 @@ def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace,
 
     monkeypatch.setattr(extraction, "extract", read_and_edit)
     job = extract(texts)
-    with pytest.raises(RelmError, match=r"texts: its texts have the digest .* they were edited in between"):
+    with pytest.raises(RelmError, match=r"texts: its texts have the digest .* the texts changed"):
         job.run()
 
 
@@ -218,7 +218,7 @@ def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Names
     by_job = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document), "pattern": "*.txt"})
     assert extract(by_job).run().startswith("extracted 4 documents")
     Path("texts/a.txt").write_text("Edited.\n")
-    with pytest.raises(RelmError, match="edited in between"):
+    with pytest.raises(RelmError, match="the texts changed; rerun snakemake"):
         extract(by_job).run()
 
 
