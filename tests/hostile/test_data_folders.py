@@ -141,7 +141,7 @@ def test_a_folder_that_no_recipe_may_read_is_refused(kind: str, folder: str, hom
 @pytest.mark.parametrize("target", LINKED.values(), ids=LINKED)
 def test_a_link_in_a_folder_leads_to_no_file_outside(target: str, home: Path) -> None:
     (Path("texts") / "b.txt").symlink_to(target.format(home=home))
-    with pytest.raises(RelmError, match=r"folder: texts/b\.txt, which is .*: in .*from which no data are read"):
+    with pytest.raises(RelmError, match=r"folder: texts/b\.txt, which is .*: in .*from which data are never read"):
         folder_files(dataset("texts"))
 
 
@@ -170,7 +170,7 @@ def test_nobody_can_allow_a_folder_that_no_recipe_may_read(
     allowed: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELM_DATA_FOLDERS", allowed.format(home=home))
-    with pytest.raises(RelmError, match=r"RELM_DATA_FOLDERS: .*from which no data are read"):
+    with pytest.raises(RelmError, match=r"RELM_DATA_FOLDERS: .*from which data are never read"):
         read("dataset", "~/texts", tmp_path)
 
 

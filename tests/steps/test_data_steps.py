@@ -235,7 +235,7 @@ def test_documents_of_a_folder_are_compared_with_the_key_in_their_path(texts: Na
     dataset = load_dataset(texts.dataset).model_copy(update={"folder": "texts"})
     job = DocumentsJob(documents_identity(dataset, None, Path("work/folders")), "texts", dataset, Path("work"))
     assert extract_documents(job, "folder").startswith("extracted 4 documents")
-    with pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products"):
+    with pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they belong to different products"):
         extract_documents(job, "folder", documents=2)
 
 
@@ -252,7 +252,7 @@ def test_documents_of_one_file_among_many_are_compared_with_the_key_in_their_pat
         job.download(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).rename(job.download(file))
     assert extract_documents(job, "3.jsonl").startswith("extracted 1 document")
-    refused = pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products")
+    refused = pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they belong to different products")
     with refused:
         extract_documents(job, "3.jsonl", documents=1)
     with refused:
