@@ -15,14 +15,14 @@ from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
 from relm.recipes.run_name import RunName, is_execution
-from relm.recipes.variation import format_value, split_settings
+from relm.recipes.variation import format_value
 
 SET = re.compile(r"(--config=|-C)?set=")
 SHARDS_ON_DISK = "shards_on_disk"
 """Key of Snakemake's configuration that `shards.py` reads."""
 VARIED = "RELM_VARIED"
 """Environment variable with the names of varied runs. The Snakefile declares it, so that jobs on other machines get it."""
-SET_ONCE = "give all settings in one set=, separated by commas: --config set=run.threads=1,run.log_interval=5"
+SEVERAL = "give several settings as a list: --config 'set=[run.threads=1, run.log_interval=5]'"
 
 
 @stop_at_faults
@@ -37,7 +37,7 @@ def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
     if workflow.modifier.parent_modifier is None:  # not as a module of another workflow, which has other keys
         refuse_unread(config)
     if sum(map(bool, map(SET.match, sys.argv))) > 1:  # Snakemake would keep only the last one
-        raise RelmError(f"--config: set is given twice; {SET_ONCE}")
+        raise RelmError(f"--config: set is given twice; {SEVERAL}")
     if named := [setting for setting in settings if not is_execution(setting)]:
         target = shlex.quote(f"results/{RunName('NAME', False, None, tuple(named))}")
         raise RelmError(f"--config set: {named[0]} changes the run, so it belongs in its name; request {target}")
@@ -56,9 +56,9 @@ def require_name(name: str) -> None:
         raise RelmError(f"results/{name}: settings come before the machine; request results/{unplaced}+{settings}@{machine}")
     if (right := PROJECT.plan(name).published_name) == name:
         return
-    execution = ",".join(filter(is_execution, RunName.parse(name).settings))
+    execution = ", ".join(filter(is_execution, RunName.parse(name).settings))
     reason = f"{execution} does not change the run" if execution else "this run is published under another name"
-    config = f" --config set={execution}" if execution else ""
+    config = f" --config {shlex.quote(f'set=[{execution}]')}" if execution else ""
     raise RelmError(f"results/{name}: {reason}; request {shlex.quote(f'results/{right}')}{config}")
 
 
@@ -72,21 +72,14 @@ def refuse_unread(config: Mapping[str, Any]) -> None:
 
 
 def read_settings(given: Any) -> list[str]:
-    """Return the settings in Snakemake's configuration: a text, a list of texts, or a mapping of keys to values.
+    """Return the settings in Snakemake's configuration: KEY=VALUE, a list of these, or a mapping of keys to values.
 
-    >>> read_settings("seed=2,run.threads=1"), read_settings({"seed": 2})
-    (['seed=2', 'run.threads=1'], ['seed=2'])
+    >>> read_settings("run.threads=1"), read_settings(["run.threads=1", "seed=2"]), read_settings({"seed": 2})
+    (['run.threads=1'], ['run.threads=1', 'seed=2'], ['seed=2'])
     """
-    if given is None:
-        return []
     if isinstance(given, Mapping):
         return [f"{key}={value if isinstance(value, str) else format_value(value)}" for key, value in given.items()]
-    texts = given if isinstance(given, list) else [given]
-    if not all(isinstance(text, str) for text in texts):
-        raise RelmError(f"--config set={given}: expected KEY=VALUE; {SET_ONCE}")
-    return [setting for text in texts for setting in split_settings(_close_quote(text))]
-
-
-def _close_quote(text: str) -> str:
-    """Return a text with the quotation mark at its end, which Snakemake removes from a value."""
-    return text + next((mark for mark in "'\"" if text.count(mark) % 2), "")
+    settings = [] if given is None else given if isinstance(given, list) else [given]
+    if not all(isinstance(setting, str) for setting in settings):
+        raise RelmError(f"--config set={given}: expected KEY=VALUE; {SEVERAL}")
+    return settings

@@ -191,15 +191,13 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
 def _advise(folder: Path, pattern: str) -> str:
     """Return a phrase on what a folder has in which no file matches a pattern, and an option that reads it."""
     left_out = describe_left_out(folder, pattern, ())
+    found = f"it has files that are not read: {left_out}" if left_out else "it has no files"
     links = (f"{link.relative_to(folder).as_posix()}/{pattern}" for link in list_linked_folders(folder, ()))
     if near := next((other for other in (ignore_case(pattern), *links) if match_files(folder, other)), None):
-        return f"it has {left_out}; give --pattern '{near}'"
+        return f"{found}; give --pattern '{near}'"
     kinds = Counter(path.suffix for path in match_files(folder, "**/*"))
-    if not kinds:
-        return f"it has {left_out or 'no files'}; give a folder of text files"
-    shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
     most = next((suffix for suffix, _ in kinds.most_common() if suffix), "")
-    format_ = next((one.name for one in FORMATS if one.pattern.rstrip("*") == f"**/*{most}"), "text_files")
-    if format_ != "text_files":
-        return f"it has {shown}; for {most}, copy a file in recipes/data/ with format: {format_}"
-    return f"it has {shown}; give --pattern '**/*{most}' for texts of another suffix"
+    if not most:
+        return f"{found}; give a folder of text files"
+    shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
+    return f"it has {shown}; give --pattern '**/*{most}' for texts, or copy a file in recipes/data/ for another format"

@@ -117,12 +117,7 @@ class SgdOptions(Section):
 
 
 def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the number of values in the two moments of a parameter that Adam and LAMB keep."""
-    return 2 * math.prod(shape)
-
-
-def count_muon(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the number of values that Muon keeps of a parameter at most: two moments, and one of a layer's matrix."""
+    """Return the number of values in the two moments of a parameter that Adam and LAMB keep, and Muon at most."""
     return 2 * math.prod(shape)
 
 
@@ -148,7 +143,7 @@ OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
         "adafactor", "relm.training.optimizers.adafactor:build_adafactor", count_factors, options=AdafactorOptions
     ),
     OptimizerDeclaration(
-        "muon", "relm.training.optimizers.muon:build_muon", count_muon, keys=(*_MOMENTS, "groups"), options=MuonOptions
+        "muon", "relm.training.optimizers.muon:build_muon", count_moments, keys=(*_MOMENTS, "groups"), options=MuonOptions
     ),
     OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", count_velocity, options=SgdOptions),
 )

@@ -62,28 +62,6 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def split_settings(text: str) -> list[str]:
-    """Return the assignments in a text, separated by commas or spaces.
-
-    A separator counts only before a further KEY=, outside brackets and quotes.
-
-    >>> split_settings("seed=2,pretrain.main.optimizer.betas=[0.9, 0.95] title=One, two")
-    ['seed=2', 'pretrain.main.optimizer.betas=[0.9, 0.95]', 'title=One, two']
-    """
-    found, start, depth, quoted = [], 0, 0, ""
-    for position, character in enumerate(text):
-        if quoted:
-            quoted = "" if character == quoted else quoted
-        elif character in "'\"" and text[position - 1] in "=[,{: ":
-            quoted = character
-        elif character in "[]{}":
-            depth += 1 if character in "[{" else -1
-        elif character in ", " and depth == 0 and re.match(rf"[, ]+{KEY.pattern}=", text[position:]):
-            found.append(text[start:position])
-            start = position + 1
-    return [part for part in (part.strip(", ") for part in [*found, text[start:]]) if part]
-
-
 def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Recipe, tuple[Change, ...]]:
     """Return a recipe with settings KEY=VALUE applied, and its differences from the file, sorted by key."""
     values, faults = _parse(settings)
