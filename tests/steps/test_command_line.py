@@ -9,13 +9,13 @@ import pytest
 from relm.cli import main
 from relm.steps import list_steps
 from relm.steps.contract import GROUPS
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 
 
 def test_the_help_has_each_step_in_one_line_under_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     steps = list_steps()
-    shown = parser(steps).format_help()
+    shown = Parser(steps).format_help()
     assert max(map(len, shown.splitlines())) <= 80
     assert re.findall(r"^  ([a-z-]+)  ", shown, re.MULTILINE) == [
         name for group in GROUPS for name, step in steps.items() if step.group == group

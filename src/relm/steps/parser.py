@@ -108,11 +108,6 @@ class Parser(argparse.ArgumentParser):
         return 2
 
 
-def parser(steps: Mapping[str, Step]) -> Parser:
-    """Return the parser of the whole command line."""
-    return Parser(steps)
-
-
 def suggest_name(word: str, names: Iterable[str]) -> str | None:
     """Return the name nearest to a mistyped one; None: none is near.
 
