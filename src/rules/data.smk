@@ -18,7 +18,7 @@ rule download_data:
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
-        refusal=SOURCES.refuse_more if SOURCES.limit else "",
+        refusal=SOURCES.stop_downloads if SOURCES.limit else "",
         command=graph.command("download_data"),
     shell:
         "{params.refusal}{params.command} --log {log:q}"

@@ -1,4 +1,4 @@
-"""The project that all functions of rules share, and the conversion of errors for Snakemake."""
+"""The project that all functions of rules share, and errors as Snakemake shows them."""
 
 import functools
 import inspect
@@ -60,7 +60,7 @@ report_faults(load_extensions)()
 
 
 def path(kind: str, **values: str) -> str:
-    """Return the path of a kind of product, as in `plan/products.py`, with wildcards but for those that have values."""
+    """Return the path of a kind of product of `plan/products.py`, with wildcards except for those in `values`."""
     return f"{work_folder()}/{pattern_of(kind, **values)}"
 
 

@@ -1,4 +1,4 @@
-"""Why a run cannot be trained on a device: what this Python environment or this machine lacks, or the count of processes."""
+"""Why a run cannot be trained on a device: its environment, its machine or its count of processes."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
-"""The planned job of each rule, and what Snakemake asks of it: inputs, outputs and the command.
+"""The planned job of each rule: its inputs, outputs and command, as Snakemake takes them.
 
-An input whose content counts is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
+An input whose content counts is `ancient`; its sidecar, which has its hash, is an ordinary input.
 """
 
 import functools
@@ -24,7 +24,7 @@ from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJ
 from relm.recipes.plan import REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS, WEIGHTS_FILES
 
-EDITED = "was it edited during the run? Give the same command again"
+EDITED = "was it edited during the run? Run the same command again"
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -36,7 +36,7 @@ def plan_of_run(wildcards: Any) -> Plan:
     run = plan.find_run(wildcards.fingerprint)
     if run is None:
         raise RelmError(
-            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, requested was {wildcards.fingerprint}: {EDITED}"
+            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, not {wildcards.fingerprint}: {EDITED}"
         )
     return run
 
@@ -45,13 +45,13 @@ def require_key(path: Path | None, wildcards: Any, of: str = "") -> None:
     """Raise RelmError unless a product's path, None if nothing makes it, has the requested key; `of` names its maker."""
     if path is None or path.parent.name != wildcards.key:
         raise RelmError(
-            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, requested was key {wildcards.key}: was a recipe edited "
-            "during the run? Give the same command again"
+            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, not key {wildcards.key}: was a recipe edited "
+            "during the run? Run the same command again"
         )
 
 
 def _find(kind: type[DataJob], wildcards: Any) -> Any:
-    """Return the job that makes a product with the key, and of the dataset, that a path names."""
+    """Return the job that makes a product with the key and the dataset in a path."""
     return PROJECT.find_job(kind, wildcards.key, wildcards.get("dataset"))
 
 
@@ -63,7 +63,7 @@ def _download(kind: str, name: str, wildcards: Any) -> RecipeJob:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
     file = files[wildcards.shard]
     if file.key != wildcards.key:
-        raise RelmError(f"{spec}: {wildcards.shard} has sha256 {file.key}..., requested was {wildcards.key}...: {EDITED}")
+        raise RelmError(f"{spec}: {wildcards.shard} has sha256 {file.key}..., not {wildcards.key}...: {EDITED}")
     folder = identity.work_folder() / "downloads" / data_jobs.FOLDERS[kind]
     return data_jobs.download(kind, name, file.sha256, folder / name / file.key / wildcards.shard)
 
@@ -110,7 +110,7 @@ def _verify(wildcards: Any, of: str) -> RecipeJob:
 
 
 def _plan_of_reference(wildcards: Any) -> Plan:
-    """Return the plan of a recipe that names weights which its authors released."""
+    """Return the plan of a run whose recipe names its authors' weights."""
     plan = plan_of_run(wildcards)
     if plan.reference_model is None:
         raise RelmError(

@@ -1,4 +1,4 @@
-"""Faults that a recipe and this machine decide before the first job: all of them at once, in a dry-run as warnings."""
+"""Faults of recipes and of this machine, reported together before the first job, in a dry-run as warnings."""
 
 import os
 import re
@@ -92,7 +92,7 @@ class Refusals:
             logger.warning(f"{fault}. This is a dry-run; a run would stop here.")
 
     def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
-        """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""
+        """Yield the faults of the jobs: of folders, images, the disk, and each run to train."""
         if not jobs:
             return
         yield from self._find_folder_faults()
@@ -133,7 +133,7 @@ class Refusals:
 
 
 def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:
-    """Yield which logger is absent, why the model does not go with its tokenizer, or why a phase does not fit into memory."""
+    """Yield faults of loggers that are absent, of a model and its tokenizer, and of memory."""
     from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
     from relm.forecast.memory_refusal import find_memory_fault
     from relm.training.architecture import configuration
@@ -152,7 +152,7 @@ def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace
 
 
 def find_lost_optimizers(plan: Plan, phases: Sequence[str]) -> Iterator[str]:
-    """Yield which phase keeps the optimizer of a phase before that is trained and whose last checkpoint is gone."""
+    """Yield a fault for each phase that keeps the optimizer of a trained phase whose last checkpoint is gone."""
     for phase in phases:
         before, kept = plan.phase_before(phase), plan.kept_optimizer(phase)
         if before is None or kept is None or before in phases:
@@ -165,7 +165,7 @@ def find_lost_optimizers(plan: Plan, phases: Sequence[str]) -> Iterator[str]:
 
 
 def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
-    """Yield why an evaluation may not read the project's task files for the harness, before days of training."""
+    """Yield why an evaluation may not run the project's task files for the harness, before days of training."""
     for job in jobs:
         if job.rule.name == "evaluate":
             plan = PROJECT.plan(job.wildcards.recipe)
@@ -176,7 +176,7 @@ def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
 
 
 def _find_lost_names(jobs: Iterable[Any]) -> Iterator[str]:
-    """Yield which names cannot be passed to a job's process: Snakemake 9.27 splits the values of its wildcards at commas."""
+    """Yield a fault for each name with a comma: Snakemake 9.27 splits the wildcards of a remote job at commas."""
     for name in sorted({job.wildcards.recipe for job in jobs if "," in getattr(job.wildcards, "recipe", "")}):
         yield f"results/{name}: Snakemake cannot pass a comma to a job on a cluster; write such a variation into a recipe"
 

@@ -84,7 +84,7 @@ def _memory(wildcards: Any) -> int:
 
 
 def _main_memory_bytes(wildcards: Any) -> int:
-    """Return the bytes of main memory that all processes of a phase take, by arithmetic; 0 if the recipe describes no model."""
+    """Return the estimated bytes of main memory of all processes of a phase; 0 if the recipe describes no model."""
     from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
     from relm.training.resources import sequences_per_device, state_bytes
 
@@ -109,11 +109,7 @@ def _disk(wildcards: Any) -> int:
 
 @functools.cache
 def _find_configuration(recipe: str) -> Any:
-    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere.
-
-    Args:
-        recipe: the wildcard of a path, which lacks the settings that only change how a run is executed.
-    """
+    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere."""
     from relm.forecast.expected_tokenizer import vocabulary
     from relm.training.architecture import configuration
 
@@ -134,7 +130,7 @@ def _runtime(wildcards: Any) -> int:
 
 
 def _estimated_hours(wildcards: Any) -> float | None:
-    """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
+    """Return the estimated hours of a phase; None if no peak is published, or the recipe describes no model."""
     from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
     from relm.training.arithmetic import operations
 

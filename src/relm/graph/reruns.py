@@ -28,7 +28,7 @@ from relm.recipes.run_folder import CHECKSUMS, DIFFERENCES, PAPERS, TABLE
 from relm.reporting.known_hashes import find_differences, knows_file
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 
-# Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
+# Larger changed files of a result are compared by size, since hashing them would slow the graph down.
 LARGEST_HASHED = 2**24
 AGAIN = "relm-again-"
 """Beginning of the name of the temporary folder with files that are newer than all products."""
@@ -62,7 +62,7 @@ class Reruns:
 
     @report_faults
     def reported(self, wildcards: Any) -> dict[str, Any]:
-        """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces.
+        """Return the inputs of a report; a report on a run that replaces another result says so.
 
         The records of all earlier steps are named where Snakemake carries files between machines. On a shared file system they
         are found without that, and thousands of names would slow every command down.

@@ -75,7 +75,7 @@ EVALUATION = f"{RUN}/{{of}}/{{key}}/{{task}}.json"
 _MODEL = f"{RUN}/{{phase}}/model"
 _TRAINING = (*RECORDS, DEVICE_FIGURES)
 _CHECKPOINT = [f"checkpoints/step-{{step}}/{name}" for name in (*CHECKPOINT_FILES, "state.json")]
-# The training runs of an evaluation, from whose checkpoints and answers it goes on; their phase has the protocol's name.
+# The training runs of an evaluation, which it resumes; their phase has the protocol's name.
 _TUNED = [
     *("examples/manifest.json", "examples/train.arrow", "seed-{seed}/figures.json", "seed-{seed}/predictions.json"),
     *(f"seed-{{seed}}/{{protocol}}/{name}" for name in (*_TRAINING, *_CHECKPOINT)),
@@ -142,7 +142,7 @@ PRODUCTS = {
 
 
 def pattern_of(kind: str, **values: str) -> str:
-    """Return the path of a kind of file inside the work folder, with wildcards but for those that have values.
+    """Return the path of a kind of file inside the work folder, with wildcards except for those in `values`.
 
     >>> pattern_of("documents", split="train")
     'documents/{dataset}-{key}/{shard}.train.jsonl'
@@ -199,7 +199,7 @@ def published_files(plan: Plan, in_reference: bool = False, only_required: bool 
     rows = [each for each in rows if not (only_required and each.optional)]
     files = _name_files(plan, sorted(rows, key=lambda each: each.maker != "report"))
     for run in plan.runs[1:] if not in_reference else ():
-        # The order of the names is that in the crate: here figures come first, and the hashes of weights last.
+        # The crate has the names in this order: figures first, hashes of weights last.
         seed = sorted(rows, key=lambda each: (each.maker == "pretrain", each.path.startswith(_MODEL)))
         named = _name_files(run, (each for each in seed if each.of_each_seed))
         files |= {f"{SEEDS}/{run.recipe.seed}/{name}": path for name, path in named.items()}
@@ -218,7 +218,7 @@ def _name_files(plan: Plan, rows: Iterable[ProductKind]) -> dict[str, Path]:
 
 
 def name_files(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the figures of evaluations or tests, given by their names, by the names under which they are published."""
+    """Return published name -> path of figures that are given by the names of evaluations or tests."""
     return {PRODUCTS[kind].published.format(task=name, test=name): path for name, path in files.items()}
 
 

@@ -117,7 +117,7 @@ def register_with_options(registry: Registry[C], declaration: C, owner: type[Sec
 
 
 def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
-    """Raise for a key that differs from its default, though it belongs to other values of `choice`, as `keys` says."""
+    """Raise for a key that is set although only other values of `choice` read it; `keys` has value -> its keys."""
     chosen = getattr(section, choice)
     for key, known in type(section).model_fields.items():
         names, value = [name for name, own in keys.items() if key in own], getattr(section, key)

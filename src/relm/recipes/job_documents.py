@@ -1,4 +1,4 @@
-"""Conversion of a job's document, as a command has it, back to sections of a recipe, and checks of it."""
+"""Job documents of commands, converted back to sections of a recipe and checked."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def require_revision(document: Mapping[str, Any], product: str, expected: int | 
 
 
 def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, outputs: Iterable[Path], project: Project) -> None:
-    """Raise unless documents whose folder has a key in its name have the whole document of that key.
+    """Raise unless the key in the name of an output's folder is that of its whole document.
 
     A command lists one of many files, and has a digest of a folder; the rest is read from the dataset's file or the folder.
     """

@@ -75,7 +75,7 @@ def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[st
 
 
 def _require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
-    """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
+    """Raise if a recipe needs documents and its dataset has tokens."""
     if not dataset.is_tokenized:
         return
     wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]

@@ -274,7 +274,7 @@ class Project:
         job = self._jobs.get(wanted)
         if not isinstance(job, kind):
             product = f"{kind.product} with key {key}"
-            raise RelmError(f"no recipe makes {product}: was a recipe edited during the run? Give the same command again")
+            raise RelmError(f"no recipe makes {product}: was a recipe edited during the run? Run the same command again")
         return job
 
     def _index_jobs(self, wanted: JobKey) -> None:

@@ -89,7 +89,7 @@ class PretrainedModel(Section):
         if len(sources) != 1:
             raise ValueError(f"a model has either files or a folder; found {' and '.join(sources) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
-            raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
+            raise ValueError("folder: nothing is read from it; set weights: true, a tokenizer, or both")
         if self.converted != (self.configuration is not None):
             raise ValueError(
                 "configuration: goes with weights converted from pytorch_model.bin; add it for them, remove it otherwise"

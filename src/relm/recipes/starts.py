@@ -69,7 +69,7 @@ class OptionsOracle(OriginalFigures):
 
 
 class Start(Section):
-    """`recipes/starts/NAME.yaml`: what is known of a run's start; null: not known."""
+    """`recipes/starts/NAME.yaml`: the known facts of a run's start; null: unknown."""
 
     weights: WeightsOracle | None = None
     """Initial weights."""

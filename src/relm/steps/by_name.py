@@ -51,7 +51,7 @@ def read_words(step: str, words: Sequence[str]) -> NamedStep | None:
 
 
 def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
-    """Return the whole command of a job, from `relm` on or from what starts several processes of it."""
+    """Return the whole command of a job, with the launcher of its processes if there are several."""
     require_checkout()
     plan = project.plan(named.recipe)
     if list_steps()[step].reads_result:
@@ -70,7 +70,7 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
 
 
 def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None, seeds: Mapping[str, int] = {}) -> RecipeJob:
-    """Return the one job of a step that is meant; the message names the `seeds` of several runs, by fingerprint."""
+    """Return the job of a step that `which` selects; `seeds` has fingerprint -> seed of several runs, for the message."""
     fitting = [job for job in jobs if step == job.step]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):

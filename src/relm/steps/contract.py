@@ -60,7 +60,7 @@ class Step:
     help: str
     arguments: Sequence[Argument]
     job: Callable[[Arguments], Job | str]
-    """Builds the job, without a heavy import; a command without a record may do its work and return its sentence."""
+    """Build the job, without a heavy import; a command without a record may do its work and return a sentence."""
     group: str
     """A key of `GROUPS`."""
     epilog: str = ""
@@ -216,7 +216,7 @@ def unite_values(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str
 
 
 def expected_sha256(a: Arguments, files: Sequence[Path]) -> dict[Path, str]:
-    """Return those of the files that `--sha256` names, with the sha256 that each must have."""
+    """Return the files that `--sha256` names, each with its sha256."""
     given = unite_values("--sha256", a.sha256)
     if unknown := sorted(given.keys() - {file.name for file in files}):
         raise RelmError(f"--sha256: {unknown[0]} is not read; expected a name of {', '.join(map(str, files))}")
@@ -224,7 +224,7 @@ def expected_sha256(a: Arguments, files: Sequence[Path]) -> dict[Path, str]:
 
 
 def recipe_name(text: str) -> str:
-    """Return a recipe's name, also from a path that a shell completes: `results/NAME`, `results/NAME/`, `recipes/NAME.yaml`.
+    """Return a recipe's name, also from a path that a shell completes, such as `results/NAME/` or `recipes/NAME.yaml`.
 
     >>> [recipe_name(text) for text in ("tiny", "results/smoke/tiny/", "recipes/tiny.yaml")]
     ['tiny', 'smoke/tiny', 'tiny']

@@ -74,7 +74,7 @@ FACTS: dict[str, Argument] = {
 }
 # Second names of the files of an evaluation that fine-tunes.
 ALIASES = {"--file": ["--dev"], "--training-file": ["--train"], "--mismatched-file": ["--mismatched"]}
-# Files of a test -> the argument of an evaluation's function that has the sha256 which the file must have.
+# Files of a test -> the argument of an evaluation's function with the sha256 of the file.
 HASHES = {"training_file": "training_sha256", "file": "file_sha256", "mismatched_file": "mismatched_sha256"}
 # Inputs that are one file each, in the order in which a record names them.
 FILES = ("manifest", "tokenizer", *HASHES)
@@ -159,7 +159,7 @@ def evaluation_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
 
 
 def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[EvaluationJob, Path, dict[Path, str]]:
-    """Return the identity of an evaluation, its name in errors, and the hashes of files that a test's description has."""
+    """Return the identity of an evaluation, its name in errors, and the hashes of files in a test's description."""
     test = _test(a, declaration)
     if a.job is not None:
         keys = [*(declaration.options.model_fields if declaration.options else ()), "test", *map(name_of, FACTS.values())]
@@ -194,7 +194,7 @@ def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[Evaluat
 
 
 def name_evaluation(argv: list[str]) -> list[str]:
-    """Return `evaluate --job JSON ...`, as records of earlier versions have it, as the command of its evaluation."""
+    """Return the command of an evaluation for `evaluate --job JSON ...`, as earlier versions recorded it."""
     if argv[:2] == ["evaluate", "--job"] and (name := read_job(argv[2]).get("evaluation")) in EVALUATIONS.names:
         return [EVALUATIONS[str(name)].command, *argv[1:]]
     return argv
@@ -226,13 +226,13 @@ def model_folder(a: Arguments) -> Path:
 
 
 def list_weights(a: Arguments, expected: Mapping[Path, str] = {}) -> list[Path]:
-    """Return the files of the model that a record names: its weights, if they are one file, and all with a known sha256."""
+    """Return the files of the model for the record: its weights, if they are one file, and all with a known sha256."""
     weights = model_folder(a) / "model.safetensors"
     return [*([weights] if weights.exists() else []), *expected]
 
 
 def _expected(a: Arguments) -> dict[Path, str]:
-    """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
+    """Return the files of a published model and of the test with a sha256 in the command."""
     files = [file for name in HASHES if (file := getattr(a, name, None)) is not None]
     return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 

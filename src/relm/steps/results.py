@@ -17,11 +17,11 @@ REFERENCE = argument(
 )
 
 
-def _by_task(files: Sequence[Path]) -> dict[str, Path]:
+def _group_by_task(files: Sequence[Path]) -> dict[str, Path]:
     return {file.stem: file for file in files if not file.name.endswith(".record.json")}
 
 
-def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
+def _group_by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
     """Return the figures of each run by task; those of one run are in one folder, or in folders of keys in one."""
     folders: dict[Path, list[Path]] = {}
     for file in files:
@@ -32,7 +32,7 @@ def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
             f"--evaluations: in {len(folders)} folders ({', '.join(map(str, folders))}), expected one for each of the recipe's "
             f"{runs} seeds; `relm verify NAME --print` prints the whole command"
         )
-    return [_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
+    return [_group_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
 
 
 @step(
@@ -56,7 +56,7 @@ def verify(a: Arguments) -> Job:
         )
     judged = [
         JudgedRun(run.recipe.seed, None if a.reference else run.fingerprint, model, evaluations)
-        for run, model, evaluations in zip(runs, a.model, _by_run(a.evaluations, len(runs)), strict=True)
+        for run, model, evaluations in zip(runs, a.model, _group_by_run(a.evaluations, len(runs)), strict=True)
     ]
     expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
 
@@ -84,10 +84,10 @@ def report(a: Arguments) -> Job:
 
     plan = plan_of(a)
     others_of_report = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
-    evaluations, *others = _by_run(a.evaluations, len(plan.runs))
+    evaluations, *others = _group_by_run(a.evaluations, len(plan.runs))
     return Job(
         lambda: write_report(
-            plan, a.verify, evaluations, a.output.parent, _by_task(a.before), others, _by_task(a.contamination)
+            plan, a.verify, evaluations, a.output.parent, _group_by_task(a.before), others, _group_by_task(a.contamination)
         ),
         inputs=[a.verify, *a.evaluations, *a.before, *a.contamination],
         outputs=[a.output, *others_of_report],

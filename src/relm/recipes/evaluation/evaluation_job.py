@@ -69,11 +69,7 @@ class EvaluationJob(Section):
 
 
 def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
-    """Return the job that the document of `--job` describes; one written by hand may have no revision.
-
-    Raises:
-        RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
-    """
+    """Return the job that the document of `--job` describes; one written by hand may have no revision."""
     if document.get("revision") is not None:
         require_revision(document, "evaluation")
     return validate(EvaluationJob, document, IN_JOB)
