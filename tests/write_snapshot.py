@@ -15,7 +15,7 @@ from typing import Any
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
@@ -130,7 +130,7 @@ def format_snapshot() -> str:
 
 def format_help() -> str:
     """Return the help of `relm` and of every `relm STEP`, concatenated."""
-    top = parser(list_steps())
+    top = Parser(list_steps())
     commands = next(action.choices for action in top._actions if action.dest == "step")
     assert isinstance(commands, dict)
     every: list[argparse.ArgumentParser] = [top, *commands.values()]

@@ -20,7 +20,7 @@ from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
 from relm.steps.data import document_of_dataset, document_of_training, extract
 from relm.steps.examples import document_of_examples
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 from small_project import Commands
 
 TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: texts\npattern: '*.txt'\n"
@@ -40,7 +40,7 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
 
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
-    return parser(list_steps()).parse_args(list(words))
+    return Parser(list_steps()).parse_args(list(words))
 
 
 @pytest.mark.parametrize(
