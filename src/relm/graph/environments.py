@@ -1,4 +1,4 @@
-"""Why a run cannot be trained on a device: its environment, its machine or its count of processes."""
+"""Why a run cannot be trained on a device: what this Python environment or this machine lacks, or the count of processes."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ def find_fault(plan: Plan, place: TrainingPlace) -> str | None:
     where = f"machine {run.machine}" if run.machine else f"run.device: {device.name}"
     if machine is not None and device.one_process_each and machine.host_count > 1:
         return (
-            f"{name}: {where} has {machine.host_count} hosts, and a job starts processes only on one; run it on "
+            f"{name}: {where} has {machine.host_count} hosts, and a job starts its processes on one alone; run it on "
             "a machine of one host"
         )
     if place.uses_environment and device.lacks and (lack := load(device.lacks)()):
