@@ -144,9 +144,9 @@ class Workshop:
 
     def data(self, plan: Plan) -> None:
         for shard in plan.shards:
-            self.step("download", [], [self.text(plan.download(shard), shard)])
-            documents = [self.text(plan.documents(shard, split), f'{{"id":"{split}"}}\n') for split in SPLITS]
-            self.step("extract", [plan.download(shard)], documents)
+            self.step("download", [], [self.text(plan.documents_job.download(shard), shard)])
+            documents = [self.text(plan.kept_job.documents(shard, split), f'{{"id":"{split}"}}\n') for split in SPLITS]
+            self.step("extract", [plan.documents_job.download(shard)], documents)
         parts = [self.text(path, path.name) for path in plan.tokenizer_files]
         for part in parts:
             self.step("download", [], [part])
@@ -155,7 +155,7 @@ class Workshop:
         phase = plan.phases[0]
         for shard in plan.shards:
             examples = [self.text(plan.examples(phase, shard, split), f"{shard} {split}") for split in SPLITS]
-            self.step("pregenerate", [*(plan.documents(shard, split) for split in SPLITS), plan.tokenizer], examples)
+            self.step("pregenerate", [*(plan.kept_job.documents(shard, split) for split in SPLITS), plan.tokenizer], examples)
         write_json(plan.manifest(phase), {"objective": "causal"})
         shards = [sidecar_of(plan.examples(phase, shard, split)) for split in SPLITS for shard in plan.shards]
         self.step("manifest", shards, [plan.manifest(phase)])

@@ -40,7 +40,7 @@ def test_every_step_has_help(step: str, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["perplexity", "--model", "recipes", "--file", "a.txt", "--output", "a.json"],
-            "recipes: is not a model's folder, for it has no config.json",
+            "recipes: has no config.json; give --model a model's folder",
         ),
         (
             ["download", "--dataset", "recipes/data/smple.yaml", "--file", "a", "--output", "x"],
@@ -67,11 +67,11 @@ def test_every_step_has_help(step: str, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["pretrain", "tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o", "--tpu-report"],
-            "--tpu-report: recipe tiny has run.device: cpu; leave it out",
+            "--tpu-report: recipe tiny has run.device: cpu; remove it",
         ),
         (
             ["pretrain", "tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o", "--one-tpu"],
-            "--one-tpu: recipe tiny has run.device: cpu; leave it out",
+            "--one-tpu: recipe tiny has run.device: cpu; remove it",
         ),
         (["verify", "tiny", "--fingerprint", "0123456789ab", "--model", "m", "--output", "v"], "was planned for 0123456789ab"),
     ],
@@ -234,7 +234,7 @@ def test_another_fault_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch)
 def test_a_full_disk_under_the_output_is_a_message(project: Commands) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "relm", "completion", "bash"],
+            [sys.executable, "-m", "relm", "list"],
             cwd=project.folder,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -263,7 +263,7 @@ def test_an_empty_path_and_a_folder_for_a_file_are_messages(tmp_path: Path, caps
     with pytest.raises(SystemExit) as ended:
         main([*words, "--files", ""])
     assert ended.value.code == 2
-    assert "--files: expected a path, found an empty text; is a variable of the shell not set?" in capsys.readouterr().err
+    assert "--files: expected a path, found an empty text; is a shell variable unset?" in capsys.readouterr().err
     assert main([*words, "--files", "."]) == 1
     assert capsys.readouterr().err.startswith("relm import: ")
 

@@ -15,7 +15,7 @@ from typing import Any
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
@@ -44,14 +44,14 @@ def list_data_paths(plan: Plan) -> Iterator[tuple[str, Path]]:
     """Yield the role and the path of downloaded data, documents, examples and manifests."""
     shards = plan.shards if len(plan.shards) <= MOST_SHARDS else [plan.shards[0], plan.shards[-1]]
     for shard in shards if plan.dataset.files else ():
-        yield f"download.data.{shard}", plan.download(shard)
+        yield f"download.data.{shard}", plan.documents_job.download(shard)
     for test in plan.tests:
         for name, path in plan.test_downloads(test).items():
             yield f"download.evaluation.{test}{'' if name == 'file' else f'.{name}'}", path
     for split in ("train", "held_out"):
         for shard in (shard for shard in shards if split in plan.documents_job.splits(shard)):
             if not plan.dataset.is_tokenized:
-                yield f"documents.{shard}.{split}", plan.documents(shard, split)
+                yield f"documents.{shard}.{split}", plan.kept_job.documents(shard, split)
             for phase in plan.phases:
                 yield f"examples.{phase}.{shard}.{split}", plan.examples(phase, shard, split)
     for phase in plan.phases:
@@ -130,7 +130,7 @@ def format_snapshot() -> str:
 
 def format_help() -> str:
     """Return the help of `relm` and of every `relm STEP`, concatenated."""
-    top = parser(list_steps())
+    top = Parser(list_steps())
     commands = next(action.choices for action in top._actions if action.dest == "step")
     assert isinstance(commands, dict)
     every: list[argparse.ArgumentParser] = [top, *commands.values()]

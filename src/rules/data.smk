@@ -1,5 +1,5 @@
 # From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
-# Inputs and commands are those of `plan/data_jobs.py`. A large file is always `ancient()`; the sidecar beside it has its hash. A
+# Inputs and commands are those of `plan/data_jobs.py`. A large file is always `ancient()`; its sidecar has the hash. A
 # download's folder is named after its sha256, so that an edited sha256 causes a new download, with or without Snakemake's records.
 
 
@@ -18,7 +18,7 @@ rule download_data:
         disk_mb=graph.download_disk,
         runtime=graph.RUNTIME,
     params:
-        refusal=SOURCES.refuse_more if SOURCES.limit else "",
+        refusal=SOURCES.stop_downloads if SOURCES.limit else "",
         command=graph.command("download_data"),
     shell:
         "{params.refusal}{params.command} --log {log:q}"

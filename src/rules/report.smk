@@ -88,7 +88,7 @@ rule publish_reference:
         "{params.command} --log {log:q}"
 
 
-# What one change costs: the figures of a paper's recipes that have a control, beside those of the controls.
+# What one change costs: the figures of a paper's recipes that have a control, and those of the controls.
 rule compare_with_controls:
     input:
         graph.compared_figures,

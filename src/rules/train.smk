@@ -1,9 +1,9 @@
 # From examples to a model: pretrain {phase}.
-# Checkpoints, and the logs that training appends to, are no rule's output: they are beside `model/`, and Snakemake keeps them when
-# the trainer is stopped. The outputs have copies of the final logs.
+# Checkpoints, and the logs that training appends to, are not outputs, so that Snakemake keeps them when the trainer is stopped. They
+# are next to `model/`; the outputs have copies of the final logs.
 
 
-# The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
+# The document of a run is pages long, so the command has its fingerprint, which it checks.
 rule pretrain:
     input:
         unpack(graph.inputs("pretrain")),
@@ -33,7 +33,7 @@ rule pretrain:
         "{params.command} --log {log:q}"
 
 
-# No rule's input, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
+# Not an input of a rule, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
 rule compile:
     input:
         unpack(RERUNS.compiled),

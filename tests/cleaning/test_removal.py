@@ -205,7 +205,7 @@ def test_a_link_inside_a_removed_folder_goes_and_its_target_stays(old_run: Finis
 
 def test_unfinished_files_go_but_not_the_only_copy_and_not_a_wanted_download(copied_run: FinishedRun) -> None:
     plan = copied_run.plan
-    download = plan.download("a.xml")
+    download = plan.documents_job.download("a.xml")
     removed = [
         plan.run_folder / ".verify.json.partial",
         plan.run_folder / "main" / ".model.partial" / "config.json",

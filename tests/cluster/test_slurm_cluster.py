@@ -67,7 +67,7 @@ def give_four_shards(project: Commands) -> Path:
     for name in names:
         shutil.copy(dump, dump.with_name(name))
     plan = Project(project.folder).plan("tiny")
-    done = project.snakemake(*(str(plan.download(shard)) for shard in plan.shards))
+    done = project.snakemake(*(str(plan.documents_job.download(shard)) for shard in plan.shards))
     assert done.returncode == 0, done.stdout
     return plan.manifest("main")
 

@@ -103,4 +103,4 @@ def test_a_recipe_for_a_device_without_an_image_says_which_command_builds_it(wit
         assert "the image of tpu (relm/tpu:0.1.0) has no digest" in done.stdout
         assert "make images ROLES=tpu" in done.stdout
         assert "Traceback (most recent call last)" not in done.stdout
-        assert ("a run would be refused" in done.stdout) == bool(options)
+        assert ("a run would stop here" in done.stdout) == bool(options)

@@ -43,10 +43,10 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
         (
             '{"evaluation": "held_out", "context": 16}',
             [],
-            "--job: has evaluation held_out, found samples; give it to `relm held-out`",
+            "--job: describes held_out, and this is `relm samples`; pass it to `relm held-out`",
         ),
         ({"evaluation": "held_out"}, ["--manifest", "m.json"], "held_out depends on context; give it"),
-        ({"evaluation": "samples"}, ["--seed", "3"], "--job: describes the evaluation completely; leave --seed out"),
+        ({"evaluation": "samples"}, ["--seed", "3"], "--job: describes the evaluation completely; remove --seed"),
         (
             {"evaluation": "samples", "options": {"sed": 3}},
             [],
@@ -55,7 +55,7 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
         (
             {"revision": 1, "evaluation": "samples"},
             [],
-            "--job: revision: found 1, this code computes revision 2 of the evaluation; give the snakemake command again",
+            "--job: revision: found 1, this code computes revision 2 of the evaluation; rerun snakemake",
         ),
         (
             {
@@ -65,9 +65,9 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
                 "phases": {"main": {"steps": 1, "global_batch_size": 1}},
             },
             [],
-            "context: samples does not depend on it; leave it out\n"
-            "  (whole file): language: samples does not depend on it; leave it out\n"
-            "  (whole file): phases: samples does not depend on it; leave it out\n",
+            "context: samples does not depend on it; remove it\n"
+            "  (whole file): language: samples does not depend on it; remove it\n"
+            "  (whole file): phases: samples does not depend on it; remove it\n",
         ),
         (
             {"evaluation": "held_out", "context": 16, "options": {"seed": 3}},
@@ -113,6 +113,6 @@ def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -
     arguments += [fact for fact in declaration.facts if fact != "task_files"]
     arguments += ["options"] if declaration.options else []
     arguments += ["limit"] if declaration.takes_limit else []
-    arguments += [] if declaration.reads_log_alone else ["execution"]
+    arguments += [] if declaration.reads_only_log else ["execution"]
     arguments += ["output", "task"] if declaration.fine_tunes else []  # others get these from the runner
     inspect.signature(load(declaration.run)).bind(**dict.fromkeys(arguments))

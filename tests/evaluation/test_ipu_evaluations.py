@@ -158,7 +158,7 @@ def generate(evaluated: Any, *words: str) -> int:
         (["--device", "cpu", "--layers-per-ipu", "2"], "--layers-per-ipu: goes with --device ipu or ipu_simulator, found cpu"),
         (
             ["--device", "cpu", "--available-memory-proportion", "0.2"],
-            "--available-memory-proportion: goes with --device ipu or ipu_simulator, found cpu; leave it out",
+            "--available-memory-proportion: goes with --device ipu or ipu_simulator, found cpu; remove it",
         ),
         (["--device", "cuda", "--executable-cache", "here"], "--executable-cache: goes with --device ipu or ipu_simulator, f"),
         (

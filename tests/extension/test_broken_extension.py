@@ -28,20 +28,20 @@ class Options(Section):
 register_evaluation(EvaluationDeclaration("{name}", "{summary}", "json:loads", inputs=(), options=Options))
 """
 FAULTS = {
-    "syntax": ("def x(:", "line 1: SyntaxError: invalid syntax; correct it, or leave the module out"),
+    "syntax": ("def x(:", "line 1: SyntaxError: invalid syntax; correct or remove it"),
     "imports": ("\nfrom relm.errors import Nothing", "broken.py, line 2: ImportError: cannot import name 'Nothing'"),
     "name": (OPTIMIZER.format(name="adamw", default=" = 1.0"), "optimizer adamw: is declared already"),
     "key": (OPTIMIZER.format(name="betas", default=" = 1.0"), "betas: its options cannot have this key, which Optimizer has"),
-    "default": (OPTIMIZER.format(name="wild", default=""), "wild: options share have no default; give each option one"),
+    "default": (OPTIMIZER.format(name="wild", default=""), "ValidationError: 1 validation error for "),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
-        ("generate", "size", "evaluation generate: relm has a step 'generate' already; declare another command"),
-        ("held-out", "size", "evaluation held-out: relm has a step 'held-out' already; declare another command"),
-        ("report", "size", "evaluation report: relm has a step 'report' already; declare another command"),
+        ("generate", "size", "evaluation generate: relm has a step 'generate' already; give the evaluation another command"),
+        ("held-out", "size", "evaluation held-out: relm has a step 'held-out' already; give the evaluation another command"),
+        ("report", "size", "evaluation report: relm has a step 'report' already; give the evaluation another command"),
         (
             "toy",
             "batch_tokens",

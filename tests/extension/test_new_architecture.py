@@ -53,7 +53,7 @@ def twin() -> tuple[int, list[str]]:
     """Return the window of the smoke twin, and the keys that it changed but must not."""
     project = Project(CHECKOUT)
     recipe = Recipe.model_validate(recipe_with(MODEL))
-    small = smoke_twin(recipe, load_dataset(project.dataset_path("tinyshakespeare")))
+    small = smoke_twin(recipe, load_dataset(project.path_of("data", "tinyshakespeare")))
     changed = changed_keys(recipe.model_dump(), small.model_dump())
     return small.model_dump()["model"]["window"], [path for path in changed if not may_change(path)]
 

@@ -80,7 +80,7 @@ def test_a_run_is_trained_with_an_objective_from_outside(tmp_path: Path) -> None
 def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
     found = run_extended("backwards", schema)
     assert found["Phase"]["properties"]["objective"]["enum"][-1] == "backwards"
-    assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards alone."
+    assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards."
     assert found["Backwards"]["properties"]["unscored"]["default"] == 0
     message = run_extended("backwards", error_of, recipe_with(objective="backward"))
     assert "objective: Input should be 'causal', 'masked', 'seq2seq', " in message

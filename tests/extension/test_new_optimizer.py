@@ -45,7 +45,7 @@ def test_a_run_is_trained_with_an_optimizer_and_a_schedule_from_outside(tmp_path
 
 def test_their_options_are_in_the_schema_and_their_names_among_the_known(tmp_path: Path) -> None:
     found = run_extended("sign_descent", schema)
-    assert found["Optimizer"]["properties"]["sign_descent"]["description"] == "Keys of sign_descent alone."
+    assert found["Optimizer"]["properties"]["sign_descent"]["description"] == "Keys of sign_descent."
     assert found["SignDescent"]["properties"]["share"]["default"] == 1.0
     assert found["Schedule"]["properties"]["name"]["enum"][-1] == "stairs"
     phase = {**RECIPE["pretrain"]["main"], "optimizer": {"name": "sgn", "learning_rate": 1}}

@@ -134,14 +134,14 @@ def read(kind: str, folder: str, tmp_path: Path) -> object:
 
 @pytest.mark.parametrize(("kind", "folder"), FORBIDDEN.values(), ids=FORBIDDEN)
 def test_a_folder_that_no_recipe_may_read_is_refused(kind: str, folder: str, home: Path, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"from which no data are read; copy the data into a folder of their own"):
+    with pytest.raises(RelmError, match=r"from which data are never read; copy the data into another folder"):
         read(kind, folder.format(home=home), tmp_path)
 
 
 @pytest.mark.parametrize("target", LINKED.values(), ids=LINKED)
 def test_a_link_in_a_folder_leads_to_no_file_outside(target: str, home: Path) -> None:
     (Path("texts") / "b.txt").symlink_to(target.format(home=home))
-    with pytest.raises(RelmError, match=r"folder: texts/b\.txt, which is .*: in .*from which no data are read"):
+    with pytest.raises(RelmError, match=r"folder: texts/b\.txt, which is .*: in .*from which data are never read"):
         folder_files(dataset("texts"))
 
 
@@ -151,9 +151,7 @@ def test_a_folder_outside_the_project_is_refused_without_consent(
     kind: str, folder: str, allowed: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELM_DATA_FOLDERS", allowed)
-    with pytest.raises(
-        RelmError, match="outside the project, and a recipe reads such a folder only with your consent"
-    ) as refusal:
+    with pytest.raises(RelmError, match="outside the project, where a recipe reads only with your consent") as refusal:
         read(kind, folder.format(home=home), tmp_path)
     assert f"give RELM_DATA_FOLDERS={allowed}{':' if allowed else ''}" in str(refusal.value)
 
@@ -162,8 +160,8 @@ def test_the_refusal_has_the_dataset_the_folder_and_the_command_that_allows_it(h
     with pytest.raises(RelmError) as refusal:
         read("dataset", "mine", tmp_path)
     assert str(refusal.value) == (
-        f"recipes/data/letters.yaml: folder mine, which is {home}/texts: outside the project, and a recipe reads such a folder "
-        f"only with your consent. To allow it, give RELM_DATA_FOLDERS={home}/texts snakemake results/mine"
+        f"recipes/data/letters.yaml: folder mine, which is {home}/texts: outside the project, where a recipe reads only "
+        f"with your consent. To allow it, give RELM_DATA_FOLDERS={home}/texts snakemake results/mine"
     )
 
 
@@ -172,7 +170,7 @@ def test_nobody_can_allow_a_folder_that_no_recipe_may_read(
     allowed: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELM_DATA_FOLDERS", allowed.format(home=home))
-    with pytest.raises(RelmError, match=r"RELM_DATA_FOLDERS: .*from which no data are read"):
+    with pytest.raises(RelmError, match=r"RELM_DATA_FOLDERS: .*from which data are never read"):
         read("dataset", "~/texts", tmp_path)
 
 
@@ -223,7 +221,7 @@ def test_without_a_home_folder_a_tilde_is_named(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    with pytest.raises(RelmError, match="folder: there is no home folder for ~/texts; give the whole path"):
+    with pytest.raises(RelmError, match="folder: no home folder for ~/texts; give the whole path"):
         resolve_own_folder("~/texts", "folder")
 
 

@@ -28,8 +28,8 @@ SHARD = "a.xml"
 
 def sources_of(run: Any) -> list[Path]:
     """Return the downloads and documents of a run."""
-    downloads = [run.plan.download(shard) for shard in run.plan.shards]
-    return [*downloads, *(run.plan.documents(shard, split) for shard in run.plan.shards for split in SPLITS)]
+    downloads = [run.plan.documents_job.download(shard) for shard in run.plan.shards]
+    return [*downloads, *(run.plan.kept_job.documents(shard, split) for shard in run.plan.shards for split in SPLITS)]
 
 
 def delete(paths: list[Path]) -> dict[str, str]:
@@ -42,7 +42,7 @@ def delete(paths: list[Path]) -> dict[str, str]:
 
 def make_documents_again(run: Any, content: str) -> None:
     """Run the step that makes the documents of a shard, whose sidecars Snakemake has deleted before."""
-    documents = [run.plan.documents(SHARD, split) for split in SPLITS]
+    documents = [run.plan.kept_job.documents(SHARD, split) for split in SPLITS]
     for path in documents:
         sidecar_of(path).unlink()
     with record("extract", [], documents, ["relm", "extract"]):
@@ -52,11 +52,11 @@ def make_documents_again(run: Any, content: str) -> None:
 
 
 def test_documents_that_are_made_again_must_be_the_same(run: FinishedRun) -> None:
-    documents = run.plan.documents(SHARD, "train")
+    documents = run.plan.kept_job.documents(SHARD, "train")
     before = delete(sources_of(run))[str(documents)]
     make_documents_again(run, '{{"id":"{split}"}}\n')
     assert recorded_sha256(documents) == before
-    delete([run.plan.documents(SHARD, split) for split in SPLITS])
+    delete([run.plan.kept_job.documents(SHARD, split) for split in SPLITS])
     with pytest.raises(RelmError) as error:
         make_documents_again(run, '{{"id":"another {split}"}}\n')
     now = read_json(sidecar_of(documents))["sha256"]
@@ -70,7 +70,7 @@ def test_documents_that_are_made_again_must_be_the_same(run: FinishedRun) -> Non
 def test_examples_are_finished_only_while_the_record_of_their_documents_is_that_of_what_they_were_made_from(
     run: FinishedRun,
 ) -> None:
-    documents = [run.plan.documents(SHARD, split) for split in SPLITS]
+    documents = [run.plan.kept_job.documents(SHARD, split) for split in SPLITS]
     examples = run.plan.examples("main", SHARD, "train")
     delete(documents)
     assert are_made_from(examples, documents)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.curves import FACTS, ExpectedCurve, half_a_unit, load_curve, require_band
+from relm.recipes.curves import FACTS, ExpectedCurve, load_curve, require_band
 from relm.recipes.project import Project
 from relm.recipes.section import validate
 from small_curves import HEAD, write_curve
@@ -72,10 +72,6 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
         load_curve(tmp_path / "a.tsv")
     with pytest.raises(RelmError, match="no such file"):
         load_curve(tmp_path / "b.tsv")
-
-
-def test_rounding_follows_from_the_digits() -> None:
-    assert [half_a_unit(text) for text in ("3", "0.10", "2e-05", "")] == [0.5, 0.005, 5e-06, 0.0]
 
 
 def expected(**keys: Any) -> ExpectedCurve:

@@ -28,9 +28,9 @@ def dataset(**keys: Any) -> Dataset:
     [
         ({"format": "text_lines"}, "a dataset has one of files, folder and hub; found none"),
         ({"format": "text_lines", "files": TWO, "folder": "x"}, "one of files, folder and hub; found files and folder"),
-        ({"format": "text_lines", "hub": HUB}, "hugging_face reads a hub dataset and no other format does; found hub"),
-        ({"format": "hugging_face", "files": TWO}, "reads a hub dataset and no other format does; found files"),
-        ({"format": "hugging_face", "folder": "x"}, "reads a hub dataset and no other format does; found folder"),
+        ({"format": "text_lines", "hub": HUB}, "hugging_face and hub go together; found hub with format: text_lines"),
+        ({"format": "hugging_face", "files": TWO}, "go together; found files with format: hugging_face"),
+        ({"format": "hugging_face", "folder": "x"}, "go together; found folder with format: hugging_face"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "main"}}, r"hub\.revision: .*found 'main'"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 39 + "g"}}, r"hub\.revision"),
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 7}}, r"hub\.revision"),
@@ -42,20 +42,23 @@ def dataset(**keys: Any) -> Dataset:
             "split: read with format: hugging_face only, found 'test'",
         ),
         ({"format": "text_lines", "files": TWO, "ends_mid_page": True}, "ends_mid_page: read with format: mediawiki_xml"),
-        ({"format": "text_lines", "files": TWO, "pattern": "*"}, "pattern: chooses files of a folder, and there is none"),
+        (
+            {"format": "text_lines", "files": TWO, "pattern": "*"},
+            "pattern: chooses files of a folder, and the dataset has none",
+        ),
         (
             {"format": "text_lines", "files": TWO, "held_out_files": ["c"]},
-            "held_out_files: c is none of files, which are",
+            "held_out_files: c is not in files: a.txt, b.txt",
         ),
-        ({"format": "text_lines", "files": TWO, "held_out_files": ["a.txt", "b.txt"]}, "no file is left for training"),
+        ({"format": "text_lines", "files": TWO, "held_out_files": ["a.txt", "b.txt"]}, "held_out_files: lists every file"),
         (
             {"format": "text_lines", "files": TWO, "held_out_files": ["a.txt"], "held_out_one_in": 9},
-            "held_out_files: not together with held_out_one_in",
+            "held_out_files: excludes held_out_one_in",
         ),
         ({"format": "text_lines", "files": TWO, "held_out_end": 0.1}, "held_out_end: read with format: text_files"),
         (
             {"format": "text_files", "files": TWO, "held_out_end": 0.1, "held_out_one_in": 9},
-            "held_out_end: not together with held_out_one_in",
+            "held_out_end: excludes held_out_one_in",
         ),
         ({"format": "text_files", "files": TWO, "held_out_end": 1.0}, "held_out_end: .*less than 1"),
         (
@@ -114,6 +117,7 @@ STREAM = {"format": "hugging_face", "hub": HUB}
         (LINES, {"format": "text_lines"}),
         (LINES, {"text_key": "body"}),
         (LINES, {"id_key": "id"}),
+        (LINES, {"skip_damaged_records": True}),
         (LINES, {"title_key": "title"}),
         (LINES, {"held_out_files": ["a.txt"]}),
         (LINES, {"held_out_one_in": 5}),
@@ -138,6 +142,7 @@ def test_a_default_written_out_and_words_are_none(before: dict) -> None:
         "licence": "MIT",
         "homepage": "https://x",
         "smoke": "small",
+        "skip_damaged_records": False,
     }
     assert key(**{**before, **records}) == key(**before)
 

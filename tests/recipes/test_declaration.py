@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import EXTENSIONS, NameIn, Registry, load, load_extensions, register_with_options
@@ -49,18 +48,6 @@ class Outer(Section):
 
 class Tint(Section):
     strength: float = 0.5
-
-
-class Needy(Section):
-    strength: float
-
-
-class Contradictory(Section):
-    strength: float = 0.5
-
-    @model_validator(mode="after")
-    def is_refused(self) -> Self:
-        raise ValueError("strength is never right")
 
 
 @pytest.mark.parametrize("value", ["blue", 3, True, None])
@@ -116,8 +103,6 @@ def test_a_choice_without_options_is_registered_without_a_key() -> None:
         (Colour("white", Tint), "paint white: is declared already; give the new one another name"),
         (Colour("width", Tint), "width: its options cannot have this key, which Longer has already; give another name"),
         (Colour("area", Tint), "area: its options cannot have this key, which Longer has already; give another name"),
-        (Colour("pale", Needy), "pale: options strength have no default; give each option one"),
-        (Colour("dark", Contradictory), "dark: its options have no valid defaults: strength is never right; correct them"),
     ],
 )
 def test_a_choice_with_a_fault_registers_nothing(choice: Colour, message: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.evaluation.evaluations import objectives_of, task_of
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
@@ -26,19 +25,6 @@ def plan_with(project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str) -
     monkeypatch.chdir(project.folder)
     Path("recipes/new.yaml").write_text(recipe)
     return load_recipe(Path("recipes/new.yaml"))
-
-
-def test_names_become_file_names() -> None:
-    assert [task_of(name) for name in ("held_out", "wikitext103", "lm_eval:hellaswag")] == [
-        *("held_out", "wikitext103", "lm_eval_hellaswag")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "objective"), [("masked_lm", "masked"), ("diacritics", "seq2seq"), ("lambada", "causal")]
-)
-def test_each_evaluation_fits_an_objective(evaluation: str, objective: str) -> None:
-    assert objectives_of(evaluation) == (objective,)
 
 
 @pytest.mark.parametrize("evaluation", ["held_out", "samples", "lm_eval:hellaswag"])
@@ -65,6 +51,13 @@ REMOTE = '{{sha256: {digit}, size: 1, sources: [{{url: "https://example.org/a.tx
 CAUSAL = "extends: tiny\n"
 
 
+def write_test(name: str) -> None:
+    """Write the file of one of `TESTS`; its training file, if any, has a sha256 of zeros, the other one of ones."""
+    Path("recipes/evaluations").mkdir(exist_ok=True)
+    zeros, ones = (REMOTE.format(digit="'" + digit * 64 + "'") for digit in "01")
+    Path("recipes/evaluations", f"{name}.yaml").write_text(f"title: x\nlicence: CC0-1.0\n{TESTS[name].format(zeros)}{ones}\n")
+
+
 @pytest.mark.parametrize(
     ("recipe", "test", "message"),
     [
@@ -80,10 +73,7 @@ def test_a_published_test_fits_the_objective_and_the_model(
     project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str, test: str, message: str
 ) -> None:
     plan_with(project, monkeypatch, f"{recipe}evaluate: [{test}]\n")
-    Path("recipes/evaluations").mkdir(exist_ok=True)
-    remote = REMOTE.format(digit="'" + "0" * 64 + "'")
-    content = f"title: x\nlicence: CC0-1.0\n{TESTS[test].format(remote)}{remote}\n"
-    Path("recipes/evaluations", f"{test}.yaml").write_text(content)
+    write_test(test)
     with pytest.raises(RelmError, match=re.escape(message)):
         Project().plan("new")
 
@@ -93,19 +83,13 @@ def test_pairs_of_sentences_are_for_masked_models_as_well(
     project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:
     plan_with(project, monkeypatch, f"{recipe}evaluate: [sentences]\n")
-    Path("recipes/evaluations").mkdir(exist_ok=True)
-    remote = REMOTE.format(digit="'" + "0" * 64 + "'")
-    content = f"title: x\nlicence: CC0-1.0\n{TESTS['sentences'].format(remote)}{remote}\n"
-    Path("recipes/evaluations/sentences.yaml").write_text(content)
+    write_test("sentences")
     assert Project().plan("new").evaluation("sentences").name == "multiple_choice"
 
 
 def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_with(project, monkeypatch, f"{MASKED.replace('positions: 32', 'positions: 384')}evaluate: [answers]\n")
-    Path("recipes/evaluations").mkdir(exist_ok=True)
-    files = [REMOTE.format(digit="'" + digit * 64 + "'") for digit in "01"]
-    content = f"title: x\nlicence: CC0-1.0\n{TESTS['answers'].format(files[0])}{files[1]}\n"
-    Path("recipes/evaluations/answers.yaml").write_text(content)
+    write_test("answers")
     plan = Project().plan("new")
     assert plan.test_downloads("answers")["file"].parts[-2:] == ("1" * 12, "a.txt")
     assert plan.test_downloads("answers")["training_file"].parts[-2:] == ("0" * 12, "b.txt")
@@ -117,10 +101,7 @@ def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, m
 
 def test_a_task_of_glue_is_fine_tuned_on_and_its_twin_asks_less(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_with(project, monkeypatch, f"{MASKED.replace('positions: 32', 'positions: 128')}evaluate: [pairs]\n")
-    Path("recipes/evaluations").mkdir(exist_ok=True)
-    files = [REMOTE.format(digit="'" + digit * 64 + "'") for digit in "01"]
-    content = f"title: x\nlicence: CC0-1.0\n{TESTS['pairs'].format(files[0])}{files[1]}\n"
-    Path("recipes/evaluations/pairs.yaml").write_text(content)
+    write_test("pairs")
     found = Project().plan("new").evaluation_identity("pairs")
     assert (found["evaluation"], found["options"]) == ("glue", {"task": "rte"})
     twin = Project().plan("smoke/new").evaluation_identity("pairs")["options"]

@@ -3,8 +3,6 @@
 import re
 from urllib.parse import urlsplit
 
-import pytest
-
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluation.published_tests import load_test
 from relm.recipes.files.remote_files import RemoteFile, Source
@@ -46,16 +44,3 @@ def test_the_files_of_fewer_than_two_hosts_are_those_of_the_table() -> None:
             few[name] = " and ".join(sorted(set().union(*few_hosts))) or "none"
     assert few == {name: host for name, (host, _) in read_table().items()}
     assert all(reason.endswith(".") for _, reason in read_table().values())
-
-
-@pytest.mark.parametrize(
-    ("source", "host"),
-    [
-        ({"url": "https://user@one.example:80/x"}, "one.example"),
-        ({"npm": "set@1", "member": "x"}, "the npm registry"),
-        ({"pypi": "set==1", "file": "x", "member": "x"}, "the package index"),
-        ({"huggingface": "a/b", "file": "x", "revision": "x"}, "the Hugging Face hub"),
-    ],
-)
-def test_the_host_of_a_source_is_known(source: dict[str, str], host: str) -> None:
-    assert host_of(Source.model_validate(source)) == host

@@ -63,15 +63,6 @@ def test_a_long_list_of_files_is_cut_to_the_one_that_is_read_unless_the_names_of
     assert texts.passed_document("3.x") == texts.document
 
 
-def test_skipping_damaged_records_changes_the_documents_only_where_it_is_set(tmp_path: Path) -> None:
-    datasets = [
-        many_files(1, format="json_lines", **keys) for keys in ({}, *({"skip_damaged_records": on} for on in (False, True)))
-    ]
-    plain, unset, skipping = (documents_identity(dataset, None, tmp_path) for dataset in datasets)
-    assert plain == unset
-    assert skipping == {**plain, "skip_damaged_records": True}
-
-
 def test_the_document_of_a_folder_is_short_and_follows_its_content(tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
@@ -111,18 +102,18 @@ MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
         (
             objective_of_examples,
             {**CAUSAL, "language": "ro"},
-            "--job: language: found ro, and these examples depend on None; leave the rest out",
+            "--job: language: found ro, but these examples depend on None; remove the rest",
         ),
-        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: found 8, and"),
+        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: found 8, but"),
         (
             objective_of_examples,
             {**CAUSAL, "causal": {"stride": 1}},
-            "--job: causal: found {'stride': 1}, and these examples depend on None",
+            "--job: causal: found {'stride': 1}, but these examples depend on None",
         ),
         (
             objective_of_examples,
             {**MASKED, "masked": {"probability": 0.3, "packing": "sentence_pairs", "whole_words": True}},
-            "and these examples depend on {'packing': 'sentence_pairs'}; leave the rest out",
+            "but these examples depend on {'packing': 'sentence_pairs'}; remove the rest",
         ),
         (
             lambda document: dataset_of_documents(document, Path()),

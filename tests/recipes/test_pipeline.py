@@ -284,7 +284,7 @@ def test_an_architecture_without_segments_is_refused(copied: Path) -> None:
 def test_the_micro_batch_follows_from_the_pipeline(copied: Path) -> None:
     content = {"extends": "gpt2_small_pod16", "on": {"pod16": {"micro_batch_size": 2}}}
     (copied / "recipes" / "mine.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(RelmError, match=r"micro_batch_size \(2\): follows from pipeline.micro_batch_size \(1\); leave it out"):
+    with pytest.raises(RelmError, match=r"micro_batch_size \(2\): follows from pipeline.micro_batch_size \(1\); remove it"):
         Project(copied).plan("mine")
     sizes = {name: PROJECT.plan(name).recipe.run.micro_batch_size for name in BERT}
     assert sizes == {"bert_tiny_ipu": 1, "bert_base_pod16": 8, "bert_large_pod16": 2, "bert_large_pod64": 2}

@@ -32,26 +32,26 @@ def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"training_file": "a.txt"}, "training_file: perplexity fine-tunes no model; leave it out"),
+        ({"training_file": "a.txt"}, "training_file: perplexity fine-tunes no model; remove it"),
         ({"files": FILE | {"b.txt": FILE["a.txt"]}}, "files: perplexity scores one file, found a.txt, b.txt"),
         ({"protocol": "squad"}, "training_file: squad fine-tunes a model; name the one of a.txt for that"),
-        ({"protocol": "squad", "training_file": "b.txt"}, "files: squad scores one file beside b.txt, found a.txt; list"),
-        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores one file beside a.txt, found a.txt; list"),
+        ({"protocol": "squad", "training_file": "b.txt"}, "files: squad scores one file besides b.txt, found a.txt; list"),
+        ({"protocol": "squad", "training_file": "a.txt"}, "files: squad scores one file besides a.txt, found a.txt; list"),
         (
             {"protocol": "squad", "training_file": "a.txt", "files": THREE},
-            "files: squad scores one file beside a.txt, found a.txt, b.txt, c.txt; list each once, and no other",
+            "files: squad scores one file besides a.txt, found a.txt, b.txt, c.txt; list each once, and no other",
         ),
-        (MNLI | {"glue": {"task": "rte"}}, "mismatched_file: only task mnli of the protocol glue has a second file; leave it"),
+        (MNLI | {"glue": {"task": "rte"}}, "mismatched_file: only task mnli of the protocol glue has a second file; remove it"),
         ({"mismatched_file": "a.txt"}, "mismatched_file: only task mnli of the protocol glue has a second file"),
         (
             MNLI | {"mismatched_file": "d.txt"},
-            "files: glue scores one file beside a.txt and d.txt, found a.txt, b.txt, c.txt; list",
+            "files: glue scores one file besides a.txt and d.txt, found a.txt, b.txt, c.txt; list",
         ),
         (
             MNLI | {"mismatched_file": "a.txt"},
-            "files: glue scores one file beside a.txt and a.txt, found a.txt, b.txt, c.txt; list",
+            "files: glue scores one file besides a.txt and a.txt, found a.txt, b.txt, c.txt; list",
         ),
-        (MNLI | {"files": TWO}, "files: glue scores one file beside a.txt and b.txt, found a.txt, b.txt; list"),
+        (MNLI | {"files": TWO}, "files: glue scores one file besides a.txt and b.txt, found a.txt, b.txt; list"),
         (MNLI | {"protocol": "squad", "glue": {}}, "mismatched_file: only task mnli of the protocol glue has a second file"),
     ],
 )

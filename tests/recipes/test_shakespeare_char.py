@@ -24,7 +24,6 @@ from relm.examples.causal import CausalExamples
 from relm.examples.manifest import TokenizerFacts, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenization.tokenizer_files import train_tokenizer
-from relm.recipes.identity import given
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -136,18 +135,6 @@ def test_the_optimizer_decays_matrices_and_embeddings_alone(plan: Plan) -> None:
     assert numbers == {0.1: DECAYED, 0.0: OTHERS}
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.99)}
     assert {group["eps"] for group in optimizer.param_groups} == {1e-8}
-
-
-def test_the_other_seeds_differ_in_the_seed_alone(plan: Plan) -> None:
-    first, *others = plan.runs
-    assert first is plan
-    # The fingerprints of a time when each seed had a recipe of its own.
-    assert [run.fingerprint for run in plan.runs] == ["13d525f2996c", "26c909939971", "455e006d3810"]
-    for number, run in enumerate(others, 2):
-        same = {"seed": 1, "seeds": 3, "random_windows": plan.recipe.random_windows}
-        assert given(run.recipe.model_copy(update=same)) == given(plan.recipe)
-        assert run.recipe.seed == run.recipe.random_windows.seed == number
-        assert [job.key for job in run.data_jobs] == [job.key for job in plan.data_jobs]
 
 
 def test_the_gpu_run_differs_in_what_nanogpts_configuration_says(plan: Plan) -> None:

@@ -44,7 +44,7 @@ def test_a_warm_up_keeps_its_share_and_accumulation_stays(tmp_path: Path) -> Non
     run = recipe.run.model_copy(update={"micro_batch_size": phase.global_batch_size // 2})
     twin = smoke_twin(
         recipe.model_copy(update={"pretrain": {"main": longer}, "run": run}),
-        load_dataset(PROJECT.dataset_path(recipe.data.dataset)),
+        load_dataset(PROJECT.path_of("data", recipe.data.dataset)),
     )
     assert (twin.pretrain["main"].steps, twin.pretrain["main"].schedule.warmup_steps) == (20, 5)
     assert twin.run.micro_batch_size == twin.pretrain["main"].global_batch_size // 2
@@ -83,7 +83,7 @@ def test_any_architecture_and_batch_has_a_small_twin(name: str, batch: int) -> N
     recipe = Recipe.model_validate(
         resolved | {"model": ARCHITECTURES[name], "pretrain": {"main": phase}, "evaluate": [], "run": {"micro_batch_size": 1}}
     )
-    twin = smoke_twin(recipe, load_dataset(PROJECT.dataset_path(recipe.data.dataset)))
+    twin = smoke_twin(recipe, load_dataset(PROJECT.path_of("data", recipe.data.dataset)))
     assert [path for path in changed_keys(recipe.model_dump(), twin.model_dump()) if not may_change(path)] == []
     assert twin.pretrain["main"].sequence_length == 64
     assert twin.model.hidden_size == 64

@@ -21,7 +21,7 @@ def test_the_first_deviation_names_both_corpora_and_the_others_follow() -> None:
 
 def test_another_dataset_is_named_and_a_recipe_without_the_key_is_unchanged() -> None:
     recipe = PROJECT.plan("bert_large_pod16").recipe
-    books = load_dataset(PROJECT.dataset_path("bookcorpusopen"))
+    books = load_dataset(PROJECT.path_of("data", "bookcorpusopen"))
     other = recipe.model_copy(
         update={"data": recipe.data.model_copy(update={"dataset": "bookcorpusopen"}), "deviations": ["A."]}
     )

@@ -79,7 +79,7 @@ def test_all_faults_are_reported_at_once_each_with_the_nearest_key(tiny: Project
     assert str(caught.value).splitlines()[1:] == [
         "  layers: expected KEY=VALUE, such as pretrain.main.steps=60",
         "  model.layers: no value; give one, null for none",
-        "  run.machine: cannot be set; a machine stands behind an @, as in results/NAME@MACHINE",
+        "  run.machine: cannot be set; name the machine after an @, as in results/NAME@MACHINE",
         "  seed: is set twice",
         "  model.heads: not valid YAML: did not find expected ',' or ']'",
         "  seed: expected a number, found text; leave out the quotes if it is one; found 'x'",
@@ -94,7 +94,7 @@ def test_a_value_that_breaks_another_key_is_refused_as_in_a_file(tiny: Project) 
 
 
 def test_a_setting_without_effect_is_refused(tiny: Project) -> None:
-    with pytest.raises(RelmError, match=r"smoke/tiny.*values of its own for pretrain.main.steps \(20\)"):
+    with pytest.raises(RelmError, match=r"smoke/tiny.*a smoke twin overrides pretrain.main.steps \(20\)"):
         tiny.plan("smoke/tiny+pretrain.main.steps=30")
     assert tiny.plan("smoke/tiny+seed=2").recipe.seed == 2
 

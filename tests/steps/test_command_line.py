@@ -1,7 +1,6 @@
-"""The command line as a user meets it: help in groups, mistyped words, `relm STEP NAME`, the table of runs, completion."""
+"""The command line as a user meets it: help in groups, mistyped words, `relm STEP NAME`, the table of runs."""
 
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,16 +8,14 @@ import pytest
 
 from relm.cli import main
 from relm.steps import list_steps
-from relm.steps.completion import write_completion
 from relm.steps.contract import GROUPS
-from relm.steps.parser import parser
-from small_project import CHECKOUT
+from relm.steps.parser import Parser
 
 
 def test_the_help_has_each_step_in_one_line_under_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     steps = list_steps()
-    shown = parser(steps).format_help()
+    shown = Parser(steps).format_help()
     assert max(map(len, shown.splitlines())) <= 80
     assert re.findall(r"^  ([a-z-]+)  ", shown, re.MULTILINE) == [
         name for group in GROUPS for name, step in steps.items() if step.group == group
@@ -67,15 +64,3 @@ def test_outside_a_checkout_the_list_says_so(
     monkeypatch.chdir(tmp_path)
     assert main(["list"]) == 1
     assert capsys.readouterr().err == f"relm list: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"
-
-
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [(["pretr"], {"pretrain"}), (["pretrain", "--ph"], {"--phase"}), (["status", "shakespeare_char_"], {"gpu"})],
-    ids=["step", "option", "recipe"],
-)
-def test_bash_completes_steps_options_and_recipes(typed: Sequence[str], found: set[str]) -> None:
-    script = write_completion("bash", list_steps())
-    words = f'COMP_WORDS=(relm {" ".join(typed)}); COMP_CWORD={len(typed)}; _relm; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", f"{script}\n{words}"], cwd=CHECKOUT, text=True, capture_output=True, check=True)
-    assert {word.removeprefix("shakespeare_char_") for word in done.stdout.split()} == found

@@ -20,7 +20,7 @@ from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
 from relm.steps.data import document_of_dataset, document_of_training, extract
 from relm.steps.examples import document_of_examples
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 from small_project import Commands
 
 TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: texts\npattern: '*.txt'\n"
@@ -40,7 +40,7 @@ PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output"
 
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
-    return parser(list_steps()).parse_args(list(words))
+    return Parser(list_steps()).parse_args(list(words))
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,12 @@ IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--kind", "bert_wordpiece_
     ("words", "message"),
     [
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
-        ([*TRAIN], "vocabulary_size goes with train: KIND, except for characters, which take none; give it"),
+        ([*TRAIN], "vocabulary_size: train: byte_level_bpe needs one, such as 1024"),
         ([*TRAIN, "--vocabulary-size", "9"], "  vocabulary_size: Input should be greater than 256; found 9"),
-        ([*TRAIN, "--vocabulary-size", "999", "--lower-case", "true"], "lower_case goes with train: wordpiece"),
+        (
+            [*TRAIN, "--vocabulary-size", "999", "--lower-case", "true"],
+            "lower_case: read with train: wordpiece only, found True",
+        ),
         ([*IMPORT[:-1], "imported-0123456789ab/tokenizer.json"], "is in the folder of key 0123456789ab"),
         (
             ["import-tokenizer", "--files", "f", *IMPORT[-4:]],
@@ -142,7 +145,7 @@ def test_a_faulty_option_of_an_evaluation_is_named_as_it_was_given(tmp_path: Pat
         (tmp_path / name).write_text("{}")
     arguments = parsed("perplexity", "--model", str(tmp_path), "--file", "f", "--output", "o.json", "--windows", "rolling")
     arguments.stride = 4
-    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  stride: rolling windows have none; leave it out"):
+    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  stride: rolling windows have none; remove it"):
         list_steps()["perplexity"].job(arguments)
 
 
@@ -206,7 +209,7 @@ def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace,
 
     monkeypatch.setattr(extraction, "extract", read_and_edit)
     job = extract(texts)
-    with pytest.raises(RelmError, match=r"texts: its texts have the digest .* they were edited in between"):
+    with pytest.raises(RelmError, match=r"texts: its texts have the digest .* the texts changed"):
         job.run()
 
 
@@ -215,7 +218,7 @@ def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Names
     by_job = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document), "pattern": "*.txt"})
     assert extract(by_job).run().startswith("extracted 4 documents")
     Path("texts/a.txt").write_text("Edited.\n")
-    with pytest.raises(RelmError, match="edited in between"):
+    with pytest.raises(RelmError, match="the texts changed; rerun snakemake"):
         extract(by_job).run()
 
 
@@ -232,7 +235,7 @@ def test_documents_of_a_folder_are_compared_with_the_key_in_their_path(texts: Na
     dataset = load_dataset(texts.dataset).model_copy(update={"folder": "texts"})
     job = DocumentsJob(documents_identity(dataset, None, Path("work/folders")), "texts", dataset, Path("work"))
     assert extract_documents(job, "folder").startswith("extracted 4 documents")
-    with pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products"):
+    with pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they belong to different products"):
         extract_documents(job, "folder", documents=2)
 
 
@@ -249,7 +252,7 @@ def test_documents_of_one_file_among_many_are_compared_with_the_key_in_their_pat
         job.download(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).rename(job.download(file))
     assert extract_documents(job, "3.jsonl").startswith("extracted 1 document")
-    refused = pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products")
+    refused = pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they belong to different products")
     with refused:
         extract_documents(job, "3.jsonl", documents=1)
     with refused:

@@ -11,9 +11,9 @@ from relm.steps import list_steps
 from relm.steps.contract import Job, unite_values
 from relm.steps.data import NamedTest
 from relm.steps.machines import parse_bases
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 
-PARSER = parser(list_steps())
+PARSER = Parser(list_steps())
 SEVERAL = [
     pytest.param(action, id=f"{name} {action.option_strings[0]}")
     for name, command in PARSER.parsers.items()

@@ -205,7 +205,7 @@ def test_what_a_folder_holds_is_identity_and_where_it_lies_is_not(project: Comma
         ({}, "a model has either files or a folder; found none"),
         ({"folder": "mine", "files": {"vocab.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://x"}]}}},
          "either files or a folder; found files and folder"),
-        ({"folder": "mine"}, "folder: nothing is read from it; give weights: true, a tokenizer"),
+        ({"folder": "mine"}, "folder: nothing is read from it; set weights: true, a tokenizer"),
     ],
 )  # fmt: skip
 def test_a_model_has_one_place_and_a_purpose(keys: dict, message: str) -> None:
@@ -275,7 +275,7 @@ def test_the_command_of_each_phase_says_how_it_begins_and_in_how_many_processes(
 @pytest.mark.parametrize(
     ("recipe", "begins", "message"),
     [
-        ("fresh", ("i", "somewhere"), "has optimizer_state: fresh; leave --optimizer-from out"),
+        ("fresh", ("i", "somewhere"), "has optimizer_state: fresh; remove --optimizer-from"),
         ("kept", ("i", None), "has optimizer_state: kept; it needs --optimizer-from work/runs/kept/"),
         ("kept", ("i", "step-00000003"), "checkpoints/step-00000004, the last checkpoint of the phase before"),
         ("kept", (None, "step-00000004"), "phase second of recipe kept needs --init-from work/runs/kept/"),

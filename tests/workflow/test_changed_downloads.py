@@ -154,7 +154,12 @@ def jobs(project: Commands, monkeypatch: pytest.MonkeyPatch) -> list[PlannedJob]
     name_files(folder, "first version")
     for plan in map(Project().plan, ("first", "second", "mine")):
         weights = [*plan.starting_weights("main"), *plan.evaluated_model(REFERENCE)]
-        for path in [plan.download("sample.xml"), plan.test_downloads("river")["file"], *plan.tokenizer_files, *weights]:
+        for path in [
+            plan.documents_job.download("sample.xml"),
+            plan.test_downloads("river")["file"],
+            *plan.tokenizer_files,
+            *weights,
+        ]:
             forge(path, b"first version")
     name_files(folder, "second version")
     return list(planned(project))

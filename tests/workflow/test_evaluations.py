@@ -287,9 +287,3 @@ def test_a_task_of_the_harness_is_one_job(project: Commands) -> None:
     (command,) = [line for line in shown.splitlines() if "relm harness" in line]
     assert '"evaluation":"lm_eval","harness_task":"hellaswag"' in command
     assert re.search("/eval/[0-9a-f]{12}/lm_eval_hellaswag.json ", command)
-
-
-def test_nothing_but_its_own_rule_is_asked_for_an_evaluation(project: Commands) -> None:
-    shown = project.snakemake("results/tiny", "--dry-run")
-    assert shown.returncode == 0
-    assert "InputFunctionException" not in shown.stdout

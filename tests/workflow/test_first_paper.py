@@ -10,7 +10,7 @@ import pytest
 
 from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 from small_project import CHECKOUT, Commands
 
 PAGE = (CHECKOUT / "docs" / "first-paper.md").read_text()
@@ -53,7 +53,7 @@ def test_the_recipe_of_the_guide_trains_what_the_shipped_one_trains(tmp_path: Pa
 
 
 def test_the_commands_of_the_guide_are_commands() -> None:
-    steps = parser(list_steps())
+    steps = Parser(list_steps())
     for command in COMMANDS:
         program, *words = shlex.split(command, comments=True)
         assert program in ("snakemake", "relm", "python"), command

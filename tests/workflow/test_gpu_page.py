@@ -11,7 +11,7 @@ import pytest
 from relm.recipes.project import Project
 from relm.recipes.run import OnMachine, Run
 from relm.steps import list_steps
-from relm.steps.parser import parser
+from relm.steps.parser import Parser
 from small_project import CHECKOUT, Commands, make_project
 
 PAGE = (CHECKOUT / "docs" / "gpu.md").read_text()
@@ -36,7 +36,7 @@ def words_of(command: str) -> list[str]:
 
 
 def test_the_commands_of_the_page_are_commands() -> None:
-    steps = parser(list_steps())
+    steps = Parser(list_steps())
     programs = {words_of(command)[0] for command in COMMANDS}
     assert programs == {"make", ".", "relm", "snakemake", "hf"}
     for command in COMMANDS:
@@ -87,8 +87,6 @@ def test_the_page_runs_in_order_with_a_cpu_in_place_of_the_card(project: Command
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         if command.startswith("relm continue"):
             (tmp_path / "model").rename(model)
-        if command.startswith("relm list"):
-            assert f"{NAME}@{CARD}" in done.stdout
         if command.startswith("relm rehearse"):
             assert " take " in done.stdout
         if "a100" in command:

@@ -64,7 +64,7 @@ def test_a_dry_run_shows_the_plan_and_warns_once(project: Commands, machine: str
         pytest.skip("this environment has it")
     done = project.snakemake(f"results/tiny@{machine}", "-n")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(f"{lack}; `{command}` makes one that can. This is a dry-run; a run would be refused.") == 1
+    assert done.stdout.count(f"{lack}; `{command}` makes one that can. This is a dry-run; a run would stop here.") == 1
     assert "  pretrain main " in done.stdout
 
 

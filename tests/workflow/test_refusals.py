@@ -30,7 +30,7 @@ RECIPES = {
     "logged": "run: {loggers: [tensorboard, wandb]}",
     "broken": "seed: '4'\nevaluate: [held_oot]\ndata: {dataset: smaple}\nrun: {device: ipu, thrads: 1}",
 }
-WARNED = "This is a dry-run; a run would be refused."
+WARNED = "This is a dry-run; a run would stop here."
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_room_is_that_of_the_jobs_to_be_done(project: Commands, mount: Any, 
     monkeypatch.setenv("RELM_WORK", str(folder))
     monkeypatch.setattr(room, "PROJECT", Project())
     plan = room.PROJECT.plan("tiny")
-    destination = plan.download("sample.xml")
+    destination = plan.documents_job.download("sample.xml")
     download = SimpleNamespace(
         rule=SimpleNamespace(name="download_data"),
         wildcards=SimpleNamespace(dataset="sample", shard="sample.xml"),
@@ -229,7 +229,7 @@ def test_all_faults_are_in_one_answer_and_a_dry_run_writes_nothing(project: Comm
     )
     for part in expected:
         assert planned.stdout.count(part) == 1, part
-    assert planned.stdout.count(WARNED) == planned.stdout.count("would be refused") >= 4
+    assert planned.stdout.count(WARNED) == planned.stdout.count("would stop here") >= 4
     assert written(project.folder) == before
     assert not (project.folder / ".snakemake" / "relm-owners").exists()
     refused = project.snakemake("results/tiny", "results/gpu", RELM_WORK=str(folder))

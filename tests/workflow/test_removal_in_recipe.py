@@ -51,10 +51,10 @@ def test_tokenizer_and_examples_are_made_without_removed_documents(project: Comm
     plan = Project().plan("unique")
     done = project.snakemake(str(plan.manifest("main")))
     assert done.returncode == 0, done.stdout
-    removed = read_sidecar(plan.documents("texts.jsonl", "train").with_name("removed.jsonl"))
+    removed = read_sidecar(plan.kept_job.documents("texts.jsonl", "train").with_name("removed.jsonl"))
     assert removed["documents"] == 66
     assert removed["removed"] == {"duplicate": 5, "passages": 1}
-    kept = {split: list(read_documents(plan.documents("texts.jsonl", split))) for split in ("train", "held_out")}
+    kept = {split: list(read_documents(plan.kept_job.documents("texts.jsonl", split))) for split in ("train", "held_out")}
     texts = [" ".join(document.text.lower().split()) for documents in kept.values() for document in documents]
     assert len(texts) == len(set(texts)) == 60
     assert not any(PASSAGES[0].lower() in text for text in texts)
@@ -68,7 +68,7 @@ def test_a_key_that_removes_nothing_or_names_no_test_is_refused(project: Command
     monkeypatch.chdir(project.folder)
     recipe = project.folder / "recipes" / "unique.yaml"
     for remove, words in [
-        ("{}", "data.remove: removes nothing; set duplicates: true, name tests, or leave it out"),
+        ("{}", "data.remove: removes nothing; set duplicates: true, name tests, or remove it"),
         ("{tests: [pasages]}", "data.remove.tests: there is no evaluation 'pasages'"),
     ]:
         recipe.write_text(RECIPE.replace("{duplicates: true, tests: [passages]}", remove))

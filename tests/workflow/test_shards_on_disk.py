@@ -252,9 +252,9 @@ def test_downloads_are_refused_once_so_many_shards_failed() -> None:
     sources, _ = limit_to(2, cores=1)
     failed = [SimpleNamespace(rule=SimpleNamespace(name=name), wildcards=of("a")) for name in ("download_data", "extract")]
     sources.workflow.scheduler = SimpleNamespace(failed=failed)
-    assert sources.refuse_more(of("c"), None) == ""
+    assert sources.stop_downloads(of("c"), None) == ""
     failed.append(SimpleNamespace(rule=SimpleNamespace(name="pregenerate"), wildcards=of("b")))
-    assert "not started, because the job on a, b failed" in sources.refuse_more(of("c"), None)
+    assert "not started, because the job on a, b failed" in sources.stop_downloads(of("c"), None)
 
 
 def of(shard: str) -> SimpleNamespace:
@@ -270,7 +270,7 @@ def test_shards_whose_jobs_fail_stop_further_downloads(tmp_path: Path, server: F
     done = project.snakemake("results/sharded", *LIMITED)
     assert done.returncode != 0
     assert sum(server.fetched.values()) == 1
-    assert ".jsonl failed; correct that, and run the same command again" in done.stdout
+    assert ".jsonl failed; correct that and run it again" in done.stdout
     assert len(list_sources(project.folder)) == 1
 
 

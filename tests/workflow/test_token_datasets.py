@@ -85,7 +85,7 @@ def test_tokens_are_trained_on_and_a_changed_file_is_refused(tokens: Commands, m
     assert [shard["tokens"] for shard in manifest["splits"]["train"]["shards"]] == [150, 210]
     assert [shard["tokens"] for shard in manifest["splits"]["held_out"]["shards"]] == [33]
     assert tokens.jobs(model) == {}
-    download = plan.download("train_2.bin")
+    download = plan.documents_job.download("train_2.bin")
     record = json.loads(download.with_name("train_2.bin.first_download.json").read_text())
     assert record["source"].endswith("mirror/train_2.bin")
     for path in (download, download.with_name("train_2.bin.json")):

@@ -56,7 +56,7 @@ def training_role(recipe: Recipe) -> Role:
 
 def evaluation_role(plan: Plan, task: str) -> Role:
     """Return the role of the image that one of a recipe's evaluations runs in."""
-    return HOST if plan.evaluation(task).reads_log_alone else DEVICES[evaluation_device(plan, task)].image
+    return HOST if plan.evaluation(task).reads_only_log else DEVICES[evaluation_device(plan, task)].image
 
 
 def step_role(step: str) -> Role:

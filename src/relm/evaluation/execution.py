@@ -37,7 +37,7 @@ class Execution:
 
     def open(self) -> Device:
         """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them."""
-        if DEVICES[self.device].infers_own:
+        if DEVICES[self.device].runs_inference:
             raise RelmError(
                 f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "
                 "give another device"

@@ -257,7 +257,7 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
         model: MaskedModel
         if own is not None:
             require_finite_weights(folder, own)
-            kind = IpuMaskedModel if DEVICES[execution.device].infers_own else OwnMaskedModel
+            kind = IpuMaskedModel if DEVICES[execution.device].runs_inference else OwnMaskedModel
             model = kind(folder, sha256, own, execution)
         else:
             _require_masked(folder)

@@ -71,7 +71,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
         if own_config(folder, Gpt2Config, Gpt2Architecture) is not None:
             own = Gpt2.from_folder(folder)
             require_finite_weights(folder, own)
-            kind = IpuCausalModel if DEVICES[execution.device].infers_own else OwnCausalModel
+            kind = IpuCausalModel if DEVICES[execution.device].runs_inference else OwnCausalModel
             model = kind(folder, sha256, own, execution)
         elif own_config(folder, ModdedGptConfig, ModdedGptArchitecture) is not None:
             modded = ModdedGpt.from_folder(folder)

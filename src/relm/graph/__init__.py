@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """The functions that rules call while Snakemake builds its graph: inputs, parameters and targets for given wildcards.
 
 They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
@@ -23,38 +24,3 @@ from relm.graph.runs import find_seed, trainer_threads
 from relm.graph.shards import Sources
 from relm.graph.targets import all_results, compared_figures, nearest_target, papers
 from relm.graph.variations import apply_settings
-
-__all__ = [
-    "AGAIN",
-    "DISK_MB",
-    "MEMORY_MB",
-    "RUNTIME",
-    "SMALL_MEMORY_MB",
-    "START",
-    "Images",
-    "Refusals",
-    "Reruns",
-    "Sources",
-    "all_results",
-    "apply_settings",
-    "command",
-    "compared_figures",
-    "documents_disk",
-    "documents_runtime",
-    "download_disk",
-    "evaluation_request",
-    "examples_disk",
-    "examples_runtime",
-    "find_seed",
-    "import_disk",
-    "inputs",
-    "nearest_target",
-    "papers",
-    "path",
-    "record",
-    "sidecar",
-    "trainer_threads",
-    "training_request",
-    "usable_work_folder",
-    "workers_memory",
-]

@@ -1,4 +1,4 @@
-"""The project that all functions of rules share, and the conversion of errors for Snakemake."""
+"""The project that all functions of rules share, and errors as Snakemake shows them."""
 
 import functools
 import inspect
@@ -49,11 +49,10 @@ report_faults = _convert_faults(WorkflowError)
 """Convert a RelmError to Snakemake's own kind of error, which shows its message without a traceback."""
 
 stop_at_faults = _convert_faults(SystemExit)
-"""End Snakemake with the message of a RelmError alone, for what runs before any job.
+"""End Snakemake with only the message of a RelmError, for what runs before any job.
 
-Snakemake prints a traceback with every exception of an input function, and lines of its own code with those of `onstart`, even
-with its own kind. That suits the input function of a target that only a person names, which no other rule makes: nothing is
-lost if it ends the process.
+Snakemake prints a traceback with every exception of an input function, even of its own kind, and lines of its code with those
+of `onstart`. An input function of a target that only a person requests may end the process: nothing is lost.
 """
 
 
@@ -61,7 +60,7 @@ report_faults(load_extensions)()
 
 
 def path(kind: str, **values: str) -> str:
-    """Return the path of a kind of product, as in `plan/products.py`, with wildcards but for those that have values."""
+    """Return the path of a kind of product of `plan/products.py`, with wildcards except for those in `values`."""
     return f"{work_folder()}/{pattern_of(kind, **values)}"
 
 

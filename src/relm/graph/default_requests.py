@@ -1,4 +1,4 @@
-"""Requests of a job to a cluster where neither recipe nor machine states a figure, and the rounding of figures.
+"""Default requests of a job to a cluster, where recipe and machine state no figure, and the rounding of figures.
 
 Any of it can be changed without editing, in a profile or by `--set-resources RULE:NAME=VALUE`.
 """

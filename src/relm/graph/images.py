@@ -17,7 +17,7 @@ from relm.recipes.devices import HOST
 
 SHIM = ("containers", "bin", "apptainer")
 NO_FILE = (  # Apptainer would look for a registry of this name
-    "{id} is an image of Docker or podman, which Apptainer ({found}) cannot run; make a file of it and write its path beside "
+    "{id} is an image of Docker or podman, which Apptainer ({found}) cannot run; make a file of it and write its path next to "
     "the id, as `apptainer:` (docs/containers.md), or put containers/bin first in PATH"
 )
 
@@ -36,11 +36,7 @@ class Images:
 
     @stop_at_faults
     def prepare(self) -> None:
-        """Set the variables by which real Apptainer mounts the folders of steps, in the user's command and in each job.
-
-        Raises:
-            SystemExit: a folder cannot be mounted, or an extension is not found.
-        """
+        """Set the variables by which real Apptainer mounts the folders of steps, in the user's command and in each job."""
         if self.requested:
             os.environ.update(describe_surroundings(Path.cwd()))
 
@@ -80,10 +76,7 @@ class Images:
     def find_faults(self, jobs: Iterable[Any], here: bool, asks_engine: bool) -> list[str]:
         """Return why some jobs have no image.
 
-        Args:
-            jobs: the jobs that are to be done.
-            here: the images run on this machine or on one with its files, so that those that were built on it are looked for.
-            asks_engine: Docker or podman may be started for that.
+        `here`: the images run on this machine, so local ones are looked for; `asks_engine`: Docker or podman may be started.
         """
         if not self.requested:
             return []
@@ -93,7 +86,7 @@ class Images:
 
 
 def find_lost_image(role: Role, asks_engine: bool, checkout: Path = Path()) -> str | None:
-    """Return where a role's image that was built on this machine should be and is not; None: it is there, or is published."""
+    """Return a fault if a role's image that was built on this machine is gone; None if it exists or is published."""
     built = read_override(checkout).images.get(role)
     if built is None:
         return None

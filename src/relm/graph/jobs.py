@@ -1,11 +1,11 @@
-"""The planned job of each rule, and what Snakemake asks of it: inputs, outputs and the command.
+"""The planned job of each rule: its inputs, outputs and command, as Snakemake takes them.
 
-An input whose content counts is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
+An input whose content counts is `ancient`; its sidecar, which has its hash, is an ordinary input.
 """
 
 import functools
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from relm.graph.variations import require_name
 from relm.plan import data_jobs, run_jobs
 from relm.plan.jobs import RecipeJob
 from relm.recipes import identity
-from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, TokenizerJob
 from relm.recipes.plan import REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS, WEIGHTS_FILES
 
-EDITED = "was it edited during the run? Give the same command again"
+EDITED = "was it edited during the run? Run the same command again"
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -37,50 +36,36 @@ def plan_of_run(wildcards: Any) -> Plan:
     run = plan.find_run(wildcards.fingerprint)
     if run is None:
         raise RelmError(
-            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, requested was {wildcards.fingerprint}: {EDITED}"
+            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, not {wildcards.fingerprint}: {EDITED}"
         )
     return run
 
 
 def require_key(path: Path | None, wildcards: Any, of: str = "") -> None:
-    """Raise RelmError unless the folder of a product has the key that a path names.
-
-    Args:
-        path: the product's path now; None: nothing makes it.
-        wildcards: those of the path that is requested.
-        of: what makes the product, for the message; empty: the recipe.
-    """
+    """Raise RelmError unless a product's path, None if nothing makes it, has the requested key; `of` names its maker."""
     if path is None or path.parent.name != wildcards.key:
         raise RelmError(
-            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, requested was key {wildcards.key}: was a recipe edited "
-            "during the run? Give the same command again"
+            f"{of or f'recipe {wildcards.recipe}'} now makes {path}, not key {wildcards.key}: was a recipe edited "
+            "during the run? Run the same command again"
         )
 
 
 def _find(kind: type[DataJob], wildcards: Any) -> Any:
-    """Return the job that makes a product with the key, and of the dataset, that a path names."""
+    """Return the job that makes a product with the key and the dataset in a path."""
     return PROJECT.find_job(kind, wildcards.key, wildcards.get("dataset"))
 
 
-def _download(kind: str, name: str, spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> RecipeJob:
-    """Return the download of the file that a path names."""
+def _download(kind: str, name: str, wildcards: Any) -> RecipeJob:
+    """Return the download of the file of a dataset or test that a path names."""
+    spec = PROJECT.path_of(data_jobs.FOLDERS[kind], name)
+    files = PROJECT.dataset(name).files if kind == "dataset" else PROJECT.test(name).files
     if wildcards.shard not in files:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
     file = files[wildcards.shard]
     if file.key != wildcards.key:
-        raise RelmError(f"{spec}: {wildcards.shard} has sha256 {file.key}..., requested was {wildcards.key}...: {EDITED}")
+        raise RelmError(f"{spec}: {wildcards.shard} has sha256 {file.key}..., not {wildcards.key}...: {EDITED}")
     folder = identity.work_folder() / "downloads" / data_jobs.FOLDERS[kind]
     return data_jobs.download(kind, name, file.sha256, folder / name / file.key / wildcards.shard)
-
-
-def _download_data(wildcards: Any) -> RecipeJob:
-    name = wildcards.dataset
-    return _download("dataset", name, PROJECT.dataset_path(name), PROJECT.dataset(name).files, wildcards)
-
-
-def _download_test(wildcards: Any) -> RecipeJob:
-    name = wildcards.test
-    return _download("test", name, PROJECT.test_path(name), PROJECT.test(name).files, wildcards)
 
 
 def _model_file(wildcards: Any) -> RecipeJob:
@@ -95,7 +80,7 @@ def _model_file(wildcards: Any) -> RecipeJob:
             folder = work / "models" / f"{name}-{wildcards.key}" if model.folder else folder
             return data_jobs.download("model", name, part[wildcards.file], folder / wildcards.file)
     source = f"folder {model.folder}" if model.folder else "its files"
-    raise RelmError(f"{PROJECT.model_path(name)}: no {wildcards.file} with key {wildcards.key} is in {source}: {EDITED}")
+    raise RelmError(f"{PROJECT.path_of('models', name)}: no {wildcards.file} with key {wildcards.key} is in {source}: {EDITED}")
 
 
 def _convert_weights(wildcards: Any) -> RecipeJob:
@@ -118,24 +103,21 @@ def _evaluate(wildcards: Any) -> RecipeJob:
     return run_jobs.evaluate(plan, wildcards.of, wildcards.task)
 
 
-def _verify(of: str) -> Callable[[Any], RecipeJob]:
-    def find(wildcards: Any) -> RecipeJob:
-        plan = plan_of_run(wildcards)
-        if of == REFERENCE:
-            require_reference(plan)
-        require_key(plan.verdict(of), wildcards)
-        return run_jobs.verify(plan, of)
-
-    return find
+def _verify(wildcards: Any, of: str) -> RecipeJob:
+    plan = plan_of_run(wildcards) if of == TRAINED else _plan_of_reference(wildcards)
+    require_key(plan.verdict(of), wildcards)
+    return run_jobs.verify(plan, of)
 
 
-def require_reference(plan: Plan) -> None:
-    """Raise RelmError unless a recipe names weights that its authors released."""
+def _plan_of_reference(wildcards: Any) -> Plan:
+    """Return the plan of a run whose recipe names its authors' weights."""
+    plan = plan_of_run(wildcards)
     if plan.reference_model is None:
         raise RelmError(
             f"recipe {plan.name} names no weights of its authors; set expect_reference to the name of a model in "
             "recipes/models/ with weights"
         )
+    return plan
 
 
 def _report(wildcards: Any) -> RecipeJob:
@@ -144,18 +126,8 @@ def _report(wildcards: Any) -> RecipeJob:
     return run_jobs.report(plan)
 
 
-def _publish(of: str) -> Callable[[Any], RecipeJob]:
-    def find(wildcards: Any) -> RecipeJob:
-        plan = plan_of_run(wildcards)
-        if of == REFERENCE:
-            require_reference(plan)
-        return run_jobs.publish(plan, of)
-
-    return find
-
-
 _FIND: dict[str, Callable[[Any], RecipeJob]] = {
-    "download_data": _download_data,
+    "download_data": lambda each: _download("dataset", each.dataset, each),
     "download_model": _model_file,
     "copy_model": _model_file,
     "convert_weights": _convert_weights,
@@ -168,14 +140,14 @@ _FIND: dict[str, Callable[[Any], RecipeJob]] = {
     "manifest": lambda each: data_jobs.manifest(_find(ExamplesJob, each)),
     "pretrain": lambda each: run_jobs.pretrain(plan_of_run(each), each.phase),
     "compile": lambda each: run_jobs.compile_programs(plan_of_run(each)),
-    "download_test": _download_test,
+    "download_test": lambda each: _download("test", each.test, each),
     "contamination": _contamination,
     "evaluate": _evaluate,
-    "verify": _verify(TRAINED),
-    "verify_reference": _verify(REFERENCE),
+    "verify": lambda each: _verify(each, TRAINED),
+    "verify_reference": lambda each: _verify(each, REFERENCE),
     "report": _report,
-    "publish": _publish(TRAINED),
-    "publish_reference": _publish(REFERENCE),
+    "publish": lambda each: run_jobs.publish(plan_of_run(each), TRAINED),
+    "publish_reference": lambda each: run_jobs.publish(_plan_of_reference(each), REFERENCE),
 }
 
 

@@ -1,4 +1,4 @@
-"""Faults that a recipe and this machine decide before the first job: all of them at once, in a dry-run as warnings."""
+"""Faults of recipes and of this machine, reported together before the first job, in a dry-run as warnings."""
 
 import os
 import re
@@ -38,10 +38,10 @@ def usable_work_folder() -> Path:
 
 
 class Refusals:
-    """The check of a graph before its first job, for the user's own command and not for the jobs that it starts."""
+    """The check of a graph before its first job, in the user's command and not in the jobs that it starts."""
 
     def __init__(self, workflow: Any, images: Images, shards_on_disk: int | None) -> None:
-        """Have the check done as soon as Snakemake has built its graph, before it pulls images or starts a job.
+        """Check as soon as Snakemake has built its graph, before it pulls images or starts a job.
 
         Snakemake has no hook for this moment: `onstart` comes after the images, and not in a dry-run.
         """
@@ -62,18 +62,18 @@ class Refusals:
 
     @stop_at_faults
     def prepare(self) -> None:
-        """Raise an error before the graph is built if it cannot be: a recipe has faults, or the work folder is a file.
-
-        Raises:
-            SystemExit: with all faults of the targets and of the machine that are known without a graph.
-        """
+        """End with all faults that are known without a graph: of recipes, and of a work folder that cannot be used."""
         folder_faults = self._find_folder_faults()
         if self.workflow.dryrun or folder_faults:
             keep_hashes_in_memory()
         if not self.workflow.dryrun and not folder_faults:
             supervision.clear_dead_locks()
-        names = _requested(self.workflow.dag_settings.targets)
-        faults = [fault for name in names for fault in self._find_recipe_faults(name)]
+        faults: list[str] = []
+        for name in _requested(self.workflow.dag_settings.targets):
+            try:
+                require_name(name)
+            except RelmError as error:
+                faults.append(str(error))
         work = work_folder()
         existing = nearest_existing(work)
         can_be_searched = existing.is_dir() and os.access(existing, os.X_OK)
@@ -81,30 +81,18 @@ class Refusals:
         if faults or not is_usable:
             raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
 
-    def _find_recipe_faults(self, name: str) -> list[str]:
-        """Return the faults of a recipe that cannot be planned; none of a sound recipe."""
-        try:
-            require_name(name)
-        except RelmError as error:
-            return [str(error)]
-        return []
-
     @stop_at_faults
     def require(self) -> None:
-        """Report what keeps the jobs that are to be done from being done: a dry-run, which may be read anywhere, warns.
-
-        Raises:
-            SystemExit: there are faults, and this is no dry-run.
-        """
+        """End with everything that prevents the planned jobs; in a dry-run, which may be read anywhere, warn."""
         jobs = list(self.workflow.dag.needrun_jobs())
         faults = list(dict.fromkeys(self._find_faults(jobs)))
         if faults and not self.workflow.dryrun:
             raise RelmError("\n".join(faults))
         for fault in faults:
-            logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
+            logger.warning(f"{fault}. This is a dry-run; a run would stop here.")
 
     def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
-        """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""
+        """Yield the faults of the jobs: of folders, images, the disk, and each run to train."""
         if not jobs:
             return
         yield from self._find_folder_faults()
@@ -134,7 +122,7 @@ class Refusals:
 
     @property
     def _is_on_cluster(self) -> bool:
-        """A dry-run has an executor of its own, and shows a cluster's by its count of jobs."""
+        """A dry-run has another executor; only its count of jobs shows that it is for a cluster."""
         settings = self.workflow.resource_settings
         return bool(not self.workflow.local_exec or (self.workflow.dryrun and settings.nodes is not None))
 
@@ -145,7 +133,7 @@ class Refusals:
 
 
 def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:
-    """Yield which logger is absent, why the model does not go with its tokenizer, or why a phase does not fit into memory."""
+    """Yield faults of loggers that are absent, of a model and its tokenizer, and of memory."""
     from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
     from relm.forecast.memory_refusal import find_memory_fault
     from relm.training.architecture import configuration
@@ -164,7 +152,7 @@ def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace
 
 
 def find_lost_optimizers(plan: Plan, phases: Sequence[str]) -> Iterator[str]:
-    """Yield which phase keeps the optimizer of a phase before that is trained and whose last checkpoint is gone."""
+    """Yield a fault for each phase that keeps the optimizer of a trained phase whose last checkpoint is gone."""
     for phase in phases:
         before, kept = plan.phase_before(phase), plan.kept_optimizer(phase)
         if before is None or kept is None or before in phases:
@@ -177,7 +165,7 @@ def find_lost_optimizers(plan: Plan, phases: Sequence[str]) -> Iterator[str]:
 
 
 def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
-    """Yield why an evaluation may not read the project's task files for the harness, before days of training."""
+    """Yield why an evaluation may not run the project's task files for the harness, before days of training."""
     for job in jobs:
         if job.rule.name == "evaluate":
             plan = PROJECT.plan(job.wildcards.recipe)
@@ -188,7 +176,7 @@ def _find_untrusted_tasks(jobs: Iterable[Any]) -> Iterator[str]:
 
 
 def _find_lost_names(jobs: Iterable[Any]) -> Iterator[str]:
-    """Yield which names cannot be passed to a job's process: Snakemake 9.27 splits the values of its wildcards at commas."""
+    """Yield a fault for each name with a comma: Snakemake 9.27 splits the wildcards of a remote job at commas."""
     for name in sorted({job.wildcards.recipe for job in jobs if "," in getattr(job.wildcards, "recipe", "")}):
         yield f"results/{name}: Snakemake cannot pass a comma to a job on a cluster; write such a variation into a recipe"
 
@@ -210,6 +198,6 @@ def _requested(targets: Iterable[str]) -> list[str]:
 
 @stop_at_faults
 def _require_checkout() -> None:
-    """Raise an error if Snakemake cannot keep its records here, for which it would show a traceback."""
+    """Raise an error if Snakemake cannot write its records here, instead of its traceback."""
     if fault := find_folder_fault(supervision.STATE, "Snakemake's records"):
         raise RelmError(fault)

@@ -1,8 +1,8 @@
 """Resources that a training or evaluation job requests from a cluster, from the recipe, its machine and the estimate.
 
 The names are those of Slurm's executor plugin for Snakemake; `gpu` is for the profiles of other executors, and Slurm's plugin
-refuses it beside `gres`. On a single computer Snakemake shows them and nothing else, unless `--resources` states how much there
-is. They decide no product, so nothing runs again when they change.
+rejects it together with `gres`. On a single computer Snakemake only shows them, unless `--resources` states the amounts.
+They decide no product, so nothing runs again when they change.
 """
 
 import functools
@@ -84,7 +84,7 @@ def _memory(wildcards: Any) -> int:
 
 
 def _main_memory_bytes(wildcards: Any) -> int:
-    """Return the bytes of main memory that all processes of a phase take, by arithmetic; 0 if the recipe describes no model."""
+    """Return the estimated bytes of main memory of all processes of a phase; 0 if the recipe describes no model."""
     from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
     from relm.training.resources import sequences_per_device, state_bytes
 
@@ -109,11 +109,7 @@ def _disk(wildcards: Any) -> int:
 
 @functools.cache
 def _find_configuration(recipe: str) -> Any:
-    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere.
-
-    Args:
-        recipe: the wildcard of a path, which lacks the settings that only change how a run is executed.
-    """
+    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere."""
     from relm.forecast.expected_tokenizer import vocabulary
     from relm.training.architecture import configuration
 
@@ -134,7 +130,7 @@ def _runtime(wildcards: Any) -> int:
 
 
 def _estimated_hours(wildcards: Any) -> float | None:
-    """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
+    """Return the estimated hours of a phase; None if no peak is published, or the recipe describes no model."""
     from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
     from relm.training.arithmetic import operations
 
@@ -147,30 +143,30 @@ def _estimated_hours(wildcards: Any) -> float | None:
 
 
 def _evaluation_gres(wildcards: Any) -> str | None:
-    """Return Slurm's request for the one accelerator of an evaluation; None for one on a CPU or of the log alone."""
+    """Return Slurm's request for the one accelerator of an evaluation; None on a CPU, or if it reads only the log."""
     plan = PROJECT.plan(wildcards.recipe)
     name = DEVICES[evaluation_device(plan, wildcards.task)].gres
-    return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_log_alone else None
+    return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_only_log else None
 
 
 def _evaluation_cores(wildcards: Any) -> int:
-    """Return the CPU cores of an evaluation: one if it reads the log alone."""
-    return 1 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else CORES
+    """Return the CPU cores of an evaluation: one if it reads only the log."""
+    return 1 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_only_log else CORES
 
 
 def _evaluation_accelerators(wildcards: Any) -> int:
     """Return the number of accelerators that an evaluation takes: 0 if no weights are scored."""
-    return 0 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else 1
+    return 0 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_only_log else 1
 
 
 def _evaluation_memory(wildcards: Any) -> int:
-    """Return the main memory of an evaluation in MB: a little if it reads the log alone, else at least twice the weights.
+    """Return the main memory of an evaluation in MB: a little if it reads only the log, else at least twice the weights.
 
     Where it fine-tunes, gradients and two moments are added to the weights, and as much again for activations.
     """
     plan = PROJECT.plan(wildcards.recipe)
     declaration = plan.evaluation(wildcards.task)
-    if declaration.reads_log_alone:
+    if declaration.reads_only_log:
         return SMALL_MEMORY_MB
     copies = 8 if declaration.fine_tunes else 2
     least = MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB
@@ -188,12 +184,12 @@ def _weights_mb(recipe: str) -> int:
 
 
 def _evaluation_runtime(wildcards: Any) -> int:
-    """Return the minutes of an evaluation: few if it reads the log alone, most if it fine-tunes, else a default.
+    """Return the minutes of an evaluation: few if it reads only the log, most if it fine-tunes, else a default.
 
     Fine-tuning that takes longer is stopped; the next job resumes from its checkpoint.
     """
     declaration = PROJECT.plan(wildcards.recipe).evaluation(wildcards.task)
-    if declaration.reads_log_alone:
+    if declaration.reads_only_log:
         return START
     return LONGEST if declaration.fine_tunes else RUNTIME
 

@@ -1,7 +1,7 @@
 """Products with fixed names, which Snakemake must make again if they are of another version of the recipe.
 
 Most products have their identity in their path. Published folders and `compile.json` do not: where they differ from the recipe,
-their rules get an input that is newer than they are. This depends on the files alone, so `.snakemake` may be deleted.
+their rules get an input that is newer than they are. Only files decide this, so `.snakemake` may be deleted.
 """
 
 import functools
@@ -28,7 +28,7 @@ from relm.recipes.run_folder import CHECKSUMS, DIFFERENCES, PAPERS, TABLE
 from relm.reporting.known_hashes import find_differences, knows_file
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 
-# Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
+# Larger changed files of a result are compared by size, since hashing them would slow the graph down.
 LARGEST_HASHED = 2**24
 AGAIN = "relm-again-"
 """Beginning of the name of the temporary folder with files that are newer than all products."""
@@ -62,7 +62,7 @@ class Reruns:
 
     @report_faults
     def reported(self, wildcards: Any) -> dict[str, Any]:
-        """Return the inputs of a report; one of a recipe whose result is to be replaced states what it replaces.
+        """Return the inputs of a report; a report on a run that replaces another result says so.
 
         The records of all earlier steps are named where Snakemake carries files between machines. On a shared file system they
         are found without that, and thousands of names would slow every command down.
@@ -89,7 +89,7 @@ class Reruns:
         return inputs | (self._make_again(why) if why and why != DAMAGED else {})
 
     def find_reason(self, plan: Plan) -> str | None:
-        """Return why a published folder is not as the recipe would publish it; None if it is, as far as it tells."""
+        """Return why a published folder differs from what the recipe would publish; None if nothing shows that it does."""
         stated = _read(plan.results / "recipe.json")
         if stated.get("fingerprint", plan.fingerprint) != plan.fingerprint:
             replaced = find_replaced(plan)
@@ -103,7 +103,7 @@ class Reruns:
         if damaged := [found.name for found in differences if found.state == DAMAGED]:
             self.damaged.add(str(plan.results))
             self._warn(
-                f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
+                f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder; "
                 "the same command publishes it again"
             )
             return DAMAGED
@@ -163,7 +163,7 @@ def _is_of_another_report(plan: Plan, stated: Mapping[str, Any]) -> bool:
 
 
 def _was_published(plan: Plan, name: str) -> bool:
-    """Return whether a missing file was there before: an earlier version wrote no list beside the crate."""
+    """Return whether a missing file was there before: an earlier version wrote only the crate."""
     return name != CHECKSUMS or knows_file(plan.results, name)
 
 

@@ -28,8 +28,7 @@ def find_room_fault(jobs: Iterable[Any], shards_on_disk: int | None = None) -> s
     Downloads count without what has arrived of them, checkpoints without those that are there. Documents and examples, whose
     size is not known yet, do not count.
 
-    Args:
-        shards_on_disk: only so many files of datasets are on the disk at once, so the largest ones count; None: all.
+    Of datasets, the largest `shards_on_disk` files count; None: all.
     """
     found = [need for job in jobs for need in _needs_of(job)]
     shards = sorted((need for need in found if need.is_shard), key=lambda need: need.size, reverse=True)
@@ -56,7 +55,7 @@ def _training_needs(plan: Plan, phase: str) -> Iterator[Need]:
 
     try:
         config = configuration(plan.recipe, vocabulary(plan)[0])
-    except RelmError:  # reported as a fault of its own
+    except RelmError:  # reported as another fault
         return
     checkpoints, model = missing_disk(config, plan.recipe.pretrain[phase], plan.recipe.run, plan.run_folder / phase)
     yield Need("checkpoints (run.keep_checkpoints)", checkpoints)

@@ -1,14 +1,14 @@
 """Sources that are deleted after use: `--config shards_on_disk=N` has a few shards of a dataset on the disk at once.
 
 The files are the downloads of datasets, and the documents that are extracted from them. Snakemake deletes each when no job of
-the graph needs it any more; sidecars, records and examples stay. Files that a later command needs are made again, and must have
-the recorded sha256.
+the graph needs it any more; sidecars, records and examples stay. A later command makes the files that it needs again, with the
+recorded sha256.
 
 Two properties of the rules hold downloads back. First, each job on a shard takes one of N slots, and a download takes as many
-cores and as much memory as the jobs that use a shard up. Second, those have a higher priority. So a download starts only where
-all of them that are ready have started, and fewer than N jobs run. For the import of a tokenizer, without which no shard can be
-used up, all slots are kept, and it comes first. A shard whose documents wait for a job that needs all of them, such as the
-training of a tokenizer, takes no slot. Nor does a shard whose job failed; once there are N of these, further downloads fail.
+cores and as much memory as the jobs that use up a shard. Second, those jobs have a higher priority. So a download starts only
+when all of them that are ready have started, and fewer than N jobs run. The import of a tokenizer, which every shard needs,
+takes all slots and comes first. A shard takes no slot while its documents wait for a job that needs all of them, such as the
+training of a tokenizer, or after its job failed; once N jobs have failed, further downloads fail.
 """
 
 import contextlib
@@ -38,14 +38,10 @@ BEFORE_SHARDS = ("download_model", "copy_model", "import_tokenizer")
 
 
 class Sources:
-    """The choice whether the sources of examples stay on the disk, and the graph's answer to their absence."""
+    """Keeps the sources of examples on the disk or deletes them, and plans jobs whose sources are gone."""
 
     def __init__(self, workflow: Any, config: Mapping[str, Any]) -> None:
-        """Read the number of shards from Snakemake's configuration.
-
-        Raises:
-            SystemExit: it is no whole number from 1 on.
-        """
+        """Read the number of shards from Snakemake's configuration."""
         self.workflow = workflow
         limit = stop_at_faults(read_limit)(config.get(SHARDS_ON_DISK))
         self.limit = None if workflow.storage_settings.notemp else limit
@@ -57,18 +53,18 @@ class Sources:
         self.priority, self.first_priority = (0, 0) if self.limit is None else (1, 1 + self.limit)
         """Priority of a job that uses up a shard, and of one before the first shard, which exceeds that of N others."""
         self.seen: set[Path] = set()
-        """The sources that the graph's jobs are made from, whether they still need them or not."""
+        """The sources of all jobs of the graph, still needed or not."""
         if self.limit is not None:
             workflow.register_resource("shards", self.limit)
 
     @keep_signature
     def priority_of_download(self, wildcards: Any) -> int:
-        """Return the priority of a download: one that a killed command began comes before others."""
+        """Return the priority of a download; one that a killed command began comes first."""
         folder = work_folder() / "downloads" / "data" / wildcards.dataset / wildcards.key
         return self.priority if (folder / f".{wildcards.shard}.part").exists() else 0
 
     @keep_signature
-    def refuse_more(self, wildcards: Any, resources: Any) -> str:
+    def stop_downloads(self, wildcards: Any, resources: Any) -> str:
         """Return a shell command that fails if N shards stay on the disk because of failed jobs; otherwise nothing."""
         failed = self.workflow.scheduler.failed if self.limit is not None and self.workflow.scheduler else ()
         left = {(job.wildcards.dataset, job.wildcards.shard) for job in failed if job.rule.name in USERS}
@@ -77,7 +73,7 @@ class Sources:
             return ""
         log = work_folder() / "logs/download/data" / wildcards.dataset / wildcards.key / f"{wildcards.shard}.log"
         cause = before[0] if before else f"the job on {', '.join(sorted(shard for _, shard in left))}"
-        words = f"relm download: not started, because {cause} failed; correct that, and run the same command again"
+        words = f"relm download: not started, because {cause} failed; correct that and run it again"
         return f'echo "$(date -u +%FT%TZ)" {shlex.quote(words)} | tee {shlex.quote(str(log))} >&2; exit 1; '
 
     def deleted_after_use(self, pattern: str) -> Any:
@@ -87,9 +83,9 @@ class Sources:
     def inputs(self, rule: str) -> Callable[[Any], Mapping[str, Any]]:
         """Return the input function of a rule with which Snakemake leaves out a finished job whose sources were deleted.
 
-        Its one input is in a folder that no rule writes to, and Snakemake then takes the outputs as they are. So they are not
-        made again where another job has the sources made again, as long as the records say that they were made from these.
-        Where sources are deleted, a job that makes sources stays in the graph, because Snakemake deletes what a job has made.
+        The job's one input is in a folder that no rule writes to, so Snakemake keeps the outputs, even if another job makes the
+        sources again, as long as the records say that the outputs were made from them. With a limit of shards, a job that makes
+        sources stays in the graph, because Snakemake deletes only what its jobs make.
         """
 
         @report_faults
@@ -107,7 +103,7 @@ class Sources:
         return inputs
 
     def _are_made(self, rule: str, outputs: Sequence[Path]) -> bool:
-        """Return whether all files of a rule are there, and the command neither names nor forces them."""
+        """Return whether all files of a rule are there, and the command does not name or force them."""
         settings = self.workflow.dag_settings
         sidecars = [] if rule == "contamination" else map(sidecar_of, outputs)
         files = {*with_indexes(outputs), *sidecars}
@@ -135,7 +131,7 @@ def read_limit(given: Any) -> int | None:
         return None
     if not str(given).isdecimal() or int(str(given)) < 1:
         raise RelmError(
-            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; leave it out "
+            f"--config {SHARDS_ON_DISK}={given}: expected a whole number from 1 on, such as {SHARDS_ON_DISK}=2; remove it "
             "to keep all sources"
         )
     return int(str(given))

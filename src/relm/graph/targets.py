@@ -13,13 +13,12 @@ from relm.recipes.controls import differences_table, list_compared
 def papers() -> dict[str, list[str]]:
     """Return paper key -> results of all its recipes.
 
-    A recipe with faults raises when it is requested, alone or with its paper. No recipe is planned: that would cost each
-    command as much as all of its recipes.
+    A recipe with faults raises when it or its paper is requested. Planning all recipes here would slow every command down.
     """
     targets: dict[str, list[str]] = {}
     for name in PROJECT.names():
         with contextlib.suppress(RelmError):
-            if (key := PROJECT.paper_key(name)) is not None:
+            if (key := PROJECT.paper_and_control(name)[0]) is not None:
                 targets.setdefault(key, []).append(f"results/{name}")
     return targets
 
@@ -37,8 +36,8 @@ def all_results(wildcards: Any) -> list[str]:
     if faults := PROJECT.faults():
         listed = "\n".join(f"  {fault}" for fault in faults)
         raise RelmError(
-            f"all: {len(faults)} of the recipes cannot be run:\n{listed}\n"
-            "Correct them or move them away; `snakemake results/NAME` runs any other meanwhile"
+            f"all: {len(faults)} recipes have faults:\n{listed}\n"
+            "Correct them or move them away; `snakemake results/NAME` runs any other recipe"
         )
     return [f"results/{name}" for name in PROJECT.names()]
 

@@ -8,23 +8,21 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, stop_at_faults
-from relm.recipes.run_name import SMOKE, RunName, is_execution
-from relm.recipes.section import NAME
-from relm.recipes.variation import format_value, split_settings
+from relm.recipes.run_name import RunName, is_execution
+from relm.recipes.variation import format_value
 
-TARGET = re.compile(rf"(\./)?(?P<folder>results/(reference/)?)(?P<name>({SMOKE})?{NAME.pattern}(\+.+?)?(@{NAME.pattern})?)/?")
 SET = re.compile(r"(--config=|-C)?set=")
 SHARDS_ON_DISK = "shards_on_disk"
 """Key of Snakemake's configuration that `shards.py` reads."""
 VARIED = "RELM_VARIED"
 """Environment variable with the names of varied runs. The Snakefile declares it, so that jobs on other machines get it."""
-SET_ONCE = "give all settings in one set=, separated by commas: --config set=run.threads=1,run.log_interval=5"
+SEVERAL = "give several settings as a list: --config 'set=[run.threads=1, run.log_interval=5]'"
 
 
 @stop_at_faults
@@ -36,33 +34,32 @@ def apply_settings(workflow: Any, config: Mapping[str, Any]) -> None:
         PROJECT.varied = tuple(os.environ.setdefault(VARIED, "").split())
         return
     os.environ[VARIED] = ""
-    if workflow.modifier.parent_modifier is None:  # no module of another workflow, whose configuration is its own
+    if workflow.modifier.parent_modifier is None:  # not as a module of another workflow, which has other keys
         refuse_unread(config)
-    if sum(map(bool, map(SET.match, sys.argv))) > 1:  # Snakemake would keep the last one alone
-        raise RelmError(f"--config: set is given twice; {SET_ONCE}")
+    if sum(map(bool, map(SET.match, sys.argv))) > 1:  # Snakemake would keep only the last one
+        raise RelmError(f"--config: set is given twice; {SEVERAL}")
     if named := [setting for setting in settings if not is_execution(setting)]:
-        anyone = shlex.join(["snakemake", f"results/{RunName('NAME', False, None, tuple(named))}"])
-        command = write_command(_list_words(), named) or anyone
-        first = "" if any(map(SET.match, sys.argv)) else "remove it from the configuration file and "
-        raise RelmError(f"--config set: {named[0]} makes another run, so it belongs in the target; {first}give {command}")
+        target = shlex.quote(f"results/{RunName('NAME', False, None, tuple(named))}")
+        raise RelmError(f"--config set: {named[0]} changes the run, so it belongs in its name; request {target}")
 
 
 def pass_to_jobs(names: Iterable[str]) -> None:
-    """Have jobs in processes of their own, wherever Snakemake starts them from now on, find the data of varied runs."""
+    """Let the processes of jobs, on any machine, find the data of varied runs."""
     os.environ[VARIED] = " ".join(name for name in names if RunName.parse(name).settings)
 
 
 def require_name(name: str) -> None:
-    """Raise an error with the right command unless a run has the one name under which it is published."""
+    """Raise an error with the right name unless a run has the one name under which it is published."""
     unplaced, _, placed = name.partition("@")
     if "+" in placed:
         machine, _, settings = placed.partition("+")
-        raise RelmError(f"results/{name}: settings stand before the machine; give results/{unplaced}+{settings}@{machine}")
+        raise RelmError(f"results/{name}: settings come before the machine; request results/{unplaced}+{settings}@{machine}")
     if (right := PROJECT.plan(name).published_name) == name:
         return
-    execution = next(filter(is_execution, RunName.parse(name).settings), None)
-    reason = f"{execution} does not change the run" if execution else f"this run is written results/{right}"
-    raise RelmError(f"results/{name}: {reason}; give {write_command(_list_words() or [f'results/{name}'])}")
+    execution = ", ".join(filter(is_execution, RunName.parse(name).settings))
+    reason = f"{execution} does not change the run" if execution else "this run is published under another name"
+    config = f" --config {shlex.quote(f'set=[{execution}]')}" if execution else ""
+    raise RelmError(f"results/{name}: {reason}; request {shlex.quote(f'results/{right}')}{config}")
 
 
 def refuse_unread(config: Mapping[str, Any]) -> None:
@@ -75,50 +72,14 @@ def refuse_unread(config: Mapping[str, Any]) -> None:
 
 
 def read_settings(given: Any) -> list[str]:
-    """Return the settings in Snakemake's configuration: a text, a list of texts, or a mapping of keys to values.
+    """Return the settings in Snakemake's configuration: KEY=VALUE, a list of these, or a mapping of keys to values.
 
-    >>> read_settings("seed=2,run.threads=1"), read_settings({"seed": 2})
-    (['seed=2', 'run.threads=1'], ['seed=2'])
+    >>> read_settings("run.threads=1"), read_settings(["run.threads=1", "seed=2"]), read_settings({"seed": 2})
+    (['run.threads=1'], ['run.threads=1', 'seed=2'], ['seed=2'])
     """
-    if given is None:
-        return []
     if isinstance(given, Mapping):
         return [f"{key}={value if isinstance(value, str) else format_value(value)}" for key, value in given.items()]
-    texts = given if isinstance(given, list) else [given]
-    if not all(isinstance(text, str) for text in texts):
-        raise RelmError(f"--config set={given}: expected KEY=VALUE; {SET_ONCE}")
-    return [setting for text in texts for setting in split_settings(_close_quote(text))]
-
-
-def _close_quote(text: str) -> str:
-    """Return a text with the quotation mark at its end, which Snakemake removes from a value."""
-    return text + next((mark for mark in "'\"" if text.count(mark) % 2), "")
-
-
-def _list_words() -> list[str]:
-    """Return the words of the user's command; none if no run is among them."""
-    return sys.argv[1:] if any(map(TARGET.fullmatch, sys.argv[1:])) else []
-
-
-def write_command(words: Sequence[str], settings: Sequence[str] = ()) -> str:
-    """Return a command in which each run has its own name, with further settings, and only its execution is left in `set=`.
-
-    >>> write_command([])
-    ''
-    """
-    kept, execution = [], list(PROJECT.execution)
-    for word in words:
-        if found := TARGET.fullmatch(word):
-            run = RunName.parse(found["name"]).vary(settings)
-            execution += filter(is_execution, run.settings)
-            word = f"{found['folder']}{PROJECT.plan(str(run.published)).published_name}"
-        if not SET.match(word):
-            kept.append("--config" if word == "-C" else word)
-    if execution and "--config" not in kept:
-        kept.append("--config")
-    if "--config" in kept:  # Snakemake reads the last one alone
-        at = kept.index("--config") + 1
-        kept[at:at] = [f"set={','.join(dict.fromkeys(execution))}"] if execution else []
-        if kept[at:] == [] or kept[at].startswith("-"):
-            del kept[at - 1]
-    return shlex.join(["snakemake", *kept]) if words else ""
+    settings = [] if given is None else given if isinstance(given, list) else [given]
+    if not all(isinstance(setting, str) for setting in settings):
+        raise RelmError(f"--config set={given}: expected KEY=VALUE; {SEVERAL}")
+    return settings

@@ -19,21 +19,14 @@ FOLDERS = {"dataset": "data", "model": "models", "test": "evaluations"}
 
 
 def download(kind: str, name: str, sha256: str, output: Path) -> RecipeJob:
-    """Return the job that fetches a file, or copies it from a local folder.
-
-    Args:
-        kind: `dataset`, `model` or `test`.
-        name: name of the YAML file with its sources.
-        sha256: that the file must have.
-        output: its path, whose last part is its name.
-    """
+    """Return the job that fetches a file of the `dataset`, `model` or `test` with a name, or copies it from a local folder."""
     spec = f"recipes/{FOLDERS[kind]}/{name}.yaml"
     words = ["download", f"--{kind}", spec, "--file", output.name, "--sha256", sha256, "--output", output]
     return RecipeJob(words, {"file": output})
 
 
 def convert_weights(name: str, pickled: Path, weights: Path) -> RecipeJob:
-    """Return the job that converts weights released as a pickle alone."""
+    """Return the job that converts weights that were released only as a pickle."""
     key = weights.parent.name.removeprefix(f"{name}-")
     words = ["convert-weights", "--model", f"recipes/models/{name}.yaml", "--key", key, "--file", pickled, "--output", weights]
     return RecipeJob(words, {"weights": weights, "configuration": weights.with_name("config.json")}, {"file": [pickled]})
@@ -100,7 +93,7 @@ def pregenerate(job: ExamplesJob, shard: str) -> RecipeJob:
 
 
 def import_tokens(job: ExamplesJob, shard: str, split: str) -> RecipeJob:
-    """Return the job that checks and copies a shard of tokens that somebody else has published."""
+    """Return the job that checks and copies a shard of tokens that somebody else published."""
     dataset, output = job.documents.dataset, job.examples(shard, split)
     first = dataset.held_out_tokens if shard in dataset.held_out_files else None
     limit = [] if first is None else ["--first-tokens", str(first)]
@@ -144,7 +137,7 @@ def _list_examples_jobs(job: ExamplesJob) -> Iterator[RecipeJob]:
 def _list_downloads(plan: Plan) -> Iterator[RecipeJob]:
     dataset = plan.recipe.data.dataset
     for shard, file in plan.dataset.files.items():
-        yield download("dataset", dataset, file.sha256, plan.download(shard))
+        yield download("dataset", dataset, file.sha256, plan.documents_job.download(shard))
     if plan.tokenizer_model is not None:
         yield from _list_model_jobs(plan, plan.recipe.tokenizer.from_model, plan.tokenizer_model, plan.tokenizer_files)
     if plan.init_model is not None:

@@ -23,11 +23,11 @@ class RecipeJob:
     words: Words
     outputs: Mapping[str, Path]
     hashed: Files = field(default_factory=dict)
-    """Inputs whose content counts, which their sidecars have, and not their time."""
+    """Inputs whose content counts, by the hash in their sidecars, and not their time."""
     dated: Files = field(default_factory=dict)
     """Small inputs whose time counts."""
     recorded: Files = field(default_factory=dict)
-    """The same, with the record of their step, by which they are checked."""
+    """The same, with the record of their step, which checks them."""
     listed: Files = field(default_factory=dict)
     """Inputs whose hashes are in another input, or whose key is in their path."""
     takes_workers: bool = False
@@ -51,12 +51,7 @@ class RecipeJob:
         return {**self.hashed, **self.dated, **self.recorded, **self.listed}
 
     def command(self, places: Mapping[Path, str] = {}, workers: int | None = None) -> list[str]:
-        """Return the command's words, with the places where files are.
-
-        Args:
-            places: path of the plan -> path for this execution, where they differ.
-            workers: number of processes of a step that takes one; None: the step's default.
-        """
+        """Return the command's words; `places` has path of the plan -> path for this execution, where they differ."""
         known = {path.parent: str(Path(place).parent) for path, place in places.items()} | dict(places)
         found = [
             word if isinstance(word, str) else known.get(word, str(word)) if isinstance(word, Path) else canonical_json(word)

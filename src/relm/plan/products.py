@@ -1,4 +1,4 @@
-"""Every kind of file that steps write, each once: its path, the step that makes it, and what becomes of it.
+"""Every kind of file that steps write, each once: its path, the step that makes it, and its use.
 
 Push, pull, gc, publish, check and reproduce read this table. Its steps are in the order of the data flow. Imports no torch.
 """
@@ -40,29 +40,24 @@ class ProductKind:
     """One kind of file."""
 
     path: str
-    """Path inside the work folder, with the wildcards of the rules; empty: the file is in the published folder alone."""
+    """Path inside the work folder, with the wildcards of the rules; empty: only the published folder has the file."""
     maker: str
     """The step that makes it."""
     published: str = ""
-    """Name in `results/NAME`; without `.{phase}` for a run of one phase, and without {phase} the last phase's alone."""
+    """Name in `results/NAME`; without `.{phase}` for a run of one phase, and without {phase} only of the last phase."""
     of_each_seed: bool = False
-    """Published of the runs after the first as well."""
+    """Also published for the runs after the first."""
     in_reference: bool = False
     """Published in `results/reference/NAME` instead."""
     optional: bool = False
-    """Absent from some runs, which are published without it."""
+    """Some runs have none, and are published without it."""
     pushed: bool = True
-    """Sent to a bucket, since a run needs it to go on or to be checked elsewhere."""
+    """Sent to a bucket, because a run needs it to continue or to be checked elsewhere."""
     remade: bool = False
     """Can be made again, so that gc removes its folder KIND/NAME-KEY when nothing asks for it."""
 
     def list_files(self, plan: Plan, figures: Sequence[Path]) -> list[Path]:
-        """Return the files of a run that its plan knows of, there or not; it knows of no checkpoints, for example.
-
-        Args:
-            plan: the plan.
-            figures: `list_figures` of the plan.
-        """
+        """Return the files of a run that its plan knows, existing or not; `figures` are those of `list_figures`."""
         if self.path and set(_WILDCARD.findall(self.path)) <= {"recipe", "fingerprint", "phase"}:
             run = {"recipe": plan.run_name, "fingerprint": plan.fingerprint}
             return list(dict.fromkeys(plan.work / self.path.format(**run, phase=phase) for phase in plan.phases))
@@ -80,7 +75,7 @@ EVALUATION = f"{RUN}/{{of}}/{{key}}/{{task}}.json"
 _MODEL = f"{RUN}/{{phase}}/model"
 _TRAINING = (*RECORDS, DEVICE_FIGURES)
 _CHECKPOINT = [f"checkpoints/step-{{step}}/{name}" for name in (*CHECKPOINT_FILES, "state.json")]
-# The training runs of an evaluation, from whose checkpoints and answers it goes on; their phase has the protocol's name.
+# The training runs of an evaluation, which it resumes; their phase has the protocol's name.
 _TUNED = [
     *("examples/manifest.json", "examples/train.arrow", "seed-{seed}/figures.json", "seed-{seed}/predictions.json"),
     *(f"seed-{{seed}}/{{protocol}}/{name}" for name in (*_TRAINING, *_CHECKPOINT)),
@@ -147,7 +142,7 @@ PRODUCTS = {
 
 
 def pattern_of(kind: str, **values: str) -> str:
-    """Return the path of a kind of file inside the work folder, with wildcards but for those that have values.
+    """Return the path of a kind of file inside the work folder, with wildcards except for those in `values`.
 
     >>> pattern_of("documents", split="train")
     'documents/{dataset}-{key}/{shard}.train.jsonl'
@@ -157,7 +152,7 @@ def pattern_of(kind: str, **values: str) -> str:
 
 def _list_data(plan: Plan) -> Iterator[Path]:
     """Yield downloads, copies, documents, tokenizer and examples, which plans with the same keys share."""
-    yield from (plan.download(shard) for shard in plan.dataset.files)
+    yield from (plan.documents_job.download(shard) for shard in plan.dataset.files)
     if plan.tokenizer_model is not None:
         yield from plan.tokenizer_files
     yield from plan.starting_weights(plan.phases[0])
@@ -171,11 +166,11 @@ def _list_data(plan: Plan) -> Iterator[Path]:
     yield plan.tokenizer
     for phase in plan.phases:
         yield plan.manifest(phase)
-        yield from with_indexes(plan.example_files(phase))
+        yield from with_indexes(plan.examples_jobs[phase].files())
 
 
 def list_figures(plan: Plan) -> Iterator[Path]:
-    """Yield the files of a run whose paths have a key of their own."""
+    """Yield the files of a run whose paths have keys."""
     yield from (path for of in (TRAINED, BEFORE, REFERENCE) for path in plan.evaluations(of).values())
     yield from plan.contamination().values()
     if not plan.number:
@@ -186,7 +181,7 @@ def list_figures(plan: Plan) -> Iterator[Path]:
 
 
 def list_shared_files(plan: Plan) -> Iterator[Path]:
-    """Yield the pushed files that a plan may share with others, there or not, each with its sidecar and its record."""
+    """Yield the pushed files that a plan may share with others, existing or not, each with its sidecar and record."""
     rows = [each for each in PRODUCTS.values() if each.pushed and not each.path.startswith(RUN)]
     pattern = re.compile(_join(_make_pattern(each.path, plan) for each in rows))
     data = (path for path in _list_data(plan) if pattern.fullmatch(_inside(plan, path)))
@@ -204,7 +199,7 @@ def published_files(plan: Plan, in_reference: bool = False, only_required: bool 
     rows = [each for each in rows if not (only_required and each.optional)]
     files = _name_files(plan, sorted(rows, key=lambda each: each.maker != "report"))
     for run in plan.runs[1:] if not in_reference else ():
-        # The order of the names is that in the crate: here figures come first, and the hashes of weights last.
+        # The crate has the names in this order: figures first, hashes of weights last.
         seed = sorted(rows, key=lambda each: (each.maker == "pretrain", each.path.startswith(_MODEL)))
         named = _name_files(run, (each for each in seed if each.of_each_seed))
         files |= {f"{SEEDS}/{run.recipe.seed}/{name}": path for name, path in named.items()}
@@ -223,7 +218,7 @@ def _name_files(plan: Plan, rows: Iterable[ProductKind]) -> dict[str, Path]:
 
 
 def name_files(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the figures of evaluations or tests, given by their names, by the names under which they are published."""
+    """Return published name -> path of figures that are given by the names of evaluations or tests."""
     return {PRODUCTS[kind].published.format(task=name, test=name): path for name, path in files.items()}
 
 

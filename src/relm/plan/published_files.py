@@ -1,4 +1,4 @@
-"""The recorded sha256 of each file of a published folder, and the files that differ from it. Imports no torch.
+"""The recorded sha256 of each file of a published folder, and the files that differ. Imports no torch.
 
 `SHA256SUMS` lists every other file, `ro-crate-metadata.json` every file but these two: whichever byte of a folder changes, a
 file differs from its hash, or the two lists differ. Only the folder is read, so a copy is checked on any machine.
@@ -21,7 +21,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f]+)")
 
 
 class FileDifference(NamedTuple):
-    """A file of a published folder that is not as it was published."""
+    """A file of a published folder that has changed since."""
 
     name: str
     state: str
@@ -57,24 +57,20 @@ def format_checksums(hashes: Mapping[str, str]) -> str:
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """Return name -> sha256 of `SHA256SUMS`; None: an earlier version, which wrote none, published the folder."""
+    """Return name -> sha256 of `SHA256SUMS`; None for a folder of an earlier version, which wrote none."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return None
     text = path.read_bytes().decode(errors="replace")
     lines = [_LINE.fullmatch(line) for line in text.split("\n")[:-1]]
     hashes = {line[2]: line[1] for line in lines if line}
-    if not hashes or text != format_checksums(hashes):  # a name that stands twice, another order, a line of another kind
+    if not hashes or text != format_checksums(hashes):  # a repeated name, another order, an unknown line
         raise RelmError(f"{path}: not the list of hashes that `relm publish` writes; publish the result again")
     return _require_inside(path, hashes)
 
 
 def read_crate_hashes(folder: Path) -> dict[str, str] | None:
-    """Return name -> sha256 of the files that `ro-crate-metadata.json` lists; None: there is no such file.
-
-    Raises:
-        RelmError: it is not what `report` writes.
-    """
+    """Return name -> sha256 of the files that `ro-crate-metadata.json` lists; None without that file."""
     path = folder / METADATA
     if not path.is_file():
         return None
@@ -88,12 +84,12 @@ def read_crate_hashes(folder: Path) -> dict[str, str] | None:
 
 def _require_inside(path: Path, hashes: dict[str, str]) -> dict[str, str]:
     if strange := [name for name in hashes if name.startswith("/") or ".." in PurePosixPath(name).parts]:
-        raise RelmError(f"{path}: lists {strange[0]!r}, which is outside its folder; relm did not write it")
+        raise RelmError(f"{path}: lists {strange[0]!r}, which is outside its folder; publish the result again")
     return hashes
 
 
 def recorded_sha256(folder: Path, name: str) -> str | None:
-    """Return the recorded sha256 of one published file; None: there is none, or the lists cannot be read."""
+    """Return the recorded sha256 of one published file; None: the lists do not have it, or cannot be read."""
     for read in (read_checksums, read_crate_hashes):
         try:
             if sha256 := (read(folder) or {}).get(name):
@@ -110,22 +106,14 @@ def list_names(folder: Path) -> list[str]:
 
 
 def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of) -> tuple[list[FileDifference], int]:
-    """Compare the files of a published folder with the recorded hashes; return the differences and the count of files.
-
-    Args:
-        sha256: returns the sha256 of a file, or None where it is not to be compared.
-
-    Raises:
-        RelmError: the folder does not exist, or has no list of hashes.
-    """
+    """Return the differences of a published folder from its hashes, and the count of files; skip those with `sha256` None."""
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give results/NAME, or a copy of such a folder")
     crate, unread = _read(folder, METADATA, read_crate_hashes)
     sums, unread_sums = _read(folder, CHECKSUMS, read_checksums)
     if crate is sums is None and not unread and not unread_sums:
         raise RelmError(
-            f"{folder}: has neither {CHECKSUMS} nor {METADATA}, so nothing records what it should hold; give a folder that "
-            "relm published"
+            f"{folder}: has no {CHECKSUMS} and no {METADATA}, which list its files; give a folder that relm published"
         )
     found = {one.name: one for one in [*unread, *unread_sums]}
     for name, expected in ((crate or {}) if sums is None else sums).items():
@@ -141,22 +129,18 @@ def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of
 
 
 def find_changed(folder: Path, names: Collection[str]) -> list[FileDifference]:
-    """Return the differences of some files of a published folder, and those of its lists of hashes; no other file is read.
-
-    Raises:
-        RelmError: as for `compare_files`.
-    """
+    """Return the differences of some files of a published folder, and of its lists of hashes; read no other file."""
     differences, _ = compare_files(
         folder, lambda path: sha256_of(path) if path.relative_to(folder).as_posix() in {*names, METADATA} else None
     )
-    # An earlier version wrote no list beside the crate.
+    # An earlier version wrote only the crate.
     return [one for one in differences if one.name in names or (one.name in LISTS and one[:2] != (CHECKSUMS, MISSING))]
 
 
 def _read(
     folder: Path, name: str, read: Callable[[Path], dict[str, str] | None]
 ) -> tuple[dict[str, str] | None, list[FileDifference]]:
-    """Return a list of hashes, None where it is absent or cannot be read; in the second case the difference as well."""
+    """Return a list of hashes, None if it is absent or unreadable, and the difference in the second case."""
     try:
         return read(folder), []
     except RelmError as error:
@@ -168,7 +152,7 @@ def _read(
 def _compare(
     path: Path, name: str, expected: str, in_crate: str, sha256: Callable[[Path], str | None]
 ) -> FileDifference | None:
-    """Return how one file differs from its recorded hash; where the crate has another that fits, the list is wrong."""
+    """Return how one file differs from its recorded hash; if the hash in the crate fits, the list is wrong."""
     if not path.is_file():
         return FileDifference(name, MISSING, f"was published{_describe_other_kind(path)}")
     try:
@@ -178,23 +162,23 @@ def _compare(
     if found in (None, expected):
         return None
     if found == in_crate:
-        return FileDifference(CHECKSUMS, DAMAGED, f"its sha256 of {name} is neither the file's nor that in {METADATA}")
+        return FileDifference(CHECKSUMS, DAMAGED, f"its sha256 of {name} differs from the file's, which {METADATA} confirms")
     if name == METADATA:  # no third list shows which of the two was changed
         return FileDifference(name, DAMAGED, f"sha256 is {found}, {CHECKSUMS} has {expected}")
     return FileDifference(name, DAMAGED, f"sha256 is {found}, published was {expected}")
 
 
 def _describe_other_kind(path: Path) -> str:
-    """Return a phrase on what is at the path of a file and is none; empty where nothing is."""
+    """Return a phrase on what is at a path in place of a file; empty for nothing."""
     if path.is_symlink() and not path.exists():
         return f", and is a link to {os.readlink(path)}, which does not exist"
     if path.is_dir():
         return ", and is a folder"
-    return ", and is no regular file" if os.path.lexists(path) else ""
+    return ", and is a special file" if os.path.lexists(path) else ""
 
 
 def _compare_lists(crate: Mapping[str, str] | None, sums: Mapping[str, str] | None) -> Iterator[FileDifference]:
-    """Yield the differences of `SHA256SUMS` from the undamaged crate; none if there is no crate.
+    """Yield the differences of `SHA256SUMS` from the undamaged crate; none without a crate.
 
     A file that was changed together with its line in one list still differs from the other.
     """

@@ -17,12 +17,12 @@ from relm.recipes.run_folder import MODEL_PARTS, WEIGHTS, final_logs
 from relm.recipes.run_name import is_execution
 
 
-def _of_run(step: str, plan: Plan, name: str = "") -> list[str]:
-    """Return the first words of a step that plans the recipe again, and refuses another fingerprint."""
+def _begin_command(step: str, plan: Plan, name: str = "") -> list[str]:
+    """Return the first words of a step that plans the recipe again and checks its fingerprint."""
     return [step, name or plan.run_name, "--fingerprint", plan.fingerprint]
 
 
-def _settings(plan: Plan) -> list[str]:
+def _list_settings(plan: Plan) -> list[str]:
     """Return `--set run.KEY=VALUE ...`, for steps that read how a run is executed."""
     return [word for change in plan.changes if is_execution(change.setting) for word in ("--set", change.setting)]
 
@@ -30,17 +30,17 @@ def _settings(plan: Plan) -> list[str]:
 def pretrain(plan: Plan, phase: str) -> RecipeJob:
     """Return the job that trains a phase."""
     start, kept = plan.starting_weights(phase), plan.kept_optimizer(phase)
-    words = [*_of_run("pretrain", plan), "--phase", phase, *flags({"manifest": plan.manifest(phase)})]
+    words = [*_begin_command("pretrain", plan), "--phase", phase, *flags({"manifest": plan.manifest(phase)})]
     words += flags({"tokenizer": plan.tokenizer, "init_from": [start[0].parent] if start else []})
     output = plan.model_folder(phase) / WEIGHTS
-    words += [*flags({"optimizer_from": [kept] if kept else []}), *_settings(plan), "--output", output]
+    words += [*flags({"optimizer_from": [kept] if kept else []}), *_list_settings(plan), "--output", output]
     return RecipeJob(
         words,
         {"model": output},
         hashed={"start": start[:1]},
         recorded={"manifest": [plan.manifest(phase)]},
         listed={
-            "shards": with_indexes(plan.example_files(phase, "train")),
+            "shards": with_indexes(plan.examples_jobs[phase].files("train")),
             "tokenizer": [plan.tokenizer],
             "start_configuration": start[1:],
         },
@@ -49,11 +49,11 @@ def pretrain(plan: Plan, phase: str) -> RecipeJob:
 
 
 def contamination(plan: Plan, name: str) -> RecipeJob:
-    """Return the job that counts the items of a test that training documents have."""
+    """Return the job that counts the items of a test in training documents."""
     test, output = plan.tests[name], plan.contamination()[name]
     read = {
         "file": [plan.test_downloads(name)["file"]],
-        "documents": [plan.documents(shard, "train") for shard in plan.shards],
+        "documents": [plan.kept_job.documents(shard, "train") for shard in plan.shards],
     }
     key = ["--text-key", test.lambada.text_key] if test.protocol == "lambada" else []
     expected = sha256_flag({file: sha256 for file, sha256 in test.sha256.items() if file == test.file})
@@ -65,11 +65,11 @@ def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
     """Return the job of an evaluation of trained (`eval`), starting (`before`) or released (`reference`) weights."""
     declaration, output = plan.evaluation(task), plan.evaluations(of)[task]
     weights, configuration = plan.evaluated_model(of)
-    hashed, listed = {"model": [weights]}, _model_parts([weights])
+    hashed, listed = {"model": [weights]}, _list_model_parts([weights])
     if of != TRAINED:
         hashed["model"], listed = [weights, configuration], {}
     recorded, options = dict[str, Sequence[Path]](), list[Any]()
-    if declaration.reads_log_alone:
+    if declaration.reads_only_log:
         run, listed["logs"] = plan.recipe.run, plan.logs
         options = [*flags({"logs": plan.logs}), "--trained-on", *filter(None, (run.device, run.topology))]
     else:
@@ -83,19 +83,19 @@ def evaluate(plan: Plan, of: str, task: str) -> RecipeJob:
         test = plan.tests.get(task)
         expected = {**plan.evaluated_sha256(of), **(test.sha256 if test else {})}
         named = {**recorded, "tokenizer": listed.get("tokenizer", []), **tests}
-        options = [*sha256_flag(expected), *flags(named), *_execution(plan, task)]
+        options = [*sha256_flag(expected), *flags(named), *_list_execution_options(plan, task)]
     described = ["--job", plan.evaluation_identity(task), "--model", weights]
     words = [declaration.command, *described, *options, "--output", output]
     return RecipeJob(words, {"figures": output}, hashed, recorded=recorded, listed=listed)
 
 
-def _model_parts(weights: Sequence[Path]) -> dict[str, Sequence[Path]]:
+def _list_model_parts(weights: Sequence[Path]) -> dict[str, Sequence[Path]]:
     """Return the other files of trained models, whose hashes are in the sidecars of their weights."""
     return {"parts": [path.with_name(name) for path in weights for name in MODEL_PARTS]}
 
 
-def _execution(plan: Plan, task: str) -> Words:
-    """Return the options of an evaluation that are no files: the device, its pipeline, and how many examples are read."""
+def _list_execution_options(plan: Plan, task: str) -> Words:
+    """Return the options of an evaluation other than files: the device, its pipeline, and the number of examples."""
     declaration, device, pipeline = plan.evaluation(task), evaluation_device(plan, task), tuning_pipeline(plan, task)
     has_folder = "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir()
     options: list[Any] = ["--task-folder", str(HARNESS_TASKS)] if has_folder else []
@@ -107,21 +107,21 @@ def _execution(plan: Plan, task: str) -> Words:
 
 def verify(plan: Plan, of: str = TRAINED) -> RecipeJob:
     """Return the job of the verdict on the trained weights of all seeds, or on the authors' released ones."""
-    read, output = _judged(plan, of), plan.verdict(of)
+    read, output = _list_judged(plan, of), plan.verdict(of)
     reference = ["--reference"] if of == REFERENCE else []
-    words = [*_of_run("verify", plan), *reference, *flags({**read, "output": output})]
-    # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
+    words = [*_begin_command("verify", plan), *reference, *flags({**read, "output": output})]
+    # Released weights have a key in their path; trained ones may change, and with them the hash in their sidecar.
     weights = {"model": read.pop("model")}
     return RecipeJob(
         words,
         {"verdict": output},
         hashed=weights if of == TRAINED else {},
         recorded=read,
-        listed=weights if of == REFERENCE else _model_parts(weights["model"]),
+        listed=weights if of == REFERENCE else _list_model_parts(weights["model"]),
     )
 
 
-def _judged(plan: Plan, of: str) -> dict[str, Sequence[Path]]:
+def _list_judged(plan: Plan, of: str) -> dict[str, Sequence[Path]]:
     """Return the weights and figures of a verdict; of trained weights those of each seed."""
     runs = plan.runs if of == TRAINED else (plan,)
     evaluations = [path for run in runs for path in run.evaluations(of).values()]
@@ -130,23 +130,25 @@ def _judged(plan: Plan, of: str) -> dict[str, Sequence[Path]]:
 
 def report(plan: Plan) -> RecipeJob:
     """Return the job that writes the report and what is published with it."""
-    weights, output = _judged(plan, TRAINED), plan.report_folder / "report.html"
+    weights, output = _list_judged(plan, TRAINED), plan.report_folder / "report.html"
     read = {
         "verify": [plan.verdict()],
         "evaluations": weights.pop("evaluations"),
         "before": list(plan.evaluations(BEFORE).values()),
         "contamination": list(plan.contamination().values()),
     }
-    words = [*_of_run("report", plan), *flags(read), *_settings(plan), "--output", output]
+    words = [*_begin_command("report", plan), *flags(read), *_list_settings(plan), "--output", output]
     logs = [path for run in plan.runs for phase in run.phases for path in final_logs(run.run_folder / phase).values()]
-    return RecipeJob(words, {"report": output}, weights, recorded=read, listed={**_model_parts(weights["model"]), "logs": logs})
+    return RecipeJob(
+        words, {"report": output}, weights, recorded=read, listed={**_list_model_parts(weights["model"]), "logs": logs}
+    )
 
 
 def list_records(plan: Plan) -> Iterator[Path]:
-    """Yield the records that a report goes through, from a run's figures back to its downloads.
+    """Yield the records that a report follows from a run's figures back to its downloads.
 
     Where the examples are finished and the record of a step before them is absent, somebody deleted it with its documents.
-    It is left out, and the report names it, because nothing should be extracted again for a record alone.
+    Leave it out; the report names it. Nothing should be extracted again only for a record.
     """
     has_examples = all(plan.manifest(phase).is_file() for phase in plan.phases)
     data = (record_of(job.makes) for job in list_data_jobs(plan))
@@ -158,16 +160,16 @@ def list_records(plan: Plan) -> Iterator[Path]:
 
 
 def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
-    """Return the job that copies a run's files to `results/NAME`, or the figures of released weights beside it."""
+    """Return the job that copies a run's files to `results/NAME`, or those of released weights to `results/reference/NAME`."""
     if of == REFERENCE:
-        output, words = plan.reference_results, _of_run("publish", plan, plan.published_name)
+        output, words = plan.reference_results, _begin_command("publish", plan, plan.published_name)
         read = {"verdict": [plan.verdict(of)], "evaluations": list(plan.evaluations(of).values())}
-        return RecipeJob([*words, "--reference", *_settings(plan), "--output", output], {"folder": output}, recorded=read)
+        return RecipeJob([*words, "--reference", *_list_settings(plan), "--output", output], {"folder": output}, recorded=read)
     files = published_files(plan, only_required=True)
     trained = [path for name, path in files.items() if find_maker(name)[0] == "pretrain"]
     weights = [run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in run.phases]
     return RecipeJob(
-        [*_of_run("publish", plan, plan.published_name), *_settings(plan), "--output", plan.results],
+        [*_begin_command("publish", plan, plan.published_name), *_list_settings(plan), "--output", plan.results],
         {"folder": plan.results},
         dated={"derived": [path for path in files.values() if path not in trained], "hashes": list(map(sidecar_of, weights))},
         listed={"trained": [path for path in trained if path.suffixes != [".safetensors", ".json"]]},
@@ -176,7 +178,7 @@ def publish(plan: Plan, of: str = TRAINED) -> RecipeJob:
 
 def compile_programs(plan: Plan) -> RecipeJob:
     """Return the job that compiles a run's programs for a TPU, without one."""
-    words: Words = [*_of_run("compile", plan), *_settings(plan), "--output", plan.compilation]
+    words: Words = [*_begin_command("compile", plan), *_list_settings(plan), "--output", plan.compilation]
     return RecipeJob(words, {"compilation": plan.compilation})
 
 

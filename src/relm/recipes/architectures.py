@@ -59,7 +59,7 @@ ARCHITECTURES = Registry[ArchitectureDeclaration]("architecture")
 
 
 class Sizes(Section):
-    """Keys of every architecture, beside `architecture`."""
+    """Keys of every architecture, except `architecture`."""
 
     layers: int = Field(gt=0)
     """Number of Transformer blocks; with an encoder and a decoder, the number in each."""
@@ -73,7 +73,7 @@ class Sizes(Section):
     @property
     def declaration(self) -> ArchitectureDeclaration:
         """The facts on the architecture."""
-        return ARCHITECTURES[self.architecture]  # type: ignore[attr-defined]  # each family has its own names
+        return ARCHITECTURES[self.architecture]  # type: ignore[attr-defined]  # a Literal in each family
 
     @property
     def longest_sequence(self) -> int | None:

@@ -19,7 +19,7 @@ class BuilderDeclaration:
     objective: str
     """Objective of its examples."""
     options: Collection[str] = ()
-    """Keys of `as_published` that it reads, beside `builder`."""
+    """Keys of `as_published` that it reads, except `builder`."""
     pregenerate: str | None = None
     """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
     read: str | None = None
@@ -108,7 +108,7 @@ class AsPublished(Section):
     vocabulary_size: int | None = Field(default=None, gt=1)
     """Exclusive limit of generated tokens, which graphcore_gpt2_generated requires; the model's vocabulary has as many."""
     ranks: int | None = Field(default=None, gt=0)
-    """Number of the original's processes, each of which shuffles by its own generator in llm_c; llm_c and modded_nanogpt
+    """Number of the original's processes, each of which has a generator for shuffling in llm_c; llm_c and modded_nanogpt
     require it."""
     batch: int | None = Field(default=None, gt=0)
     """Sequences in a batch of one of these processes; llm_c and modded_nanogpt require it. ranks times batch

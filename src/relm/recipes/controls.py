@@ -9,7 +9,7 @@ from relm.recipes.project import Project
 
 
 def plan_controlled(project: Project, key: str) -> dict[str, tuple[Plan, Plan]]:
-    """Return name -> plans of a recipe of a paper that has a control, and of the control, which is of the same paper."""
+    """Return name -> plans of a paper's recipe with a control, and of the control, a recipe of the same paper."""
     found = {}
     for name in project.names():
         if project.paper_and_control(name) != (key, True):
@@ -17,7 +17,7 @@ def plan_controlled(project: Project, key: str) -> dict[str, tuple[Plan, Plan]]:
         plan = project.plan(name)
         assert plan.recipe.control is not None, "the key is there"
         other = plan.recipe.control.recipe
-        if project.paper_key(other) != key:
+        if project.paper_and_control(other)[0] != key:
             raise RelmError(f"{project.recipe_path(name)}: control.recipe: expected a recipe of paper {key}, found {other}")
         found[name] = plan, project.plan(other)
     return found
@@ -30,7 +30,7 @@ def list_compared(project: Project, key: str) -> list[Plan]:
 
 
 def differences_table(project: Project, key: str) -> Path | None:
-    """Return the path of a paper's table of differences; None: none has a control. Its key has what the table shows."""
+    """Return the path of a paper's table of differences; None without controls. The key in it covers what the table shows."""
     pairs = plan_controlled(project, key)
     sections = {name: plan.recipe.model_dump(mode="json", include={"control"}) for name, (plan, _) in pairs.items()}
     figures = {run.fingerprint: run.evaluation_keys(TRAINED) for run in list_compared(project, key)}

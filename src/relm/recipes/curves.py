@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.recipes.files.yaml_file import read_text
 from relm.recipes.section import Section, Slug, suggest_file
 
-# What the comments at the head of a curve state, a line each: `# KEY: TEXT`.
+# Keys of the comments at the head of a curve, a line each: `# KEY: TEXT`.
 FACTS = ("source", "commit", "path", "licence", "smoothing")
 STEP, LOSS, RATE, NORM, VALIDATION = "step", "loss", "learning_rate", "gradient_norm", "validation_loss"
 COLUMNS = (STEP, LOSS, RATE, NORM, VALIDATION)
@@ -106,12 +106,12 @@ def load_curve(path: Path) -> Curve:
     begin = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     facts = dict(_read_facts(lines[:begin]))
     if missing := [fact for fact in FACTS if fact not in facts]:
-        raise RelmError(f"{path}: a comment `# {missing[0]}: TEXT` is missing; the head states {', '.join(FACTS)}")
+        raise RelmError(f"{path}: a comment `# {missing[0]}: TEXT` is missing; expected {', '.join(FACTS)}")
     names = lines[begin].split("\t") if begin < len(lines) else []
     _require_columns(names, f"{path}, line {begin + 1}")
     rows = list(_read_rows(path, lines, begin + 1, names))
     if not rows:
-        raise RelmError(f"{path}: has no rows")
+        raise RelmError(f"{path}: has no rows; expected a step and its loss in each")
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     steps = [int(step) for step in columns.pop(STEP)]
     loss_key = LOSS if LOSS in columns else VALIDATION
@@ -133,7 +133,7 @@ def _read_facts(comments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _require_columns(names: Sequence[str], where: str) -> None:
-    """Raise if a column is unknown or there twice, `step` or `loss` is missing, or repetitions are not numbered 1, 2, 3."""
+    """Raise if a column is unknown or repeated, `step` or a loss is missing, or repetitions are not numbered 1, 2, 3."""
     if unknown := [name for name in names if name not in COLUMNS and not REPETITION.fullmatch(name)]:
         raise RelmError(
             f"{where}: unknown column {unknown[0]!r:.60}; expected {', '.join(COLUMNS)}, loss_1, gradient_norm_1, ..."
@@ -167,7 +167,7 @@ def _read_rows(path: Path, lines: Sequence[str], begin: int, names: Sequence[str
 
 
 def _read_number(cell: str, name: str, where: str, may_be_empty: bool) -> float:
-    """Return the number in a cell; NaN where a validation has none, as most steps of training are not validated."""
+    """Return the number in a cell; NaN for a step without validation."""
     if may_be_empty and not cell:
         return math.nan
     value = float(cell) if NUMBER.fullmatch(cell) else math.nan

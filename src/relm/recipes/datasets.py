@@ -18,16 +18,16 @@ class FormatDeclaration:
 
     name: str
     revision: int = 1
-    """Increase it if the documents of the same source change; it is part of the fingerprint of the format's datasets alone."""
+    """Increase it if the documents of the same source change; it is part of the fingerprint of the format's datasets only."""
     batches: str = ""
     """Reference to a function (dataset, path) that yields batches of entries for workers, in the order of the source."""
     documents: str = ""
     """Reference to a function (dataset, file's name, batch) that yields documents and skipped entries; workers call it."""
     reader: str = ""
-    """In place of these two, reference to a function (dataset, paths, workers, task) that yields (path, document or skipped
+    """Instead of these two, reference to a function (dataset, paths, workers, task) that yields (path, document or skipped
     entry) in order, and starts the workers itself."""
     ids_are_unique: bool = False
-    """The second of two entries of a file with the same id is a copy, and no document."""
+    """Leave out the second of two entries of a file with the same id, a copy."""
     entries: str = "documents"
     """Name of a source's entries in the plural, such as pages."""
     imported_as: str = ""
@@ -35,7 +35,7 @@ class FormatDeclaration:
     skipped: tuple[str, ...] = ("empty",)
     """Reasons to skip an entry."""
     skipping_is_usual: bool = True
-    """False: the closing message warns of skipped entries."""
+    """False: the last message warns of skipped entries."""
     pattern: str = "**/*.txt"
     """Glob of the files of a folder that contain documents."""
     states_language: bool = False
@@ -45,7 +45,7 @@ class FormatDeclaration:
     options: type[Section] | None = None
     """Section of the format's own options, under the key of its name."""
     held_out_one_in: int = 100
-    """Default of the dataset's `held_out_one_in`: one document in so many is held out of training."""
+    """Default of the dataset's `held_out_one_in`: one document in N is held out of training."""
     one_document_a_file: bool = False
     """Each file is one document."""
 
@@ -86,7 +86,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         batches="relm.corpus.line_documents:batch_articles",
         documents="relm.corpus.line_documents:extract_articles",
         entries="articles",
-        pattern="**/wiki.[tv][ra]*",  # WikiText's test file is no training text
+        pattern="**/wiki.[tv][ra]*",  # not WikiText's test file
     ),
     FormatDeclaration(
         "text_files",
@@ -174,7 +174,7 @@ class Dataset(Section):
     licence: str
     """SPDX identifier, or the licence's name."""
     language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
-    """BCP 47 code of the text, such as en or ro; und: not known, mul: several. A dump that states another one is refused."""
+    """BCP 47 code of the text, such as en or ro; und: not known, mul: several. A dump that states another one is an error."""
     homepage: WebAddress | None = None
     """A page about the data."""
     format: Annotated[str, NameIn(FORMATS)]
@@ -194,9 +194,9 @@ class Dataset(Section):
     """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
     pattern: str | None = Field(default=None, pattern=r"^[^/]")
     """Glob of the files of `folder` that are read, in sorted order; null: the format's default, `**/*.txt` for plain text.
-    Hidden files are not read, and `**` follows no links to folders."""
+    Hidden files are not read, and `**` does not follow links to folders."""
     ends_mid_page: bool = False
-    """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
+    """The file is the beginning of a longer one and ends inside a page, which is dropped; if false, a truncated file is an
     error."""
     skip_damaged_blocks: bool = False
     """Blocks of a bz2 file that cannot be decompressed are skipped and counted, with the pages that are partly in them;
@@ -220,16 +220,15 @@ class Dataset(Section):
     text_archives: TextArchives = TextArchives()
     """Options of the format text_archives."""
     held_out_one_in: int | None = Field(default=None, ge=2)
-    """One document in so many is held out of training, chosen by a hash of its title (of its text, where documents have no
+    """One document in N is held out of training, chosen by a hash of its title (of its text, where documents have no
     titles), whatever their order; null: 100, or 10 for text_files."""
     held_out_end: float | None = Field(default=None, gt=0, lt=1)
     """Share of each file's characters, at its end, that is held out of training instead of whole files; for text_files."""
     held_out_tokens: int | None = Field(default=None, gt=0)
     """Number of tokens at the beginning of each held-out file that are read; null: all. For llm_c_tokens and nanogpt_tokens."""
     smoke: Slug | None = None
-    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not, or arrays of JSON or archives of texts, of which there is no small one, or tokens, of which a
-    smoke twin makes its own from text."""
+    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one
+    reads the hub, arrays of JSON, archives of texts, or tokens, which a smoke twin makes from text."""
 
     @property
     def is_tokenized(self) -> bool:
@@ -252,18 +251,16 @@ class Dataset(Section):
         if len(given) != 1:
             raise ValueError(f"a dataset has one of files, folder and hub; found {' and '.join(given) or 'none'}")
         if sidecars := [name for name in self.files if name.endswith(".json")]:
-            raise ValueError(
-                f"files: {sidecars[0]}: names ending in .json are kept for the records beside the files; rename it"
-            )
+            raise ValueError(f"files: {sidecars[0]}: .json is the ending of the records of files; rename it")
         if (self.hub is not None) != (self.format == "hugging_face"):
-            raise ValueError(f"format: hugging_face reads a hub dataset and no other format does; found {given[0]}")
+            raise ValueError(f"format: hugging_face and hub go together; found {given[0]} with format: {self.format}")
         return self
 
     @model_validator(mode="after")
     def keys_belong_to_the_format(self) -> Self:
         refuse_keys_of_others(self, "format", {other.name: (*other.keys, other.name) for other in FORMATS})
         if self.pattern is not None and self.folder is None:
-            raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
+            raise ValueError("pattern: chooses files of a folder, and the dataset has none; remove it")
         return self
 
     @model_validator(mode="after")
@@ -272,10 +269,10 @@ class Dataset(Section):
             lacking = "held_out_files" if self.files else "files"
             raise ValueError(f"{lacking}: format {self.format} needs files, and held_out_files among them; give both")
         if self.is_tokenized and self.held_out_one_in is not None:
-            raise ValueError(f"held_out_one_in: files of format {self.format} are held out whole; leave it out")
+            raise ValueError(f"held_out_one_in: files of format {self.format} are held out whole; remove it")
         others = [key for key in ("held_out_files", "held_out_one_in") if getattr(self, key)]
         if self.held_out_end is not None and others:
-            raise ValueError(f"held_out_end: not together with {others[0]}; leave one out")
+            raise ValueError(f"held_out_end: excludes {others[0]}; remove one of them")
         return self
 
     @model_validator(mode="after")
@@ -283,11 +280,11 @@ class Dataset(Section):
         if not self.held_out_files:
             return self
         if self.held_out_one_in is not None or self.format == "hugging_face":
-            raise ValueError("held_out_files: not together with held_out_one_in or format: hugging_face; leave it out")
+            raise ValueError("held_out_files: excludes held_out_one_in and format: hugging_face; remove it")
         if self.files and (unknown := [name for name in self.held_out_files if name not in self.files]):
-            raise ValueError(f"held_out_files: {unknown[0]} is none of files, which are {', '.join(self.files)}")
+            raise ValueError(f"held_out_files: {unknown[0]} is not in files: {', '.join(self.files)}")
         if self.files and not set(self.files) - set(self.held_out_files):
-            raise ValueError("held_out_files: no file is left for training")
+            raise ValueError("held_out_files: lists every file; leave one for training")
         return self
 
 
@@ -298,4 +295,4 @@ def load_dataset(path: Path) -> Dataset:
 
 def register_format(declaration: FormatDeclaration) -> None:
     """Add a format of documents to those that datasets may name; its options get a key of its name."""
-    register_with_options(FORMATS, declaration, Dataset, f"Keys of {declaration.name} alone.")
+    register_with_options(FORMATS, declaration, Dataset, f"Keys of {declaration.name}.")

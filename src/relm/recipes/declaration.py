@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -22,7 +22,7 @@ EXTENSIONS = "RELM_EXTENSIONS"
 
 
 class Declaration(Protocol):
-    """Anything with the name that recipes use for it."""
+    """Anything with a name in recipes."""
 
     @property
     def name(self) -> str: ...
@@ -108,7 +108,7 @@ def register_with_options(registry: Registry[C], declaration: C, owner: type[Sec
         owners = [owner, *_subclasses(owner)]
         if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
             raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
-        default = _default_options(key, options)
+        default = options()
         owner.__annotations__[key] = options  # sections that are defined later inherit it
         for kind in owners:
             kind.__pydantic_fields__[key] = FieldInfo(annotation=options, default=default, description=description)
@@ -116,26 +116,15 @@ def register_with_options(registry: Registry[C], declaration: C, owner: type[Sec
     registry.register(declaration)
 
 
-def _default_options(key: str, options: type[Section]) -> Section:
-    """Return the options of a new declaration with their defaults."""
-    if needed := [name for name, known in options.model_fields.items() if known.is_required()]:
-        raise RelmError(f"{key}: options {', '.join(needed)} have no default; give each option one")
-    try:
-        return options()
-    except ValidationError as error:
-        message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise RelmError(f"{key}: its options have no valid defaults: {message}; correct them") from None
-
-
 def refuse_keys_of_others(section: Section, choice: str, keys: Mapping[str, Collection[str]]) -> None:
-    """Raise for a key that differs from its default, though it belongs to other values of `choice`, as `keys` says."""
+    """Raise for a key that is set although only other values of `choice` read it; `keys` has value -> its keys."""
     chosen = getattr(section, choice)
     for key, known in type(section).model_fields.items():
         names, value = [name for name, own in keys.items() if key in own], getattr(section, key)
         if names and chosen not in names and value != known.get_default(call_default_factory=True):
             shown = value.model_dump(exclude_defaults=True) if isinstance(value, Section) else value
             raise ValueError(
-                f"{key}: read with {choice}: {' or '.join(names)} only, found {shown!r} with {choice}: {chosen}; leave it out, "
+                f"{key}: read with {choice}: {' or '.join(names)} only, found {shown!r} with {choice}: {chosen}; remove it, "
                 f"or change {choice}"
             )
 
@@ -186,11 +175,12 @@ def load_extensions() -> None:
         except RelmError as error:
             raise RelmError(f"{EXTENSIONS}: {module}: {error}") from None
         except Exception as error:
-            raise RelmError(f"{EXTENSIONS}: {module}: {_describe_fault(error)}; correct it, or leave the module out") from error
+            raise RelmError(f"{EXTENSIONS}: {module}: {_describe_fault(error)}; correct or remove it") from error
 
 
 def _describe_fault(error: Exception) -> str:
     """Return the kind and message of an error with the file and line that it is in."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
-    return f"{file}, line {line}: {type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return f"{file}, line {line}: {type(error).__name__}: {words}"

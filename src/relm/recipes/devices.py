@@ -33,18 +33,18 @@ class DeviceDeclaration:
     """Reference to a function that returns None if this Python environment has the packages that train on it, otherwise what it
     lacks, in words; it imports no torch. None: every environment has them."""
     absent: str | None = None
-    """Reference to a function (count of accelerators) that returns None if this machine has so many, otherwise what is wrong
+    """Reference to a function (count of accelerators) that returns None if this machine has that many, otherwise what is wrong
     and what to do; it imports no torch. None: it is not checked before training."""
     gres: str | None = None
     """Slurm's name for its accelerators among generic resources; None: a job requests none."""
     builds_with_network: bool = False
     """Its image gets packages of Debian, so it is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
-    """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
+    """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` does not take it."""
     fine_tuning_tokens: int = 0
     """Tokens that each of its accelerators computes at once where an evaluation fine-tunes a model and scores it; 0: it does so
     where other evaluations run, or, if it is `pipelined`, in the micro-batches of a pipeline."""
-    infers_own: bool = False
+    runs_inference: bool = False
     """relm's own GPT-2, BERT and RoBERTa are evaluated, and a GPT-2 generates, on it where a command names it; evaluations of a
     recipe's graph never run on it, unless they fine-tune."""
     in_main_memory: bool = False
@@ -52,13 +52,13 @@ class DeviceDeclaration:
     attention: Literal["products", "fused", "written_out"] = "fused"
     """Form of attention, which decides the activations that it keeps; see `relm.models.counting.Computing`."""
     reserved_gib: float = 0.0
-    """Memory of a device in GiB that training cannot use, beside `reserved_share` of it."""
+    """Memory of a device in GiB that training cannot use, in addition to `reserved_share`."""
     reserved_share: float = 0.1
     """Share of a device's memory that training cannot use."""
     float32_products: Mapping[str, str] = field(default_factory=dict)
     """Precision of matrix products of float32 tensors -> their arithmetic, as a sentence continues after "multiplied"."""
     one_process_each: bool = False
-    """Each accelerator has a process of its own; otherwise one process of a host drives all of its accelerators."""
+    """Each accelerator has a process; otherwise one process drives all accelerators of a host."""
     compiles: bool = False
     """The forward and backward pass are compiled where `run.compile` is null."""
     steps: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class DeviceDeclaration:
     stores: tuple[str, ...] = ()
     """URL schemes, such as gs, whose client only its image contains."""
     training_options: tuple[str, ...] = ()
-    """Options of `relm pretrain` that are refused with other devices."""
+    """Options of `relm pretrain` that only this device takes."""
     runs_torch: bool = False
     """Torch's own kernels and autograd run there, so that `run.loss_chunk` and `run.padding_mask` have an effect; elsewhere a
     model becomes a program of another compiler."""
@@ -82,7 +82,7 @@ class DeviceDeclaration:
     float32_matmul_precision: str | None = None
     """Precision of matrix products of float32 tensors in records that lack it, because older versions could not change it."""
     draws_depend_on: tuple[str, ...] = ()
-    """Keys of its description on which dropout's random numbers depend, beside those of every device."""
+    """Keys of its description on which dropout's random numbers depend, besides those of every device."""
     accelerators: tuple[Accelerator, ...] = ()
     """Its models with their published peaks."""
 
@@ -157,7 +157,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         image="ipu",
         float32_products={"highest": "as its pipeline's precision says"},
         pipelined=True,
-        infers_own=True,
+        runs_inference=True,
         simulator="ipu_simulator",
         float32_matmul_precision="highest",
         draws_depend_on=("poptorch", "replicas"),
@@ -174,7 +174,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_products={"highest": "in float32"},
         reserved_gib=0.5,  # Python, torch and its libraries
         pipelined=True,
-        infers_own=True,
+        runs_inference=True,
         float32_matmul_precision="highest",
     ),
 )
@@ -205,7 +205,7 @@ def list_fine_tuning_devices() -> list[str]:
 
 def list_inference_devices() -> list[str]:
     """Return the names of the devices that a command may name for an evaluation or for generation."""
-    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.infers_own)]
+    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.runs_inference)]
 
 
 def find_evaluation_device(device: str, fine_tunes: bool = False) -> str:
@@ -214,10 +214,10 @@ def find_evaluation_device(device: str, fine_tunes: bool = False) -> str:
 
 
 def list_environments() -> list[str]:
-    """Return the devices that have a locked environment of their own."""
+    """Return the devices that have a locked environment."""
     return [declaration.name for declaration in DEVICES if declaration.lock == f"torch-{declaration.name}.txt"]
 
 
 def list_image_roles() -> list[str]:
-    """Return the devices that have an image of their own."""
+    """Return the devices that have an image."""
     return list(dict.fromkeys(declaration.image for declaration in DEVICES))

@@ -29,19 +29,19 @@ from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
-# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. What changes the
-# documents of one format alone increases the revision in the format's declaration instead.
-# The last two are in no path: their rules run again when they change.
+# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count. If only the
+# documents of one format change, increase the revision in the format's declaration instead.
+# No path has the last two: their rules run again when they change.
 REVISIONS = {"documents": 1, "kept": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
 
-# Keys of a dataset that determine its documents and their splits, beside the content of its files.
+# Keys of a dataset that, with the content of its files, determine its documents and splits.
 DOCUMENTS_KEYS = {
     "format", "ends_mid_page", "skip_damaged_blocks", "skip_damaged_records", "text_key", "id_key", "title_key",
     "split", "held_out_files", "held_out_one_in", "held_out_end", "held_out_tokens",
 }  # fmt: skip
 
 
-# A digest as it stands in a path.
+# A digest in a path.
 KEY = re.compile("[0-9a-f]{12}")
 
 
@@ -80,7 +80,7 @@ _in_memory: dict[Path, dict[str, Any]] | None = None
 
 
 def keep_hashes_in_memory() -> None:
-    """Write no hashes of folders from now on, as in a dry-run, which writes nothing; they are still read."""
+    """Stop writing hashes of folders, as a dry-run must; they are still read."""
     global _in_memory
     _in_memory = {}
 
@@ -93,7 +93,7 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
     """Return name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
     known: Mapping[str, Any] = (_in_memory or {}).get(known_contents, {})
     if not known and known_contents.exists():
-        with contextlib.suppress(RelmError):  # a damaged list of known hashes knows none
+        with contextlib.suppress(RelmError):  # a damaged list counts as empty
             known = read_shaped(known_contents, _KNOWN)
     now: dict[str, Any] = {}
     for name, path in files.items():
@@ -103,7 +103,7 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
     if _in_memory is not None:
         _in_memory[known_contents] = now
     elif now != known:
-        # Several processes may do this at once: each writes a file of its own and renames it.
+        # Several processes may do this at once: each writes another file and renames it.
         own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
         write_json(own, now)
         os.replace(own, known_contents)
@@ -275,7 +275,7 @@ def is_source(path: Path) -> bool:
     return is_document or (parts[:2] == ("downloads", "data") and path.suffix != ".json")
 
 
-# Keys of a recipe that a report shows and that no figure depends on.
+# Keys of a recipe that a report shows, and no figure depends on.
 _SHOWN = {"title", "paper", "source", "deviations", "expect", "run", "control"}
 
 # Revision of the counts of contamination.
@@ -304,5 +304,5 @@ def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Se
 
 
 def report_key(reported: str) -> str:
-    """Return the key of a report from `reported_digest`; the null keeps the keys of reports that showed no compilation."""
+    """Return the key of a report from `reported_digest`; the null keeps the keys of earlier reports."""
     return digest([reported, None])

@@ -1,4 +1,4 @@
-"""Conversion of a job's document, as a command has it, back to sections of a recipe, and checks of it."""
+"""Job documents of commands, converted back to sections of a recipe and checked."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from relm.recipes.section import validate
 
 # Errors about a document name the option that passes it.
 IN_JOB = Path("--job")
-# Descriptive keys that a dataset requires; a document has none of them, and `extract` does not need them.
+# Descriptive keys that a dataset requires, but a document lacks and `extract` does not need.
 _NO_WORDS = {"title": "", "licence": "", "language": "und"}
 
 
@@ -37,9 +37,9 @@ def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str
     content, limit = document.get("content"), document.get("documents", 1)
     keys = {key: value for key, value in document.items() if key not in ("revision", "content", "documents")}
     if strange := sorted(keys.keys() - DOCUMENTS_KEYS - {document.get("format")}):
-        raise RelmError(f"--job: {strange[0]}: unknown key; documents do not depend on it, leave it out")
+        raise RelmError(f"--job: {strange[0]}: unknown key; documents do not depend on it, remove it")
     if type(limit) is not int or limit < 1:
-        raise RelmError(f"--job: documents: expected a whole number from 1 on, found {limit!r:.99}; correct it or leave it out")
+        raise RelmError(f"--job: documents: expected a whole number from 1 on, found {limit!r:.99}; correct or remove it")
     if isinstance(content, dict):
         return validate(Dataset, {**_NO_WORDS, **keys, "hub": content}, IN_JOB)
     dataset = validate(Dataset, {**_NO_WORDS, **keys, "folder": str(source), "pattern": pattern}, IN_JOB)
@@ -77,29 +77,28 @@ def objective_of_examples(document: Mapping[str, Any]) -> Objective:
     unused = [key for key in document if key not in ("documents", "tokenizer") and document[key] != stored.get(key)]
     if unused:
         raise RelmError(
-            f"--job: {unused[0]}: found {document[unused[0]]}, and these examples depend on {stored.get(unused[0])}; leave the "
-            "rest out"
+            f"--job: {unused[0]}: found {document[unused[0]]}, but these examples depend on {stored.get(unused[0])}; remove "
+            "the rest"
         )
     return objective
 
 
 def require_revision(document: Mapping[str, Any], product: str, expected: int | None = None) -> None:
-    """Raise if a document has another revision of a product than `expected`, or else `REVISIONS`: other code computed it."""
+    """Raise if a document's revision of a product is not `expected`, or else that of `REVISIONS`: other code computed it."""
     revision, expected = document.get("revision"), REVISIONS[product] if expected is None else expected
     if type(revision) is not int or revision != expected:
         raise RelmError(
-            f"--job: revision: found {revision!r:.99}, this code computes revision {expected} of the {product}; "
-            "give the snakemake command again"
+            f"--job: revision: found {revision!r:.99}, this code computes revision {expected} of the {product}; rerun snakemake"
         )
 
 
 def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, outputs: Iterable[Path], project: Project) -> None:
-    """Raise unless documents whose folder has a key in its name have the whole document of that key.
+    """Raise unless the key in the name of an output's folder is that of its whole document.
 
     A command lists one of many files, and has a digest of a folder; the rest is read from the dataset's file or the folder.
     """
     for output in outputs:
-        whole, path = document, project.dataset_path(output.parent.name.rpartition("-")[0])
+        whole, path = document, project.path_of("data", output.parent.name.rpartition("-")[0])
         if dataset.folder is not None:
             whole = {**document, "content": folder_content(dataset, work_folder() / "folders")}
         elif len(dataset.files) == 1 and os.path.lexists(path):
@@ -110,10 +109,10 @@ def require_path_of_documents(document: Mapping[str, Any], dataset: Dataset, out
 
 
 def require_path_of(document: Mapping[str, Any], output: Path) -> None:
-    """Raise if a product's folder has the key of another document in its name: the step would replace that one's product."""
+    """Raise if a product's folder has another document's key in its name: the step would replace that product."""
     named, key = re.search(f"-({KEY.pattern})$", output.parent.name), digest(document)
     if named and named[1] != key:
         raise RelmError(
-            f"--job: has key {key}, --output {output} is in the folder of key {named[1]}: they are of different products; "
-            "give the snakemake command again, or name an output elsewhere"
+            f"--job: has key {key}, --output {output} is in the folder of key {named[1]}: they belong to different products; "
+            "rerun snakemake, or choose another output"
         )

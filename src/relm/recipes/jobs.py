@@ -18,7 +18,7 @@ from relm.recipes.identity import digest
 LISTED_FILES = 20
 # The held-out documents are never trained on.
 SPLITS = ("train", "held_out")
-# Folder of imported tokens, beside the manifest that lists them.
+# Folder of imported tokens, in that of the manifest that lists them.
 IMPORTED = "imported"
 
 
@@ -52,11 +52,11 @@ class DocumentsJob(KeyedJob):
 
     @property
     def shards(self) -> list[str]:
-        """Names of the shards: one for each of the dataset's files, or one for a folder."""
+        """Names of the shards: one for each file of the dataset, or one for a folder."""
         return list(self.dataset.files) or ["folder"]
 
     def splits(self, shard: str) -> tuple[str, ...]:
-        """Return the splits that a shard has a file of: both, but a file of tokens is in one."""
+        """Return the splits of a shard: both, or one for a file of tokens."""
         if not self.dataset.is_tokenized:
             return SPLITS
         return (SPLITS[1],) if shard in self.dataset.held_out_files else (SPLITS[0],)
@@ -66,7 +66,7 @@ class DocumentsJob(KeyedJob):
         return self.folder / f"{shard}.{split}.jsonl"
 
     def download(self, shard: str) -> Path:
-        """Return the path of a source file, under its sha256: checkouts with different recipes can share a work folder."""
+        """Return the path of a source file, under its sha256, so that checkouts can share a work folder."""
         if shard not in self.dataset.files:
             known = ", ".join(self.dataset.files)
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
@@ -88,7 +88,7 @@ class DocumentsJob(KeyedJob):
 
 @dataclass(frozen=True)
 class SoughtTest:
-    """A test whose items no document may share words with."""
+    """A test whose items must not share words with documents."""
 
     test: PublishedTest
     file: Path
@@ -96,7 +96,7 @@ class SoughtTest:
 
     @property
     def identity(self) -> list[str]:
-        """The format of its items, the key of a passage, and the identity of its file, mostly its sha256."""
+        """The format of its items, the key of a passage, and the identity of its file, usually the sha256."""
         return [str(self.test.item_format), self.text_key, self.test.files[self.test.file].identity]
 
     @property
@@ -132,7 +132,7 @@ class TokenizerJob(KeyedJob):
 
     @functools.cached_property
     def folder(self) -> Path:
-        """The tokenizer's own folder."""
+        """Folder of the tokenizer."""
         origin = "trained" if "train" in self.document else "imported"
         return self.work / "tokenizers" / f"{origin}-{self.key}"
 
@@ -168,7 +168,7 @@ class ExamplesJob(KeyedJob):
         return self.folder / "manifest.json"
 
     def examples(self, shard: str, split: str) -> Path:
-        """Return the path of the examples of one shard and split; imported tokens have a folder of their own."""
+        """Return the path of the examples of one shard and split; imported tokens are in a separate folder."""
         folder = self.folder / IMPORTED if self.documents.dataset.is_tokenized else self.folder
         return folder / f"{shard}.{split}{self.suffix}"
 

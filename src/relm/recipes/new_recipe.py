@@ -27,7 +27,7 @@ SCHEMA = "# yaml-language-server: $schema={}envs/{}.schema.json"
 EXTENDED = "quickstart"
 """Recipe that a new one extends unless it names another."""
 FEW_FILES = 50
-"""Below so many files, one in ten of them may be none: the end of each file is held out instead."""
+"""With fewer files, one in ten may be none: the end of each file is held out instead."""
 # The keys that people change first, in the order of a recipe; those that a recipe does not have are left out.
 FIRST_KEYS: dict[str, Sequence[str]] = {
     "data": ("dataset", "documents"),
@@ -41,7 +41,7 @@ FIRST_KEYS: dict[str, Sequence[str]] = {
 
 def write_new(project: Project, name: str, extended: str | None, folder: str | None, pattern: str | None) -> str:
     """Write a new recipe, which extends one (the quickstart), and a dataset if a folder is given; return the next commands."""
-    path, data_path = project.recipes / f"{name}.yaml", project.dataset_path(name)
+    path, data_path = project.recipes / f"{name}.yaml", project.path_of("data", name)
     require_new_name(project, name)
     parent = extended or EXTENDED
     if (run := RunName.parse(parent)) and str(run) != run.recipe:
@@ -171,7 +171,7 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
         raise RelmError(f"--data {folder}: no file matches {dataset.file_pattern}; {_advise(resolved, dataset.file_pattern)}")
     require_own_files(files, resolved, "--data")
     few = len(files) < FEW_FILES
-    end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in so many: held_out_one_in"
+    end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in N instead: held_out_one_in"
     size = format_bytes(sum(path.stat().st_size for path in files))
     found = f"{len(files):,} file{'s' if len(files) > 1 else ''} ({dataset.file_pattern}), {size}"
     lines = [
@@ -183,7 +183,7 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
         "format: text_files",
         f"folder: {format_value(folder)}",
         *([f"pattern: {format_value(pattern)}"] if pattern else [f"# pattern: {format_value(FORMATS['text_files'].pattern)}"]),
-        end if few else "# held_out_one_in: 10   # one file in so many tests the model",
+        end if few else "# held_out_one_in: 10   # one file in ten tests the model",
     ]
     return "\n".join(lines) + "\n", describe_left_out(resolved, dataset.file_pattern, files)
 
@@ -191,15 +191,13 @@ def new_dataset(name: str, folder: str, pattern: str | None) -> tuple[str, str]:
 def _advise(folder: Path, pattern: str) -> str:
     """Return a phrase on what a folder has in which no file matches a pattern, and an option that reads it."""
     left_out = describe_left_out(folder, pattern, ())
+    found = f"it has files that are not read: {left_out}" if left_out else "it has no files"
     links = (f"{link.relative_to(folder).as_posix()}/{pattern}" for link in list_linked_folders(folder, ()))
     if near := next((other for other in (ignore_case(pattern), *links) if match_files(folder, other)), None):
-        return f"it has {left_out}; give --pattern '{near}'"
+        return f"{found}; give --pattern '{near}'"
     kinds = Counter(path.suffix for path in match_files(folder, "**/*"))
-    if not kinds:
-        return f"it has {left_out or 'no files'}; give a folder of text files"
-    shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
     most = next((suffix for suffix, _ in kinds.most_common() if suffix), "")
-    format_ = next((one.name for one in FORMATS if one.pattern.rstrip("*") == f"**/*{most}"), "text_files")
-    if format_ != "text_files":
-        return f"it has {shown}; for {most}, copy a file in recipes/data/ with format: {format_}"
-    return f"it has {shown}; give --pattern '**/*{most}' for texts of another suffix"
+    if not most:
+        return f"{found}; give a folder of text files"
+    shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
+    return f"it has {shown}; give --pattern '**/*{most}' for texts, or copy a file in recipes/data/ for another format"

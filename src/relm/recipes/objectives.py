@@ -46,15 +46,15 @@ class ObjectiveDeclaration:
     classes: Mapping[str, int] = field(default_factory=dict)
     """Term -> number of its classes, for terms whose classes are not the tokens."""
     options: type[Section] | None = None
-    """Section of its own keys, all with defaults; None: it has none."""
+    """Section of its keys, all with defaults; None: it has none."""
     stores_length: bool = False
     """Stored examples have the phase's sequence length; otherwise they are cut to it when they are read."""
-    drawn_later: Callable[["Objective"], Collection[str]] = lambda objective: ()
+    read_time_options: Callable[["Objective"], Collection[str]] = lambda objective: ()
     """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
     depends_on_language: Callable[["Objective"], bool] = lambda objective: False
     """Function that returns True if the stored examples depend on the text's language."""
     is_of_task: bool = False
-    """Its examples are made of a task's own file, by the evaluation that fine-tunes a model on the task: no recipe has it."""
+    """The evaluation that fine-tunes a model on a task makes its examples from the task's file; a recipe cannot name it."""
     option_lengths: Collection[str] = ()
     """Options that are lengths in tokens, which the smoke twin reduces like `sequence_length`."""
 
@@ -64,7 +64,7 @@ OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
     """Add an objective to those that recipes may name; its options get a key of its name."""
-    register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name} alone.")
+    register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name}.")
 
 
 class Causal(Section):
@@ -82,9 +82,11 @@ class Causal(Section):
     """Batches have the document of each token, so that attention can be restricted to the same document."""
 
     @model_validator(mode="after")
-    def documents_can_be_told_apart(self) -> Self:
+    def documents_have_a_separator(self) -> Self:
         if self.document_attention and self.end_of_text == "never":
-            raise ValueError("document_attention needs the end-of-text token between documents; not with end_of_text: never")
+            raise ValueError(
+                "document_attention: needs a token between documents, found end_of_text: never; remove one of them"
+            )
         return self
 
 
@@ -110,7 +112,7 @@ class Masked(Section):
     probability: float = Field(default=0.15, gt=0, lt=1)
     """Share of tokens that are masked and predicted."""
     max_predictions: int | None = Field(default=None, gt=0)
-    """Largest number of masked tokens in a sequence; null: no limit beside the probability."""
+    """Largest number of masked tokens in a sequence; null: only the probability limits it."""
     selection: Literal["exact", "bernoulli"] = "exact"
     """Selection of masked tokens. exact: probability times length of them, rounded, at least one; bernoulli: each token
     independently."""
@@ -151,7 +153,7 @@ class Objective(Section):
     objective: Annotated[str, NameIn(OBJECTIVES)]
     """Training objective. causal: predict each next token; masked: predict masked tokens; seq2seq: predict a target text from a
     source text; spans: mark an answer; two_classes, three_classes: predict the class of a text or a pair of texts; score:
-    predict its score. Only fine-tuning on a task has the last four, and no recipe."""
+    predict its score. The last four are for fine-tuning on a task, not for recipes."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
     """Length of a sequence in tokens; for seq2seq, that of the encoder."""
     causal: Causal = Causal()
@@ -167,7 +169,7 @@ class Objective(Section):
     def options_belong_to_the_objective(self) -> Self:
         refuse_keys_of_others(self, "objective", {one.name: [one.name] for one in OBJECTIVES})
         if self.as_published is not None and self.causal.sampling != "each_once":
-            raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
+            raise ValueError(f"causal.sampling: {self.as_published.builder} always reads each window once; remove it")
         if (builder := self.original) is not None and builder.objective != self.objective:
             raise ValueError(
                 f"as_published.builder: {builder.name} builds objective {builder.objective}, found {self.objective}"
@@ -209,9 +211,9 @@ class Objective(Section):
         if self.layout == TOKEN_STREAM:
             return {}
         given = self.model_dump(mode="json", include={"objective", "as_published", self.objective}, exclude_defaults=True)
-        drawn_later = self.declaration.drawn_later(self)
+        read_time = self.declaration.read_time_options(self)
         options = given.pop(self.objective, {})
-        if options := {key: value for key, value in options.items() if key not in drawn_later}:
+        if options := {key: value for key, value in options.items() if key not in read_time}:
             given[self.objective] = options
         return {**given, "sequence_length": self.sequence_length} if self.declaration.stores_length else given
 
@@ -249,7 +251,7 @@ for _declaration in (
         generate="relm.examples.causal:generate_causal",
         lengths="relm.examples.causal:causal_lengths",
         options=Causal,
-        drawn_later=lambda objective: ("sampling", "document_attention"),
+        read_time_options=lambda objective: ("sampling", "document_attention"),
     ),
     ObjectiveDeclaration(
         name="masked",
@@ -263,7 +265,7 @@ for _declaration in (
         lengths="relm.examples.masking:masked_lengths",
         options=Masked,
         stores_length=True,
-        drawn_later=_drawn_with_masks,
+        read_time_options=_drawn_with_masks,
         depends_on_language=_splits_sentences,
     ),
     ObjectiveDeclaration(
@@ -275,7 +277,7 @@ for _declaration in (
         generate="relm.examples.seq2seq:generate_seq2seq",
         lengths="relm.examples.seq2seq:seq2seq_lengths",
         options=Seq2Seq,
-        drawn_later=lambda objective: ("target_length",),
+        read_time_options=lambda objective: ("target_length",),
         depends_on_language=lambda objective: True,
         option_lengths=("target_length",),
     ),

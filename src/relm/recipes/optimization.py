@@ -35,9 +35,9 @@ class OptimizerDeclaration:
     count_state: Callable[[tuple[int, ...], "Optimizer"], int]
     """Function (shape of a parameter, section) -> number of values in its optimizer state."""
     keys: tuple[str, ...] = ()
-    """Keys of `Optimizer` that it reads, beside those that every optimizer reads."""
+    """Keys of `Optimizer` that not every optimizer reads."""
     options: type[Section] | None = None
-    """Section of its own options, under the key of its name."""
+    """Section of its options, under the key of its name."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class ScheduleDeclaration:
     scale: str
     """Reference to a function (`Schedule`, index of the step, number of the phase's updates) -> share of the peak."""
     keys: tuple[str, ...] = ()
-    """Keys of `Schedule` that it reads, beside those that every schedule reads."""
+    """Keys of `Schedule` that not every schedule reads."""
     options: type[Section] | None = None
-    """Section of its own options, under the key of its name."""
+    """Section of its options, under the key of its name."""
 
 
 class LambOptions(Section):
@@ -105,7 +105,7 @@ class AdafactorOptions(Section):
     @model_validator(mode="after")
     def warms_up_the_relative_step(self) -> Self:
         if self.warmup_init and not self.relative_step:
-            raise ValueError("warmup_init goes with relative_step: true; set it, or leave warmup_init out")
+            raise ValueError("warmup_init: goes with relative_step: true; set it, or remove warmup_init")
         return self
 
 
@@ -117,12 +117,7 @@ class SgdOptions(Section):
 
 
 def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the number of values in the two moments of a parameter that Adam and LAMB keep."""
-    return 2 * math.prod(shape)
-
-
-def count_muon(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the number of values that Muon keeps of a parameter at most: two moments, and one of a layer's matrix."""
+    """Return the number of values in the two moments of a parameter that Adam and LAMB keep, and Muon at most."""
     return 2 * math.prod(shape)
 
 
@@ -148,7 +143,7 @@ OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
         "adafactor", "relm.training.optimizers.adafactor:build_adafactor", count_factors, options=AdafactorOptions
     ),
     OptimizerDeclaration(
-        "muon", "relm.training.optimizers.muon:build_muon", count_muon, keys=(*_MOMENTS, "groups"), options=MuonOptions
+        "muon", "relm.training.optimizers.muon:build_muon", count_moments, keys=(*_MOMENTS, "groups"), options=MuonOptions
     ),
     OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", count_velocity, options=SgdOptions),
 )
@@ -186,7 +181,7 @@ class Optimizer(Section):
     """Largest norm of the whole gradient; null: no clipping."""
     state_precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the optimizer's state and the weights that it updates. bfloat16 reproduces PyTorch/XLA's XLA_USE_BF16, where
-    small updates are lost by rounding; use it for that alone."""
+    small updates are lost by rounding; use it only for that."""
     lamb: LambOptions = LambOptions()
     """Options of lamb."""
     groups: dict[Literal["embeddings", "head", "vectors", "matrices"], ParameterGroup] = Field(default_factory=dict)
@@ -204,14 +199,14 @@ class Optimizer(Section):
     def keys_belong_to_the_optimizer(self) -> Self:
         refuse_keys_of_others(self, "name", {one.name: (*one.keys, one.name) for one in OPTIMIZERS})
         if self.form == "graphcore_bert" and self.name != "adamw":
-            raise ValueError(f"form: graphcore_bert goes with name: adamw, found {self.name}; leave form out")
+            raise ValueError(f"form: graphcore_bert goes with name: adamw, found {self.name}; remove form")
         return self
 
     @model_validator(mode="after")
     def the_relative_step_is_the_learning_rate(self) -> Self:
         if self.adafactor.relative_step and self.learning_rate != 1:
             raise ValueError(
-                f"learning_rate: with adafactor.relative_step it multiplies the relative step, found {self.learning_rate}; "
+                f"learning_rate: multiplies the step of adafactor.relative_step, found {self.learning_rate}; "
                 "give 1.0, or set relative_step: false"
             )
         return self
@@ -294,18 +289,18 @@ class Schedule(Section):
     def warm_up_is_given_once(self) -> Self:
         if self.warmup_steps and self.warmup_share is not None:
             raise ValueError(
-                f"warmup_steps ({self.warmup_steps}) and warmup_share ({self.warmup_share}) exclude each other; leave one out"
+                f"warmup_steps ({self.warmup_steps}) and warmup_share ({self.warmup_share}) exclude each other; remove one"
             )
         if self.warmup_rounding != "down" and self.warmup_share is None:
-            raise ValueError(f"warmup_rounding: {self.warmup_rounding} goes with warmup_share; give it, or leave this out")
+            raise ValueError(f"warmup_rounding: {self.warmup_rounding} goes with warmup_share; give that, or remove this")
         return self
 
     def length(self, updates: int) -> int:
-        """Return the number of steps of the schedule in a phase of so many updates."""
+        """Return the number of steps of the schedule in a phase of `updates` updates."""
         return math.ceil(updates / self.updates_per_step)
 
     def warmup(self, updates: int) -> int:
-        """Return the number of warm-up steps in a phase of so many updates.
+        """Return the number of warm-up steps in a phase of `updates` updates.
 
         >>> [Schedule(warmup_share=0.06, warmup_rounding=rounding).warmup(125) for rounding in ("down", "nearest")]
         [7, 8]
@@ -342,9 +337,9 @@ class LossScaling(Section):
 
 def register_optimizer(declaration: OptimizerDeclaration) -> None:
     """Add an optimizer to those that recipes may name; its options get a key of its name."""
-    register_with_options(OPTIMIZERS, declaration, Optimizer, f"Keys of {declaration.name} alone.")
+    register_with_options(OPTIMIZERS, declaration, Optimizer, f"Keys of {declaration.name}.")
 
 
 def register_schedule(declaration: ScheduleDeclaration) -> None:
     """Add a learning-rate schedule to those that recipes may name; its options get a key of its name."""
-    register_with_options(SCHEDULES, declaration, Schedule, f"Keys of {declaration.name} alone.")
+    register_with_options(SCHEDULES, declaration, Schedule, f"Keys of {declaration.name}.")

@@ -34,7 +34,7 @@ def _require_fitting_test(where: str, recipe: Recipe, test: PublishedTest) -> No
     if test.tuning is not None and longest is not None and test.tuning.sequence_length > longest:
         raise RelmError(
             f"{where}: its sequences have {test.tuning.sequence_length} tokens, and model.positions is {longest}; name a test "
-            f"with a shorter {test.protocol}.sequence_length, or leave it out"
+            f"with a shorter {test.protocol}.sequence_length, or remove this one"
         )
     if test.tuning is not None and pipeline is not None and pipeline.instances == 1:
         try:
@@ -50,33 +50,32 @@ def require_countable_tests(
     evaluated: Mapping[str, PublishedTest],
     removed: Mapping[str, PublishedTest],
 ) -> None:
-    """Raise if documents are to be compared with tests (counted, or removed from them), and there are no tests or no texts."""
+    """Raise if documents are to be compared with tests, but the recipe has no tests or no texts."""
     if recipe.data.remove is not None:
         _require_texts(f"{path}: data.remove", recipe, dataset, removed)
         if not (recipe.data.remove.duplicates or removed):
-            raise RelmError(f"{path}: data.remove: removes nothing; set duplicates: true, name tests, or leave it out")
+            raise RelmError(f"{path}: data.remove: removes nothing; set duplicates: true, name tests, or remove it")
     if not recipe.contamination:
         return
     if not evaluated:
         raise RelmError(
-            f"{path}: contamination: true: evaluate names no published test, a file in recipes/evaluations/, whose items would "
-            "be counted; name one, or leave it out"
+            f"{path}: contamination: true: evaluate names no published test to count items of; name a file of "
+            "recipes/evaluations/, or remove contamination"
         )
     _require_texts(f"{path}: contamination: true", recipe, dataset, evaluated)
 
 
 def _require_texts(key: str, recipe: Recipe, dataset: Dataset, tests: Mapping[str, PublishedTest]) -> None:
     if dataset.is_tokenized:
-        raise RelmError(f"{key}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); leave it out")
+        raise RelmError(f"{key}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); remove it")
     if unread := [name for name, test in tests.items() if test.item_format is None]:
         raise RelmError(
-            f"{key}: items of the protocol {tests[unread[0]].protocol} cannot be read, and {unread[0]} has it; leave one of "
-            "both out"
+            f"{key}: cannot read items of the protocol {tests[unread[0]].protocol}, which {unread[0]} has; remove one of them"
         )
 
 
 def _require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
-    """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
+    """Raise if a recipe needs documents and its dataset has tokens."""
     if not dataset.is_tokenized:
         return
     wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]

@@ -25,7 +25,7 @@ class Phase(Objective):
     """Scaling of the loss, so that small gradients do not underflow in float16."""
     loss_normalisation: Literal["global_tokens", "per_replica", "per_micro_batch"] = "global_tokens"
     """Normalisation of the loss. global_tokens: the mean over all scored tokens of the global batch; per_replica,
-    per_micro_batch: the mean of the means over equal shares of the global batch, as in an original with so many replicas or
+    per_micro_batch: the mean of the means over equal shares of the global batch, as in an original with as many replicas or
     micro-batches."""
     loss_shares: int = Field(default=1, gt=0)
     """Number of equal shares; for per_micro_batch, replicas times micro-batches."""

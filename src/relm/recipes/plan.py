@@ -26,7 +26,7 @@ from relm.recipes.run_folder import CONTAMINATION, DEVICE_FIGURES, LOG, VERIFY, 
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.variation import Change
 
-# The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
+# The evaluated weights (trained, starting, or released by the authors), and the folder of their figures.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
 NamedModel = tuple[str, PretrainedModel]
@@ -103,7 +103,7 @@ class Plan:
         """The job that trains or imports the tokenizer."""
         parts = self.recipe.tokenizer, self.tokenizer_model, self.kept_job.document
         document = identity.tokenizer_identity(*parts, self.work / "folders", self._command)
-        texts = [self.documents(shard, "train") for shard in self.shards]
+        texts = [self.kept_job.documents(shard, "train") for shard in self.shards]
         return TokenizerJob(document, tuple(self.tokenizer_files if self.tokenizer_model else texts), self.work)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Plan:
         return ExamplesJob(identity.examples_identity(*parts), self.kept_job, self.tokenizer_job, phase.suffix)
 
     def evaluated_examples(self, task: str) -> ExamplesJob:
-        """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation has its own."""
+        """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation makes others."""
         phase, last = identity.evaluated_phase(self.recipe, self.evaluation(task).name), self.phases[-1]
         return self.examples_jobs[last] if phase is self.recipe.pretrain[last] else self._examples_job(phase)
 
@@ -151,14 +151,6 @@ class Plan:
     def phases(self) -> list[str]:
         """Names of the training phases, in order."""
         return list(self.recipe.pretrain)
-
-    def download(self, shard: str) -> Path:
-        """Return the path of a source file of the dataset, in a folder named after its sha256."""
-        return self.documents_job.download(shard)
-
-    def documents(self, shard: str, split: str) -> Path:
-        """Return the path of the documents of one shard and split, without removed ones, JSON lines."""
-        return self.kept_job.documents(shard, split)
 
     def model_download(self, name: str, model: PretrainedModel, file: ModelFile) -> Path:
         """Return the path of a file of a published model, in a folder named after the content of the files used together."""
@@ -224,16 +216,12 @@ class Plan:
         """Return the path of the pregenerated examples of one shard and split: a stream of tokens, or a table."""
         return self.examples_jobs[phase].examples(shard, split)
 
-    def example_files(self, phase: str, *splits: str) -> list[Path]:
-        """Return the paths of all shards of a phase's examples, one split after the other; without a split, of both."""
-        return self.examples_jobs[phase].files(*splits)
-
     @property
     def document_files(self) -> list[Path]:
         """Paths of all documents, without removed ones; a dataset of tokens has none."""
         if self.dataset.is_tokenized:
             return []
-        return [self.documents(shard, split) for shard in self.shards for split in SPLITS]
+        return [self.kept_job.documents(shard, split) for shard in self.shards for split in SPLITS]
 
     def manifest(self, phase: str) -> Path:
         """Return the path of the manifest, which lists all shards of a phase's examples with their hashes."""
@@ -257,7 +245,7 @@ class Plan:
 
     @property
     def run_folder(self) -> Path:
-        """Folder of the products that belong to this recipe alone."""
+        """Folder of the products that only this recipe has."""
         return self.work / "runs" / self.run_name / self.fingerprint
 
     def model_folder(self, phase: str) -> Path:
@@ -291,7 +279,7 @@ class Plan:
         return {task: self.run_folder / of / key / f"{task}.json" for task, key in self.evaluation_keys(of).items()}
 
     def evaluation_keys(self, of: str) -> dict[str, str]:
-        """Return task -> key in the path of its figures; empty if there are no such weights."""
+        """Return task -> key in the path of its figures; empty without such weights."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
         return self._evaluation_keys[of]
@@ -299,13 +287,13 @@ class Plan:
     @functools.cached_property
     def _evaluation_keys(self) -> dict[str, dict[str, str]]:
         trained = {task_of(name): identity.digest(self.evaluation_document(task_of(name))) for name in self.recipe.evaluate}
-        others = [task for task in trained if not self.evaluation(task).of_trained_weights_alone]
+        others = [task for task in trained if not self.evaluation(task).trained_only]
         released = {} if self.reference_model is None else self._content(self._reference, self._reference[1].weights_files)
         of_released = {task: identity.digest([trained[task], released]) for task in others}
         return {TRAINED: trained, BEFORE: {task: trained[task] for task in others}, REFERENCE: of_released}
 
     def evaluation_document(self, task: str) -> dict[str, Any]:
-        """Return what decides the figures of an evaluation, beside the weights: its identity, and the files that it reads."""
+        """Return what decides the figures of an evaluation, except the weights: its identity, and the files that it reads."""
         test = self.tests.get(task)
         files = {} if test is None else {name: test.files[name].identity for name in test.inputs.values()}
         examples = self.evaluated_examples(task).key if "manifest" in self.evaluation(task).inputs else None

@@ -23,7 +23,7 @@ from relm.recipes.machine.machines import (
     require_division,
     require_ipus,
 )
-from relm.recipes.names_in_recipe import NamedFile, list_names, names_test
+from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
 from relm.recipes.parts_of_recipe import require_sound_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -60,19 +60,15 @@ class Project:
         """Return the sorted names of all recipes, without smoke twins."""
         return sorted(path.stem for path in self.recipes.glob("*.yaml") if is_recipe_name(path.stem))
 
-    def misnamed(self) -> list[Path]:
-        """Return the sorted files whose names cannot be a recipe's; hidden ones, such as an editor's locks, are ignored."""
-        found = self.recipes.glob("*.yaml")
-        return sorted(path for path in found if not is_recipe_name(path.stem) and not path.name.startswith("."))
-
-    def misnamed_machines(self) -> list[Path]:
-        """Return the sorted files of `recipes/machines/` whose names cannot be a machine's; hidden ones are ignored."""
-        found = (self.recipes / "machines").glob("*.yaml")
-        return sorted(path for path in found if not NAME.fullmatch(path.stem) and not path.name.startswith("."))
+    def misnamed(self, kind: str = "recipe") -> list[str]:
+        """Return a fault for each file whose name cannot be a recipe's or machine's; an editor's hidden files do not count."""
+        folder, is_name = (self.recipes, is_recipe_name) if kind == "recipe" else (self.recipes / "machines", NAME.fullmatch)
+        found = sorted(folder.glob("*.yaml"))
+        return [describe_misnamed(path, kind) for path in found if not is_name(path.stem) and not path.name.startswith(".")]
 
     def faults(self) -> list[str]:
         """Return a line for each recipe that cannot be used, and for each file whose name cannot be a recipe's."""
-        lines = [describe_misnamed(path) for path in self.misnamed()]
+        lines = self.misnamed()
         for name in self.names():
             try:
                 self.plan(name)
@@ -90,15 +86,10 @@ class Project:
             raise RelmError(f"there is no recipe {run.recipe!r}{absent}; {self._suggest_recipe(run)}")
         return path
 
-    def paper_key(self, name: str) -> str | None:
-        """Return the key of the paper that a recipe names; None without a valid one. The rest is not checked."""
-        return self.paper_and_control(name)[0]
-
     def paper_and_control(self, name: str) -> tuple[str | None, bool]:
-        """Return the key of the paper that a recipe names, as `paper_key` does, and True if the recipe has a control."""
+        """Return the key of a recipe's paper, None without a valid one, and whether it has a control; check nothing else."""
         content = read_extended(self.recipe_path(name))
-        paper = content.get("paper")
-        key = paper.get("key") if isinstance(paper, dict) else None
+        key = value_at(content, "paper", "key")
         return key if isinstance(key, str) and NAME.fullmatch(key) else None, content.get("control") is not None
 
     def _suggest_recipe(self, run: RunName) -> str:
@@ -138,29 +129,21 @@ class Project:
                 found[name] = self.machine(name, f"@{name}")
         return found
 
-    def dataset_path(self, name: str) -> Path:
-        """Return the path of a dataset's file."""
-        return self.recipes / "data" / f"{name}.yaml"
-
-    def model_path(self, name: str) -> Path:
-        """Return the path of a pretrained model's file."""
-        return self.recipes / "models" / f"{name}.yaml"
+    def path_of(self, folder: str, name: str) -> Path:
+        """Return the path of a file in a folder of `recipes/`, such as data, models or evaluations."""
+        return self.recipes / folder / f"{name}.yaml"
 
     def dataset(self, name: str) -> Dataset:
         """Return the dataset with this name."""
-        return self._read(self.dataset_path(name), load_dataset)
+        return self._read(self.path_of("data", name), load_dataset)
 
     def model(self, name: str) -> PretrainedModel:
         """Return the pretrained model with this name."""
-        return self._read(self.model_path(name), load_model)
-
-    def test_path(self, name: str) -> Path:
-        """Return the path of the YAML file of a published test."""
-        return self.recipes / "evaluations" / f"{name}.yaml"
+        return self._read(self.path_of("models", name), load_model)
 
     def test(self, name: str) -> PublishedTest:
         """Return the published test with this name."""
-        return self._read(self.test_path(name), load_test)
+        return self._read(self.path_of("evaluations", name), load_test)
 
     def _curve_of(self, recipe: Recipe, path: Path) -> Curve | None:
         """Return the published curve against which a recipe is watched, if it names one."""
@@ -177,7 +160,7 @@ class Project:
 
     def _require_test(self, named: NamedFile, path: Path) -> None:
         """Raise unless a published test that a recipe names exists and can be read."""
-        name, file = named.name, self.test_path(named.name)
+        name, file = named.name, self.path_of("evaluations", named.name)
         if name.startswith(task_of(HARNESS)):
             raise RelmError(
                 f"{path}: {named.key}: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
@@ -291,7 +274,7 @@ class Project:
         job = self._jobs.get(wanted)
         if not isinstance(job, kind):
             product = f"{kind.product} with key {key}"
-            raise RelmError(f"no recipe makes {product}: was a recipe edited during the run? Give the same command again")
+            raise RelmError(f"no recipe makes {product}: was a recipe edited during the run? Run the same command again")
         return job
 
     def _index_jobs(self, wanted: JobKey) -> None:

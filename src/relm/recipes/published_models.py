@@ -89,11 +89,13 @@ class PretrainedModel(Section):
         if len(sources) != 1:
             raise ValueError(f"a model has either files or a folder; found {' and '.join(sources) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
-            raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
+            raise ValueError("folder: nothing is read from it; set weights: true, a tokenizer, or both")
         if self.converted != (self.configuration is not None):
-            raise ValueError("configuration: required for weights converted from pytorch_model.bin, and refused for others")
+            raise ValueError(
+                "configuration: goes with weights converted from pytorch_model.bin; add it for them, remove it otherwise"
+            )
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
-            raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; leave it out")
+            raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; remove it")
         given = {*self.files, *(["config.json"] if self.converted else [])}
         missing = sorted({*self.tokenizer_files, *self.weights_files} - given)
         if missing and self.folder is None:

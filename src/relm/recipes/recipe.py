@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from relm.errors import RelmError
 from relm.recipes.architectures import Architecture
 from relm.recipes.curves import ExpectedCurve
-from relm.recipes.declaration import register_with_options
+from relm.recipes.declaration import refuse_keys_of_others, register_with_options
 from relm.recipes.devices import DEVICES
 from relm.recipes.evaluation.evaluations import (
     EVALUATIONS,
@@ -91,16 +91,11 @@ class TokenizerChoice(Section):
     def taken_or_trained(self) -> Self:
         if (self.from_model is None) == (self.train is None):
             raise ValueError("a tokenizer has either from_model or train")
-        if (self.train in (None, "characters")) != (self.vocabulary_size is None):
-            raise ValueError(
-                "vocabulary_size goes with train: KIND, except for characters, which take none; give it or leave it out"
-            )
-        if self.train is None and self.training_bytes != type(self).model_fields["training_bytes"].default:
-            raise ValueError("training_bytes goes with train; leave it out")
-        if self.lower_case and self.train != "wordpiece":
-            raise ValueError("lower_case goes with train: wordpiece")
-        if not self.special_tokens and self.train != "characters":
-            raise ValueError("special_tokens: false goes with train: characters; leave it out")
+        trained = ("vocabulary_size", "training_bytes")
+        keys = {"byte_level_bpe": trained, "roberta_byte_level_bpe": trained, "wordpiece": (*trained, "lower_case")}
+        refuse_keys_of_others(self, "train", {**keys, "characters": ("training_bytes", "special_tokens")})
+        if self.train in keys and self.vocabulary_size is None:
+            raise ValueError(f"vocabulary_size: train: {self.train} needs one, such as 1024")
         return self
 
 
@@ -206,7 +201,7 @@ class Recipe(Section):
                 wanted = " or ".join(objectives_of(evaluation))
                 raise ValueError(f"evaluate: {evaluation}: for objective {wanted}; the last phase has {last}")
         if twice := next((task for task in self.evaluate if self.evaluate.count(task) > 1), None):
-            raise ValueError(f"evaluate: {twice} is there twice; leave one out")
+            raise ValueError(f"evaluate: {twice} is there twice; remove one")
 
     def sequences_fit(self) -> None:
         for name, phase in self.pretrain.items():

@@ -1,4 +1,4 @@
-"""The resolved recipe as JSON: everything that a run was asked for, and the keys in which two of them differ."""
+"""The resolved recipe as JSON: everything that a run was asked for, and the keys in which two runs differ."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import mask_value
 
-# Parts of a recipe that its fingerprint has, beside the content of its data; all others say where it runs, or are prose.
+# Parts of a recipe in its fingerprint, which also has the content of the data; the others are prose or say where it runs.
 MEANING = ("data", "tokenizer", "model", "init_from", "seed", "pretrain")
 # Keys of a dataset or a published model that change no byte of what is made from it.
 DESCRIPTIVE = frozenset({"title", "licence", "homepage", "published", "sources", "size", "smoke", "url"})
@@ -19,7 +19,7 @@ DATA_FOLDERS = "data_folders"
 
 
 class KeyDifference(NamedTuple):
-    """A key with two values; None stands for an absent one as for null."""
+    """A key with two values; None: absent or null."""
 
     key: str
     first: Any
@@ -48,7 +48,7 @@ def resolve(plan: Plan) -> dict[str, Any]:
 
 
 def record_run(plan: Plan) -> dict[str, Any]:
-    """Return what training records of a run when it begins: the resolved recipe, and the folders of its data."""
+    """Return what training records when it begins: the resolved recipe and the folders of its data."""
     folders = [job.folder.relative_to(plan.work).as_posix() for job in plan.data_jobs]
     return {**resolve(plan), DATA_FOLDERS: list(dict.fromkeys(folders))}
 
@@ -62,9 +62,9 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _with_defaults(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved recipe without its names; defaults stand for younger keys, and mean what the code did before."""
+    """Return a resolved recipe without its names, with defaults for keys that are newer than it."""
     recipe = resolved["recipe"]
-    with contextlib.suppress(ValidationError):  # an older version had keys that this one has not
+    with contextlib.suppress(ValidationError):  # an older version had keys that no longer exist
         recipe = Recipe.model_validate(recipe).model_dump(mode="json")
     parts = {name: value for name, value in resolved.items() if name in ("dataset", "tokenizer_model", "init_model")}
     return {**recipe, **parts}

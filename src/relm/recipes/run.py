@@ -85,9 +85,9 @@ class Run(MachineSettings):
             raise ValueError(f"topology: with device: {self.device} expected {expected}; found {self.topology}")
         if self.loss_chunk is not None and not device.runs_torch:
             names = " or ".join(other.name for other in DEVICES if other.runs_torch)
-            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined else ""
+            way_out = "; set pipeline.loss_chunk instead" if device.pipelined else ""
             raise ValueError(
-                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+                f"loss_chunk ({self.loss_chunk}) goes with device: {names}, found {self.device}; remove it{way_out}"
             )
         return self
 
@@ -117,6 +117,6 @@ class OnMachine(MachineSettings):
         if self.pipeline is not None and self.micro_batch_size is not None:
             raise ValueError(
                 f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
-                f"({self.pipeline.micro_batch_size}); leave it out"
+                f"({self.pipeline.micro_batch_size}); remove it"
             )
         return self

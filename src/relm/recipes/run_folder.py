@@ -1,4 +1,4 @@
-"""Names of the files in the run folder of a phase. This module imports no torch, because graph and report use it as well."""
+"""Names of the files in the run folder of a phase. Imports no torch, because the graph uses it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 RESOLVED = "resolved.json"
 # Compiled programs of a device with long compilation times.
 COMPILED = "compiled"
-# Files of a phase that belong to one machine: programs of its device, its lock, and its records of its own files.
+# Files of a phase that belong to one machine: programs of its device, its lock, and the records of its files.
 SHARDS = "shards.json"
 OF_ONE_MACHINE = (COMPILED, "lock", SHARDS)
 # Counters of such a device, one line for each training process.
@@ -20,7 +20,7 @@ RECORDS = (LOG, ORDER, CHECKPOINTS)
 # Folder of their final copies, in the folder of a phase.
 FINAL_LOGS = "logs"
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-# Files beside the weights of every trained model; a model that generates text has a generation_config.json as well.
+# Files next to the weights of every trained model; one that generates text has a generation_config.json as well.
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 # Files of a published run: the records of all steps, and the sha256 of every other file.
 PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
@@ -60,7 +60,7 @@ LINE_SHAPE = {
 # In a checkpoint's state.json: the size and sha256 of each log up to its step, the checkpoint's own line included.
 LOGS = "logs"
 _LOG_SHAPE = {"bytes": COUNT, "sha256": LINE}
-# Files of a checkpoint, beside its state.json.
+# Files of a checkpoint, except its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 STATE_SHAPE = {
     "step": COUNT,
@@ -76,7 +76,7 @@ STATE_SHAPE = {
 
 
 def acceptance_of(log: Path) -> Path:
-    """Return the file whose presence accepts a log other than the one that the resumed checkpoint attests."""
+    """Return the file whose presence accepts a log that differs from the one in the resumed checkpoint."""
     return log.with_name(f"{log.name}.accepted")
 
 
@@ -86,7 +86,7 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
 
 
 def final_logs(phase: Path) -> dict[str, Path]:
-    """Return name -> path of a finished phase's logs: copies of those that training appends to; earlier versions had none."""
+    """Return name -> path of a finished phase's logs: copies of those that training appends to, if any."""
     copies = phase / FINAL_LOGS
     has_none = not copies.is_dir() and (phase / LOG).is_file() and (phase / "model" / WEIGHTS).is_file()
     return {name: (phase if has_none else copies) / name for name in RECORDS}

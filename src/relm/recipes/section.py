@@ -1,10 +1,10 @@
-"""Sections of YAML files, and their validation: all faults are reported at once, each with its path and the nearest key."""
+"""Sections of YAML files and their validation, which reports all faults at once, each with its path and the nearest key."""
 
 import datetime
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
@@ -29,7 +29,7 @@ from relm.recipes.files.yaml_file import parse_yaml, read_text
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 Slug = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 LONGEST_CHAIN = 32
-# Types of pydantic's faults whose own messages name Python's types -> messages about the file.
+# pydantic's fault, whose message would name Python's types -> message about the file.
 _MAPPING, _DAY = "expected a mapping of keys to values", "expected a day such as 2026-01-15"
 _YES = "expected a number (YAML reads yes, no, on and off as true and false)"
 _TEXT = "expected a number, found text; leave out the quotes if it is one"
@@ -48,10 +48,10 @@ MESSAGES = {
 
 
 class Section(BaseModel):
-    """A mapping in a YAML file: it has no unknown keys, converts no values, and is immutable."""
+    """A mapping in a YAML file: immutable, without unknown keys or converted values."""
 
     multi_line: ClassVar[frozenset[str]] = frozenset()
-    """Keys whose texts may have line breaks. All others are one line, which no page, table or terminal shows as several."""
+    """Keys whose texts may have line breaks; all others must be one line on a page, in a table or in a terminal."""
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
@@ -67,7 +67,7 @@ class Section(BaseModel):
 
 
 def _with_tuples(annotation: Any, value: Any) -> Any:
-    """Return a list as the tuple, or the list of tuples, that a key has; YAML and JSON have no tuples."""
+    """Return a list as the tuple, or list of tuples, of a key's type; YAML and JSON have no tuples."""
     if not isinstance(value, list):
         return value
     origin, kinds = get_origin(annotation), get_args(annotation)
@@ -77,7 +77,7 @@ def _with_tuples(annotation: Any, value: Any) -> Any:
 
 
 def _holds_sections(annotation: Any) -> bool:
-    """Return True for a key with a section, or a list or mapping of sections, which check their own texts."""
+    """Return True for a key with a section, or a list or mapping of sections, which check texts themselves."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return True
     return any(map(_holds_sections, get_args(annotation)))
@@ -116,7 +116,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def suggest_file(path: Path) -> str:
-    """Return ' (did you mean X?)' for a missing file with a similar name beside it, otherwise the list of files there."""
+    """Return ' (did you mean X?)' for a missing file if its folder has a similar name, otherwise the names in the folder."""
     names = [other.stem for other in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.stem, names, n=1)
     return f" (did you mean {near[0]}?)" if near else (f"; there are: {', '.join(sorted(names))}" if names else "")
@@ -140,7 +140,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return a recipe's mapping, merged with that of the recipe it `extends`, if any."""
     if len(seen) > LONGEST_CHAIN:
-        raise RelmError(f"{seen[0]}: extends a chain of more than {LONGEST_CHAIN} recipes; write the last ones out")
+        raise RelmError(f"{seen[0]}: extends more than {LONGEST_CHAIN} recipes in a row; copy keys of the last ones")
     if path in seen:
         chain = " -> ".join(other.stem for other in (*seen, path))
         raise RelmError(f"{seen[0]}: extends goes in a circle: {chain}")
@@ -157,19 +157,28 @@ def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Document:
-    """Return `content` as a section; an error lists all faults, each with its path and the nearest known key."""
+    """Return `content` as a section; an error lists all faults."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        faults = [line for fault in error.errors() for line in _format_fault(kind, fault)]
+        faults = error.errors()
         try:
-            kind.model_validate(_without(content, [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]))
-        except ValidationError as other:  # the rules between keys, which wait for keys without faults
-            faults += [
-                line for fault in other.errors() if fault["type"] == "value_error" for line in _format_fault(kind, fault)
-            ]
-    faults = list(dict.fromkeys(faults))
-    raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
+            kind.model_validate(_without(content, [_locate(kind, fault["loc"])[0] for fault in faults]))
+        except ValidationError as other:  # rules between keys are checked only where the keys have no faults
+            faults += [fault for fault in other.errors() if fault["type"] == "value_error"]
+    kept = _drop_consequences(kind, faults)
+    lines = list(dict.fromkeys(f"{where}: {line}" for where, text in kept for line in text.splitlines()))
+    raise RelmError(f"{path}: {len(lines)} error{'s' if len(lines) > 1 else ''}\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _drop_consequences(kind: type[Section], faults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the place and message of each fault, but none that a misspelt key causes: a missing key, a broken rule."""
+    unknown = [_locate(kind, fault["loc"]) for fault in faults if fault["type"] == "extra_forbidden"]
+    meant = [[*path[:-1], key] for path, keys in unknown for key in difflib.get_close_matches(str(path[-1]), keys, n=1)]
+    caused = {"missing": meant, "value_error": [path[:-1] for path, _ in unknown]}
+    for fault in faults:
+        if _locate(kind, fault["loc"])[0] not in caused.get(fault["type"], []):
+            yield _describe_fault(kind, fault)
 
 
 def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, Any]:
@@ -196,14 +205,8 @@ def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Except
         raise error_class("\n".join(dict.fromkeys(faults)))
 
 
-def _format_fault(kind: type[Section], fault: Any) -> list[str]:
-    """Return a line for each fault of a key; a section that breaks several of its rules reports them in one message."""
-    where, message = _describe_fault(kind, fault)
-    return [f"{where}: {line}" for line in message.splitlines()]
-
-
 def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
-    location, keys = _locate(kind, tuple(fault["loc"]))
+    location, keys = _locate(kind, fault["loc"])
     is_key = location[-1:] == ["[key]"]  # pydantic's mark; the part before it is the key, as Python would write it
     where = ".".join(str(part) for part in (location[:-2] if is_key else location)) or "(whole file)"
     where += f", key {fault['input']}" if is_key else ""

@@ -18,9 +18,9 @@ from relm.recipes.recipe import Recipe
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
 IPUS, REPLICAS, MICRO_BATCH_SIZE, LOSS_CHUNK = 4, 2, 2, 32
-# Runs of a twin: with two, everything that several seeds need is run.
+# Runs of a twin: two run everything that several seeds need.
 SEEDS = 2
-# Updates of a twin with a pipeline, whose rules ask for more micro-batches than other twins have.
+# Updates of a twin with a pipeline, which needs more micro-batches than other twins.
 PIPELINE_STEPS = 12
 
 
@@ -128,7 +128,7 @@ def small_pipeline(pipeline: Pipeline) -> Pipeline:
 
 
 def _small_keys(pipeline: Pipeline | PipelineOfPhase | PipelineOfFineTuning, ipus: int) -> dict[str, Any]:
-    """Return the keys that a phase may have with a value of its own, for a pipeline of so many IPUs."""
+    """Return the keys that a phase may override, for a pipeline of `ipus` IPUs."""
     size, shares = pipeline.micro_batch_size, pipeline.available_memory_proportion
     return {
         "micro_batch_size": None if size is None else min(size, MICRO_BATCH_SIZE),

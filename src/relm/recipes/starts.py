@@ -1,6 +1,6 @@
 """Oracles of a run's start: `recipes/starts/NAME.yaml`, figures that the original's own code gave for its first steps.
 
-`relm verify-start NAME` compares them with the recipe before anything is paid for. They are no part of the run's identity.
+`relm verify-start NAME` compares them with the recipe before anything is paid for. They are not part of the run's identity.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ class RatesOracle(OriginalFigures):
     sha256: Sha256
     """Hash of the printed rates of all updates, a line each."""
     borders: dict[int, float] = Field(default_factory=dict)
-    """Step -> printed rate, where the rate lies between two printed ones, so that the original's float32 decides."""
+    """Step -> printed rate, where the rate is between two printed ones, so that the original's float32 decides."""
     milestones: dict[int, float] = Field(default_factory=dict)
     """Step, counted from 1 -> printed rate, for the message about other rates."""
 
@@ -69,7 +69,7 @@ class OptionsOracle(OriginalFigures):
 
 
 class Start(Section):
-    """`recipes/starts/NAME.yaml`: what is known of a run's start; null: not known."""
+    """`recipes/starts/NAME.yaml`: the known facts of a run's start; null: unknown."""
 
     weights: WeightsOracle | None = None
     """Initial weights."""

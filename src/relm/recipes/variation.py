@@ -1,6 +1,6 @@
-"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key, a dotted path, for one run without editing the file.
+"""Variations of a recipe: `--set pretrain.main.steps=60` changes a key for one run without editing the file.
 
-Values are YAML, and are merged with the file's as those of a recipe that extends it.
+Keys are dotted paths. Values are YAML, merged like those of a recipe that extends the file.
 """
 
 import difflib
@@ -19,10 +19,10 @@ from relm.recipes.section import merge, read_extended, validate
 
 KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 LONGEST_NAME = 180
-"""Characters of a varied run's name; a file's name has at most 255 bytes, and some are made of it."""
+"""Characters of a varied run's name, which is part of file names of at most 255 bytes."""
 ELSEWHERE = {
-    "extends": "a variation keeps what its recipe extends; write a recipe of its own, as `relm new` does",
-    "run.machine": "a machine stands behind an @, as in results/NAME@MACHINE",
+    "extends": "a variation extends the same recipe; `relm new` writes another recipe",
+    "run.machine": "name the machine after an @, as in results/NAME@MACHINE",
 }
 ABSENT = object()
 
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def setting(self) -> str:
-        """The change as KEY=VALUE, as it stands in the run's name."""
+        """The change as KEY=VALUE, as in the run's name."""
         return f"{self.key}={format_value(self.value)}"
 
 
@@ -62,30 +62,8 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def split_settings(text: str) -> list[str]:
-    """Return the assignments in a text, separated by commas or spaces.
-
-    A separator counts only before a further KEY=, outside brackets and quotes.
-
-    >>> split_settings("seed=2,pretrain.main.optimizer.betas=[0.9, 0.95] title=One, two")
-    ['seed=2', 'pretrain.main.optimizer.betas=[0.9, 0.95]', 'title=One, two']
-    """
-    found, start, depth, quoted = [], 0, 0, ""
-    for position, character in enumerate(text):
-        if quoted:
-            quoted = "" if character == quoted else quoted
-        elif character in "'\"" and text[position - 1] in "=[,{: ":
-            quoted = character
-        elif character in "[]{}":
-            depth += 1 if character in "[{" else -1
-        elif character in ", " and depth == 0 and re.match(rf"[, ]+{KEY.pattern}=", text[position:]):
-            found.append(text[start:position])
-            start = position + 1
-    return [part for part in (part.strip(", ") for part in [*found, text[start:]]) if part]
-
-
 def vary_recipe(recipe: Recipe, settings: Sequence[str], path: Path) -> tuple[Recipe, tuple[Change, ...]]:
-    """Return a recipe with some keys set by KEY=VALUE (YAML), and its differences from its file, sorted by key."""
+    """Return a recipe with settings KEY=VALUE applied, and its differences from the file, sorted by key."""
     values, faults = _parse(settings)
     content: Any = read_extended(path)
     for key, value in values.items():
@@ -165,7 +143,7 @@ def find_value(content: Any, key: str) -> Any:
 
 
 def _list_changes(recipe: Recipe, varied: Recipe, values: Mapping[str, Any]) -> Iterator[Change]:
-    """Yield the settings whose values differ from the file's, each value in the form in which the recipe reads it."""
+    """Yield the settings whose values differ from the file's, with values as the recipe reads them."""
     old, new = recipe.model_dump(mode="json"), varied.model_dump(mode="json")
     for key in sorted(values):
         before, after = find_value(old, key), find_value(new, key)
@@ -174,7 +152,7 @@ def _list_changes(recipe: Recipe, varied: Recipe, values: Mapping[str, Any]) -> 
 
 
 def _improve_hint(fault: str, values: Mapping[str, Any], recipe: Recipe) -> str:
-    """Return a fault with the whole path of the key that an unknown one may mean, such as pretrain.main.steps for steps."""
+    """Return a fault that suggests a key's whole path, such as pretrain.main.steps for an unknown `steps`."""
     key, found, _ = fault.partition(": unknown key; ")
     if not found or key not in values:
         return fault
@@ -193,7 +171,7 @@ def _list_keys(content: Any, prefix: str = "") -> Iterator[str]:
 
 
 def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, run: RunName) -> None:
-    """Raise for settings without effect: the run's machine, or its smoke twin, replaces their keys by its own values."""
+    """Raise for settings without effect, whose keys the run's machine or smoke twin overrides."""
     new, old = placed.model_dump(mode="json"), unvaried.model_dump(mode="json")
     idle = [change for change in changes if find_value(new, change.key) == find_value(old, change.key)]
     if not idle:
@@ -202,16 +180,14 @@ def require_effect(changes: Sequence[Change], placed: Recipe, unvaried: Recipe, 
     values = {change.key: find_value(old, change.key) for change in idle}
     fixed = ", ".join(f"{key} ({'not given' if value is ABSENT else format_value(value)})" for key, value in values.items())
     remedy = f"; set on.{run.machine}.KEY for a key of `run`" if run.machine and not run.is_twin else ""
-    raise RelmError(
-        f"results/{run}: {reason} has values of its own for {fixed}, so setting them changes nothing; leave them out{remedy}"
-    )
+    raise RelmError(f"results/{run}: {reason} overrides {fixed}, so these settings have no effect; remove them{remedy}")
 
 
 def require_short_name(run: RunName) -> str:
     """Return a run's name, which is that of a folder."""
     if run.settings and len(str(run.published)) > LONGEST_NAME:
         raise RelmError(
-            f"the {len(run.settings)} settings make a name of {len(str(run.published))} characters, and a folder's has at most "
+            f"the {len(run.settings)} settings make a name of {len(str(run.published))} characters, and a folder's may have "
             f"{LONGEST_NAME}; write them into a recipe: relm new NAME --from {run.recipe}"
         )
     return str(run)

@@ -168,7 +168,7 @@ def require_recorded(run: AttestedRun) -> None:
 def require_inputs(run: AttestedRun) -> None:
     """Raise if examples, tokenizer or starting weights are missing or others than those of the run."""
     plan, phase = run.plan, run.phase
-    wanted = [*plan.example_files(phase, "train"), plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
+    wanted = [*plan.examples_jobs[phase].files("train"), plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
         raise RelmError(f"{absent[0]}: no such file, but the segment needs it; `snakemake {' '.join(absent)}` makes it")
     expected = plan.starting_sha256(phase)

@@ -115,7 +115,7 @@ def read_paper(project: Project, key: str) -> tuple[Paper, list[PaperRun]]:
 def _names_paper(project: Project, name: str, key: str) -> bool:
     """Return True if a recipe, even one with faults, names the paper."""
     try:
-        return project.paper_key(name) == key
+        return project.paper_and_control(name)[0] == key
     except RelmError:
         return False
 

@@ -1,49 +1,32 @@
-"""`relm list`: all runs by paper, all runs on one machine, or one run on all machines. Imports no torch."""
+"""`relm list`: all runs by paper. Imports no torch."""
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
-from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
-from relm.formatting import format_bytes, format_count, format_price, format_table
+from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak
+from relm.formatting import format_count, format_table
 from relm.recipes.identity import work_folder
-from relm.recipes.machine.machines import Machine, can_place, divides, find_own_machine
+from relm.recipes.machine.machines import Machine, divides, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, shorten_error
-from relm.recipes.run_name import RunName, describe_misnamed
 from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_record import find_runs, read_object
 from relm.training.architecture import configuration
 from relm.training.arithmetic import operations, parameters
 
-WIDTH, WIDE = 100, 120
+WIDTH = 100
 NO_PAPER = "Runs without a paper"
 LEGEND = f"""\
 Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine,
 or, on a machine without one, those that all seeds of the run in results/ took.
-`relm list NAME` shows a run on every machine, `relm list @MACHINE` all runs on one."""
+`relm estimate NAME` has the hours on every machine, `relm estimate NAME@MACHINE` the memory there."""
 TARGETS = """\
 snakemake results/NAME runs one on its own machine, results/NAME@MACHINE on another one;
 snakemake results/smoke/NAME runs its small twin on any CPU."""
-MACHINE_LEGEND = f"""\
-Hours at {USUAL:.0%} of the published peak of all devices; sequences are those of a micro-batch of one process.
-GB are 10^9 bytes, so 24 GiB are 25.8 GB. relm estimate has more figures of one of these runs."""
-
-
-class Figures(NamedTuple):
-    """A run on a machine."""
-
-    fits: list[MemoryVerdict]
-    """The verdicts on the phases; empty if the machine's devices do not divide a batch."""
-    hours: float | None
-    """At `USUAL` of the published peak; None: no peak is published."""
-    price: float | None
-    """In US dollars; None: not known."""
 
 
 def describe_runs(project: Project) -> str:
@@ -55,78 +38,25 @@ def describe_runs(project: Project) -> str:
     row_of, lines = dict(zip(plans, rows, strict=True)), [header]
     for heading, group in _group_by_paper(plans.values()):
         lines += ["", *textwrap.wrap(heading, WIDTH)]
-        lines += [_cut(row_of[plan.name], WIDTH) for plan in group]
+        lines += [_cut(row_of[plan.name]) for plan in group]
     wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     wrapped = [line for fault in faults for line in wrapper.wrap(fault)]
     return "\n".join([*lines, "", *wrapped, *([""] if wrapped else []), *([LEGEND] if plans else []), TARGETS])
 
 
-def describe_machine_runs(project: Project, name: str) -> str:
-    """Return a row for each run with its figures on one machine."""
-    machine = project.machine(name, f"@{name}")
-    plans, faults = _read_plans(project)
-    placed = [plan for plan in plans.values() if can_place(plan.recipe, name, machine)]
-    left_out = len(plans) - len(placed)
-    without = [f"{left_out} recipes have no on.{name}.pipeline, without which they do not run there."] if left_out else []
-    table = _machine_table(project, [(plan, name, machine) for plan in placed])
-    return "\n".join([f"{name}: {machine.title}", "", *table, "", *faults, *without, MACHINE_LEGEND])
-
-
-def describe_run_on_machines(project: Project, name: str) -> str:
-    """Return a row for each machine that can train a run, with the run's figures there."""
-    plan = project.plan(str(RunName.parse(name)._replace(machine=None)))
-    machines = project.machines()
-    placed = [(plan, each, machine) for each, machine in machines.items() if can_place(plan.recipe, each, machine)]
-    own = find_own_machine(plan.recipe)
-    on = f"its own machine is {own}" if own else f"it names the device {plan.recipe.run.device} and no machine"
-    title = textwrap.wrap(f"{plan.name}: {plan.recipe.title}; {on}", WIDE)
-    return "\n".join([*title, "", *_machine_table(project, placed), "", MACHINE_LEGEND])
-
-
-def _machine_table(project: Project, placed: Sequence[tuple[Plan, str, Machine]]) -> list[str]:
-    rows = [[f"{plan.name}@{name}", *_figure_cells(project, plan, name, machine)] for plan, name, machine in placed]
-    table = format_table([["run", "hours", "price", "sequences", "memory of one device"], *rows], "<>>><")
-    return [_cut(line, WIDE) for line in table]
-
-
-def _cut(line: str, width: int) -> str:
+def _cut(line: str) -> str:
     """Return a line that ends with an ellipsis where it is too long."""
-    return (line if len(line) <= width else f"{line[: width - 1]}…").rstrip()
+    return (line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…").rstrip()
 
 
-def _figure_cells(project: Project, plan: Plan, name: str, machine: Machine) -> list[str]:
-    """Return hours, price, sequences of a micro-batch, and memory of a run on a machine, and whether it is done there."""
-    published = [f"{plan.name}@{name}", *([plan.name] if find_own_machine(plan.recipe) == name else [])]
-    done = "; done" if any(Path("results", each).is_dir() for each in published) else ""
-    figures = find_figures(project, plan, name, machine)
-    if not figures.fits:
-        return ["", "", "", f"its {machine.device_count} devices do not divide the global batch{done}"]
-    refused = next((fit.reason for fit in figures.fits if fit.fits is False), None)
-    if refused is not None:
-        return ["", "", "", f"too large: {refused}{done}"]
-    largest = max(figures.fits, key=lambda fit: fit.needed or 0)
-    memory = "" if largest.needed is None else format_bytes(largest.needed)
-    if largest.memory is not None:
-        memory += f" of {format_bytes(largest.memory)}"
-    if any(fit.fits is None for fit in figures.fits):
-        memory += "; the machine's memory is not stated" if largest.memory is None else ", may not fit"
-    hours = "" if figures.hours is None else format_short_hours(figures.hours)
-    price = "" if figures.price is None else format_price(figures.price)
-    return [hours, price, str(largest.size or ""), f"{memory}{done}"]
-
-
-def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> Figures:
-    """Return the figures of a run on a machine."""
+def _find_hours(plan: Plan, machine: Machine) -> float | None:
+    """Return the hours of all seeds at `USUAL` of the peak; None without one, or if the devices do not divide the batch."""
     if not all(divides(machine, phase) for phase in plan.recipe.pretrain.values()):
-        return Figures([], None, None)
-    placed = project.plan(f"{plan.name}@{name}")
-    tokenizer = vocabulary(placed)[0]
-    config, run = configuration(placed.recipe, tokenizer), placed.recipe.run
-    work = [PhaseWork(phase, operations(config, phase, run).hardware) for phase in placed.recipe.pretrain.values()]
-    hours, price = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, None)
-    hours = None if hours is None else plan.recipe.seeds * hours / USUAL
-    cost = None if hours is None or price is None else hours * price
-    return Figures([judge_memory(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
+        return None
+    config, run = configuration(plan.recipe, vocabulary(plan)[0]), plan.recipe.run
+    work = [PhaseWork(phase, operations(config, phase, run).hardware) for phase in plan.recipe.pretrain.values()]
+    hours = hours_at_peak(work, machine, run.float32_matmul_precision)
+    return None if hours is None else plan.recipe.seeds * hours / USUAL
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
@@ -144,8 +74,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
             project.machine(name, f"@{name}")
         except RelmError as error:
             faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
-    faults += [describe_misnamed(path) for path in project.misnamed()]
-    return plans, [*faults, *(describe_misnamed(path, "machine") for path in project.misnamed_machines())]
+    return plans, [*faults, *project.misnamed(), *project.misnamed("machine")]
 
 
 def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
@@ -160,7 +89,7 @@ def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
 def _list_cells(project: Project, plan: Plan, state: str) -> list[str]:
     """Return a run's name, machine, size, hours, state and title."""
     name, machines = find_own_machine(plan.recipe), project.machines()
-    hours = find_figures(project, plan, name, machines[name]).hours if name in machines else None
+    hours = _find_hours(plan, machines[name]) if name in machines else None
     if hours is None and (seconds := find_training_seconds(plan)) is not None:
         hours = seconds / 3600
     return [

@@ -16,13 +16,17 @@ def describe_progress(plan: Plan) -> str:
     """Return the stages of a recipe, each done, running or left, and the next command; pretraining seed by seed."""
     runs = plan.runs
     phases = list(plan.examples_keys.values())
-    examples = [path for phase in phases for path in plan.example_files(phase)]
+    examples = [path for phase in phases for path in plan.examples_jobs[phase].files()]
     prepare = "import" if plan.dataset.is_tokenized else "pregenerate"
     live = list_live_steps()
     is_published = plan.results.is_dir()
     lines = [
         *(f"{plan.name}: fingerprint {run.fingerprint}, files in {run.run_folder}" for run in runs),
-        *([_stage("download", [plan.download(shard) for shard in plan.shards], live)] if plan.dataset.files else []),
+        *(
+            [_stage("download", [plan.documents_job.download(shard) for shard in plan.shards], live)]
+            if plan.dataset.files
+            else []
+        ),
         *([_stage("extract", plan.document_files, live)] if plan.document_files else []),
         _stage("tokenizer", [plan.tokenizer], live),
         _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)], live),

@@ -34,7 +34,7 @@ class NamedStep:
     printed: str | None
     """`plain`, `docker` or `both`: the command is printed and not run."""
     options: list[str]
-    """Options of the step, which count over those of the plan."""
+    """Options of the step, which override those of the plan."""
 
 
 def read_words(step: str, words: Sequence[str]) -> NamedStep | None:
@@ -51,7 +51,7 @@ def read_words(step: str, words: Sequence[str]) -> NamedStep | None:
 
 
 def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
-    """Return the whole command of a job, from `relm` on or from what starts several processes of it."""
+    """Return the whole command of a job, with the launcher of its processes if there are several."""
     require_checkout()
     plan = project.plan(named.recipe)
     if list_steps()[step].reads_result:
@@ -70,11 +70,11 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
 
 
 def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | None, seeds: Mapping[str, int] = {}) -> RecipeJob:
-    """Return the one job of a step that is meant; the message names the `seeds` of several runs, by fingerprint."""
+    """Return the job of a step that `which` selects; `seeds` has fingerprint -> seed of several runs, for the message."""
     fitting = [job for job in jobs if step == job.step]
     if not fitting:
         if any(declaration.command == step for declaration in EVALUATIONS):
-            raise RelmError(f"recipe {name} has no evaluation {step}; add it to `evaluate`, or give its model and files")
+            raise RelmError(f"recipe {name} has no evaluation {step}; add it to `evaluate`, or pass its model and files")
         steps = list(dict.fromkeys(job.step for job in jobs))
         near = difflib.get_close_matches(step, steps, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(steps)}"
@@ -92,7 +92,7 @@ def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | Non
     for number, job in enumerate(fitting, 1):
         seed = next((f" (seed {seed})" for run, seed in seeds.items() if run in job.makes.parts), "")
         listed.append(f"  {number}  {job.makes}{seed}")
-    raise RelmError("\n".join([f"{found}; say which, by number or by a part of what it makes:", *listed]))
+    raise RelmError("\n".join([f"{found}; choose one by its number or a part of its path:", *listed]))
 
 
 def describe_command(project: Project, argv: Sequence[str], printed: str) -> str:
@@ -103,7 +103,7 @@ def describe_command(project: Project, argv: Sequence[str], printed: str) -> str
         return plain
     if printed == "docker":
         if docker.line is None:
-            raise RelmError(f"this step has no image to run in: {docker.caveat}; --print plain has its other line")
+            raise RelmError(f"this step has no image: {docker.caveat}; use --print plain")
         if docker.caveat:
             print(f"# {docker.caveat}", file=sys.stderr)
         return docker.line

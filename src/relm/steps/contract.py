@@ -48,9 +48,9 @@ class Job:
     expected_sha256: Mapping[Path, str] = field(default_factory=dict)
     """Input -> its sha256 in the recipe, for downloads and copies of a model in a local folder."""
     checked_by_run: Collection[Path] = ()
-    """Inputs that `run` itself compares with their sidecars, perhaps while it reads them; those without one it need not."""
+    """Inputs that `run` itself compares with their sidecars, if they have one, perhaps while it reads them."""
     described: Collection[Path] = ()
-    """Inputs of which `run` reads the sidecar alone, so that the file itself may be on another machine."""
+    """Inputs of which `run` reads only the sidecar, so that the file itself may be on another machine."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Step:
     help: str
     arguments: Sequence[Argument]
     job: Callable[[Arguments], Job | str]
-    """Builds the job, without a heavy import; a command without a record may do its work and return its sentence."""
+    """Build the job, without a heavy import; a command without a record may do its work and return a sentence."""
     group: str
     """A key of `GROUPS`."""
     epilog: str = ""
@@ -68,9 +68,9 @@ class Step:
     recorded_as: str = ""
     """Name in records; default: the step's own."""
     sentence_on_stderr: bool = False
-    """True if standard output has the step's product and nothing else."""
+    """True if standard output has only the step's product."""
     in_recipes: bool = True
-    """False for a step with a record that is no job of a recipe."""
+    """False for a step with a record that recipes do not have as a job."""
     reads_result: bool = False
     """True if `relm STEP NAME` reads the model in results/NAME."""
 
@@ -105,7 +105,7 @@ def argument(*names: str, **options: Any) -> Argument:
 
 
 def require_checkout() -> None:
-    """Raise an error where there are no recipes, since a command would find nothing and seem to say that nothing was run."""
+    """Raise an error where recipes are missing, since a command would seem to say that nothing was run."""
     if not Path("recipes").is_dir():
         raise RelmError(f"{Path.cwd()} has no folder recipes/; give the command in a checkout of relm")
 
@@ -118,7 +118,7 @@ def given_path(text: str) -> Path:
         except UnicodeEncodeError:
             raise argparse.ArgumentTypeError(f"{os.fsencode(text)!r} is not UTF-8; rename the file or folder") from None
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, found an empty text; is a variable of the shell not set?")
+        raise argparse.ArgumentTypeError("expected a path, found an empty text; is a shell variable unset?")
     return Path(text)
 
 
@@ -140,7 +140,7 @@ def positive(text: str) -> int:
 
 
 def process_count(text: str) -> int:
-    """Return a text as a number of threads or processes, of which C libraries crash with many thousands."""
+    """Return a text as a number of threads or processes; C libraries crash with many thousands."""
     if (number := positive(text)) > MOST_THREADS:
         raise argparse.ArgumentTypeError(f"{number:,} are too many; give at most {MOST_THREADS:,}")
     return number
@@ -159,11 +159,7 @@ def plain_yaml(text: str) -> Any:
 
 
 def section_argument(name: str, field: FieldInfo, before_default: str | None = "") -> Argument:
-    """Return the argument for a key of a section, with the key's own description as help.
-
-    Args:
-        before_default: words before the default in the help; None: the help names no default.
-    """
+    """Return the argument for a key of a section; `before_default` are words of the help, None for none."""
     annotation = field.annotation
     if get_origin(annotation) in (Union, UnionType):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
@@ -220,15 +216,15 @@ def unite_values(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str
 
 
 def expected_sha256(a: Arguments, files: Sequence[Path]) -> dict[Path, str]:
-    """Return those of the files that `--sha256` names, with the sha256 that each must have."""
+    """Return the files that `--sha256` names, each with its sha256."""
     given = unite_values("--sha256", a.sha256)
     if unknown := sorted(given.keys() - {file.name for file in files}):
-        raise RelmError(f"--sha256: {unknown[0]} is none of the files read: {', '.join(map(str, files))}; correct it")
+        raise RelmError(f"--sha256: {unknown[0]} is not read; expected a name of {', '.join(map(str, files))}")
     return {file: given[file.name] for file in files if file.name in given}
 
 
 def recipe_name(text: str) -> str:
-    """Return a recipe's name, also from a path that a shell completes: `results/NAME`, `results/NAME/`, `recipes/NAME.yaml`.
+    """Return a recipe's name, also from a path that a shell completes, such as `results/NAME/` or `recipes/NAME.yaml`.
 
     >>> [recipe_name(text) for text in ("tiny", "results/smoke/tiny/", "recipes/tiny.yaml")]
     ['tiny', 'smoke/tiny', 'tiny']
@@ -248,10 +244,10 @@ RECIPE = argument(
 ANY_RECIPE = argument(
     "recipe", type=recipe_name, nargs="?", metavar="NAME", help="a recipe, a twin or a run on a machine; default: all"
 )
-FINGERPRINT = argument("--fingerprint", metavar="F", help="choose the run among `seeds`; refuse a recipe without it")
+FINGERPRINT = argument("--fingerprint", metavar="F", help="choose the run among `seeds`, which must have it")
 WORKERS = argument("--workers", type=process_count, metavar="N", help="number of processes; default: all available cores")
 EXPECTED = argument(
-    "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="refuse a file NAME with other content"
+    "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="require this content of file NAME"
 )
 JSON = argument("--json", action="store_true", help="print JSON")
 
@@ -268,7 +264,7 @@ def name_variation(arguments: Arguments) -> None:
     if not settings:
         return
     if arguments.recipe is None:
-        raise RelmError(f"--set {settings[0]}: varies one recipe, and the command names none; give NAME")
+        raise RelmError(f"--set {settings[0]}: goes with one recipe; give NAME")
     arguments.recipe = str(RunName.parse(arguments.recipe).vary(settings))
 
 
@@ -280,6 +276,6 @@ def plan_of(arguments: Arguments) -> Plan:
     if run is None:
         raise RelmError(
             f"recipe {arguments.recipe} has fingerprint {plan.fingerprint}, this command was planned for {wanted}: "
-            "it was edited in between; give the snakemake command again"
+            "the recipe changed; rerun snakemake"
         )
     return run

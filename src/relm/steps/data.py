@@ -54,7 +54,7 @@ from relm.steps.job_spec import JOB, document_of
     path("--model", "or the model's file, such as recipes/models/gpt2_tokenizer.yaml", required=False),
     path("--test", "or the evaluation's file, such as recipes/evaluations/lambada.yaml", required=False),
     argument("--file", required=True, metavar="NAME", help="which of its files"),
-    argument("--sha256", metavar="HASH", help="refuse a file with another sha256"),
+    argument("--sha256", metavar="HASH", help="which the file must have"),
     path("--output", "where it goes"),
     epilog="RELM_MIRROR=FOLDER is searched first; HF_TOKEN and proxy variables are respected. Run again to resume.",
 )
@@ -79,8 +79,8 @@ def download(a: Arguments) -> Job:
         raise RelmError(f"{spec}: has no file {a.file!r}; it has {', '.join(files)}")
     if a.sha256 not in (None, files[a.file].sha256):
         raise RelmError(
-            f"{spec}: {a.file} has sha256 {files[a.file].sha256} now, --sha256 is {a.sha256}: it was edited in between; give "
-            "the snakemake command again, or leave --sha256 out"
+            f"{spec}: {a.file} has sha256 {files[a.file].sha256}, --sha256 is {a.sha256}: the file changed; rerun "
+            "snakemake, or remove --sha256"
         )
     return Job(lambda: download(a.file, files[a.file], a.output, str(spec)), outputs=[a.output])
 
@@ -89,8 +89,8 @@ def download(a: Arguments) -> Job:
     "convert weights released as pytorch_model.bin to a model.safetensors, reading tensors only",
     path("--model", "the model's file, such as recipes/models/mt5_base_romanian.yaml"),
     path("--file", "its pytorch_model.bin"),
-    argument("--key", metavar="KEY", help="refuse to run if the weights' identity differs"),
-    path("--output", "model.safetensors; a config.json goes beside it"),
+    argument("--key", metavar="KEY", help="identity that the weights must have"),
+    path("--output", "model.safetensors; a config.json goes next to it"),
 )
 def convert_weights(a: Arguments) -> Job:
     from relm.corpus.pickled_weights import convert_weights
@@ -98,13 +98,10 @@ def convert_weights(a: Arguments) -> Job:
     model = load_model(a.model)
     configuration = model.configuration
     if configuration is None:
-        raise RelmError(f"{a.model}: has no {PICKLED_WEIGHTS} among its files, so there is nothing to convert")
+        raise RelmError(f"{a.model}: has no {PICKLED_WEIGHTS} to convert; name a model that has")
     content = model_content(a.model.stem, model, work_folder() / "folders")
     if a.key not in (None, digest(part_of(content, model.weights_files))):
-        raise RelmError(
-            f"{a.model}: its weights have another key now than {a.key}: the file was edited in between; give the snakemake "
-            "command again"
-        )
+        raise RelmError(f"{a.model}: the key of its weights is no longer {a.key}: the file changed; rerun snakemake")
     return Job(
         lambda: convert_weights(a.file, configuration, a.output),
         inputs=[a.file],
@@ -120,7 +117,7 @@ def convert_weights(a: Arguments) -> Job:
     argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
     path("--source", "the downloaded file, or the folder; for a dataset of the hub NAME@REVISION"),
     argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
-    argument("--language", metavar="CODE", help="refuse a dump that states another language; default: the dataset's"),
+    argument("--language", metavar="CODE", help="language that a dump must state; default: the dataset's"),
     path("--train", "where the training documents go"),
     path("--held-out", "where the held-out documents go"),
     WORKERS,
@@ -176,8 +173,8 @@ def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
     found = digest(folder_content(dataset, work_folder() / "folders"))
     if found != document["content"]:
         raise RelmError(
-            f"{dataset.folder}: its texts have the digest {found}, this command was planned for {document['content']}: they "
-            "were edited in between; give the snakemake command again"
+            f"{dataset.folder}: its texts have the digest {found}, this command was planned for {document['content']}: the "
+            "texts changed; rerun snakemake"
         )
 
 
@@ -195,7 +192,7 @@ def train_tokenizer(a: Arguments) -> Job:
     if a.job is not None:
         require_path_of(document, a.output)
     if choice.train is None:
-        raise RelmError("--job: expected a tokenizer that is trained, found one that is taken from a model: import-tokenizer")
+        raise RelmError("--job: describes an imported tokenizer; pass it to import-tokenizer")
     return Job(
         lambda: train_tokenizer(
             str(choice.train),

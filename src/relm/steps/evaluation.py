@@ -39,9 +39,9 @@ from relm.steps.execution_options import EXECUTION, EXECUTION_OF_BATCHES, EXECUT
 from relm.steps.job_spec import JOB, read_job
 
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
-TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
+TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one next to the weights", required=False)
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
-# Arguments for each input and each fact of an evaluation; other facts are in `--job` alone.
+# Arguments for each input and each fact of an evaluation; only `--job` has the other facts.
 INPUTS: dict[str, list[Argument]] = {
     "manifest": [path("--manifest", "the examples' manifest")],
     "tokenizer": [TOKENIZER],
@@ -52,7 +52,7 @@ INPUTS: dict[str, list[Argument]] = {
     "training_file": [path("--training-file", "the file that the model is fine-tuned on")],
     "mismatched_file": [path("--mismatched-file", "a second file that the same model is scored on", required=False)],
     "task_folder": [
-        path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
+        path("--task-folder", "with your task files for the harness, such as recipes/harness", required=False),
         argument(FLAG, action="store_true", help=f"run the task files of --task-folder, which are programs; so does {TRUST}=1"),
     ],
     "log": [
@@ -74,7 +74,7 @@ FACTS: dict[str, Argument] = {
 }
 # Second names of the files of an evaluation that fine-tunes.
 ALIASES = {"--file": ["--dev"], "--training-file": ["--train"], "--mismatched-file": ["--mismatched"]}
-# Files of a test -> the argument of an evaluation's function that has the sha256 which the file must have.
+# Files of a test -> the argument of an evaluation's function with the sha256 of the file.
 HASHES = {"training_file": "training_sha256", "file": "file_sha256", "mismatched_file": "mismatched_sha256"}
 # Inputs that are one file each, in the order in which a record names them.
 FILES = ("manifest", "tokenizer", *HASHES)
@@ -83,16 +83,14 @@ RESERVED = frozenset({"help", "log", "set", "step"})
 
 
 def list_evaluations(taken: Collection[str]) -> dict[str, Step]:
-    """Return the step of each evaluation, also of those that extensions declared before.
-
-    Args:
-        taken: names of the other steps.
-    """
+    """Return the step of each evaluation, extensions included; `taken` has the names of the other steps."""
     steps: dict[str, Step] = {}
     for declaration in EVALUATIONS:
         name = declaration.command
         if name in taken or name in steps:
-            raise RelmError(f"evaluation {declaration.name}: relm has a step {name!r} already; declare another command")
+            raise RelmError(
+                f"evaluation {declaration.name}: relm has a step {name!r} already; give the evaluation another command"
+            )
         steps[name] = evaluation_step(declaration)
     return steps
 
@@ -109,7 +107,7 @@ def evaluation_step(declaration: EvaluationDeclaration) -> Step:
     after = [path("--output", "TASK.json, whose name is the task's")]
     if declaration.takes_limit:
         after.insert(0, LIMIT)
-    if not declaration.reads_log_alone:
+    if not declaration.reads_only_log:
         after = [EXPECTED, *(EXECUTION_OF_TUNING if declaration.fine_tunes else EXECUTION), *after]
     if taken := sorted(keys.keys() & {*RESERVED, *map(name_of, [*before, *after])}):
         raise RelmError(
@@ -136,7 +134,7 @@ def evaluation_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
         raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
     given: dict[str, Any] = {name: getattr(a, name, None) for name in (*declaration.inputs, *declaration.optional_inputs)}
     expected: dict[Path, str] = {}
-    if declaration.reads_log_alone:
+    if declaration.reads_only_log:
         files: dict[str, Any] = {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
     else:
         expected = _expected(a) | of_test
@@ -148,7 +146,7 @@ def evaluation_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
     task_files = {folder / name: sha256 for name, sha256 in (described.task_files or {}).items()} if folder else {}
 
     def run() -> str:
-        if not declaration.reads_log_alone:
+        if not declaration.reads_only_log:
             arguments["execution"] = read_execution(a, arguments["options"] if declaration.fine_tunes else None)
         if declaration.fine_tunes:
             from relm.evaluation.fine_tuning.seeds import TuningRun
@@ -161,16 +159,16 @@ def evaluation_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
 
 
 def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[EvaluationJob, Path, dict[Path, str]]:
-    """Return the identity of an evaluation, its name in errors, and the hashes of files that a test's description has."""
+    """Return the identity of an evaluation, its name in errors, and the hashes of files in a test's description."""
     test = _test(a, declaration)
     if a.job is not None:
         keys = [*(declaration.options.model_fields if declaration.options else ()), "test", *map(name_of, FACTS.values())]
         if given := [key for key in keys if getattr(a, key, None) is not None]:
-            raise RelmError(f"--job: describes the evaluation completely; leave --{given[0].replace('_', '-')} out")
+            raise RelmError(f"--job: describes the evaluation completely; remove --{given[0].replace('_', '-')}")
         job = job_of_document(read_job(a.job))
         if job.evaluation != declaration.name:
             command = EVALUATIONS[job.evaluation].command
-            raise RelmError(f"--job: has evaluation {job.evaluation}, found {a.step}; give it to `relm {command}`")
+            raise RelmError(f"--job: describes {job.evaluation}, and this is `relm {a.step}`; pass it to `relm {command}`")
         return job, Path("--job: options"), {}
     source = a.test if test else Path(declaration.command)
     options = given_keys(declaration.options, a)
@@ -196,14 +194,14 @@ def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[Evaluat
 
 
 def name_evaluation(argv: list[str]) -> list[str]:
-    """Return `evaluate --job JSON ...`, as records of earlier versions have it, as the command of its evaluation."""
+    """Return the command of an evaluation for `evaluate --job JSON ...`, as earlier versions recorded it."""
     if argv[:2] == ["evaluate", "--job"] and (name := read_job(argv[2]).get("evaluation")) in EVALUATIONS.names:
         return [EVALUATIONS[str(name)].command, *argv[1:]]
     return argv
 
 
 def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | None:
-    """Return the test that a command names; None: the text is one's own."""
+    """Return the test that a command names; None: the user's own text."""
     if getattr(a, "test", None) is None:
         return None
     test = load_test(a.test)
@@ -215,7 +213,7 @@ def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | N
 def name_task(output: Path) -> str:
     """Return the name of a result: its file's."""
     if output.suffix != ".json" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", output.stem):
-        raise RelmError(f"--output {output}: expected TASK.json, of letters, digits, . _ and -: so the task is called")
+        raise RelmError(f"--output {output}: expected TASK.json, where TASK has letters, digits, '.', '_' and '-'")
     return output.stem
 
 
@@ -228,13 +226,13 @@ def model_folder(a: Arguments) -> Path:
 
 
 def list_weights(a: Arguments, expected: Mapping[Path, str] = {}) -> list[Path]:
-    """Return the files of the model that a record names: its weights, if they are one file, and all with a known sha256."""
+    """Return the files of the model for the record: its weights, if they are one file, and all with a known sha256."""
     weights = model_folder(a) / "model.safetensors"
     return [*([weights] if weights.exists() else []), *expected]
 
 
 def _expected(a: Arguments) -> dict[Path, str]:
-    """Return the files of a published model, and those of the test, with the sha256 that the command gives for each."""
+    """Return the files of a published model and of the test with a sha256 in the command."""
     files = [file for name in HASHES if (file := getattr(a, name, None)) is not None]
     return expected_sha256(a, [*(model_folder(a) / name for name in ("model.safetensors", "config.json")), *files])
 
@@ -245,9 +243,7 @@ def find_tokenizer(a: Arguments) -> Path:
     found: Path = a.tokenizer or folder / "tokenizer.json"
     if not found.exists():
         if a.tokenizer is None and not (folder / "config.json").exists():
-            raise RelmError(
-                f"{folder}: is not a model's folder, for it has no config.json; give --model one that has, or results/NAME"
-            )
+            raise RelmError(f"{folder}: has no config.json; give --model a model's folder, or results/NAME")
         raise RelmError(f"{found}: no such file; name the model's tokenizer.json with --tokenizer")
     return found
 

@@ -36,7 +36,7 @@ IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt")
     argument("--language", metavar="CODE", help="language, for the sentence splitter; default: en"),
     path("--tokenizer", "tokenizer.json"),
     paths("--documents", "documents, JSON lines"),
-    paths("--output", "a .bin (an .idx goes beside it) or .arrow file for each file of documents"),
+    paths("--output", "a .bin (with an .idx next to it) or .arrow file for each file of documents"),
     WORKERS,
     epilog="Without --job, the options from --objective to --language are those of a recipe's phase; default: causal.",
 )

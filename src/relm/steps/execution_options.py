@@ -13,7 +13,7 @@ from relm.recipes.section import validate
 from relm.steps.contract import Argument, Arguments, argument, name_of, path, plain_yaml, positive, process_count
 
 FINE_TUNING = {"first_moment_precision": "float32"}
-"""The default of a pipeline that differs from a recipe's: the gradient is clipped, for which PopTorch needs it."""
+"""The default of a pipeline that differs from a recipe's: PopTorch needs it to clip the gradient."""
 
 
 def mapping(text: str) -> dict[str, Any]:
@@ -74,24 +74,19 @@ EXECUTION_OF_TUNING = (
         "--micro-batch-size", type=positive, metavar="N", help="sequences of a forward pass; default: depends on the device"
     ),
     argument("--checkpoint-interval", type=positive, default=500, metavar="STEPS", help="between checkpoints; default: 500"),
-    argument("--keep-models", action="store_true", help="keep the weights of each seed beside its answers"),
+    argument("--keep-models", action="store_true", help="keep the weights of each seed next to its answers"),
 )
 
 
 def read_execution(a: Arguments, tuning: FineTuning | None = None) -> Any:
-    """Return device, precision, batches and the options of IPUs that a command requests, an `Execution`.
-
-    Args:
-        a: the arguments of the command, which may lack options that it does not take.
-        tuning: the options of an evaluation that fine-tunes a model.
-    """
+    """Return the `Execution` that a command requests; `tuning` has the options of an evaluation that fine-tunes a model."""
     from relm.evaluation.execution import Execution
 
     if tuning is None or not DEVICES[a.device].pipelined:  # which has its pipeline's precision
         known = {"ipu": ("float32", "float16")}.get(a.device, ("float32", "bfloat16"))
         if a.precision not in known:
             found = f"{a.device} computes in {' and '.join(known)}, found {a.precision}"
-            raise RelmError(f"--precision: {found}; give one of these")
+            raise RelmError(f"--precision: {found}; choose one of these")
     pipeline = None
     if tuning is not None and a.pipeline is not None:
         content = FINE_TUNING | _with_accumulation(a.pipeline, tuning.batch_size)
@@ -105,9 +100,9 @@ def _read_options_of_ipus(a: Arguments) -> dict[str, Any]:
     """Return the options of IPUs that infer which a command gives, if its device takes them."""
     options = {name_of(option): getattr(a, name_of(option), None) for option in ON_IPUS}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None}
-    if given and not DEVICES[a.device].infers_own:
+    if given and not DEVICES[a.device].runs_inference:
         option = f"--{next(iter(given)).replace('_', '-')}"
-        raise RelmError(f"{option}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
+        raise RelmError(f"{option}: goes with --device ipu or ipu_simulator, found {a.device}; remove it")
     shares, ipus = given.get("available_memory_proportion"), len(given.get("layers_per_ipu", [0]))
     if shares is not None and (len(shares) != ipus or not all(0 < share <= 1 for share in shares)):
         found = " ".join(f"{share:g}" for share in shares)

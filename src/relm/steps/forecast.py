@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
     epilog="Needs no download and no disk: generated examples have the shapes of real ones.",
 )
 def rehearse(a: Arguments) -> str:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler writes to stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
     from relm.forecast.prepared_run import STEPS, Rehearsal
     from relm.forecast.rehearsal import rehearse, require_options
@@ -77,7 +77,7 @@ def compile_(a: Arguments) -> str:
     sizes = sizes_to_compile(plan)
     known = None if a.anew else current_compilation(read_shipped(), plan, sizes)
     if known is not None:
-        log.info("these are the figures of docs/compiled.json, compiled for this recipe before; --anew compiles it here")
+        log.info("figures of docs/compiled.json, compiled for this recipe before; --anew compiles it here")
     compilation = known or compile_run(plan, sizes)
     if a.output is not None:
         write_compilation(a.output, compilation)

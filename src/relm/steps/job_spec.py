@@ -22,7 +22,7 @@ def document_of(a: Arguments, keys: Iterable[str], build: Callable[[], Mapping[s
     if a.job is None:
         return build()
     if given := [key for key in keys if getattr(a, key, None) not in (None, False)]:
-        raise RelmError(f"--job: describes the product completely; leave --{given[0].replace('_', '-')} out")
+        raise RelmError(f"--job: describes the product completely; remove --{given[0].replace('_', '-')}")
     return read_job(a.job)
 
 
@@ -30,7 +30,7 @@ def read_job(text: str) -> dict[str, Any]:
     """Return the document of a `--job` option."""
     try:
         document = json.loads(text)
-        canonical_json(document).encode()  # as for its digest: no NaN, and nothing that is no text
+        canonical_json(document).encode()  # as for its digest: no NaN, and only valid text
     except (ValueError, RecursionError) as error:
         raise RelmError(f"--job: not valid JSON ({error}); quote it for the shell, as in --job '{{...}}'") from None
     if not isinstance(document, dict):

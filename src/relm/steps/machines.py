@@ -27,7 +27,7 @@ NAME = argument(
     "copy a run's data, checkpoints and figures to a bucket, so that another machine can resume it",
     STORE,
     NAME,
-    epilog="Files that the store already has are not sent again. Credentials come from the environment alone: on a TPU VM "
+    epilog="Files that the store already has are not sent again. Credentials come from the environment: on a TPU VM "
     "those of its service account. gs:// needs gcsfs, which the TPU's environment has.",
 )
 def push(a: Arguments) -> str:
@@ -37,12 +37,12 @@ def push(a: Arguments) -> str:
     if a.recipe is not None:
         plans = [run for run in project.plan(a.recipe).runs if run.number == 0 or run.run_folder.is_dir()]
     elif not (plans := _list_begun(project)):
-        raise RelmError("push: no recipe here has begun a run; give NAME to push its data alone")
+        raise RelmError("push: no run has begun here; give NAME to push only its data")
     return push(a.store, plans)
 
 
 def _list_begun(project: Project) -> list[Plan]:
-    """Return the plans of all runs, of each seed, that have a folder; a run's recipe may be gone."""
+    """Return the plans of all runs, of each seed, that have a folder and still a recipe."""
     runs, plans = work_folder() / "runs", list[Plan]()
     folders = [*runs.glob("*"), *runs.glob(f"{SMOKE}*")]
     for name in sorted(folder.relative_to(runs).as_posix() for folder in folders):

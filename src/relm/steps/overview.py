@@ -1,32 +1,16 @@
 """Commands that show what there is, and the one that writes a new recipe."""
 
-from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.steps.contract import ANY_RECIPE, JSON, Arguments, argument, command, plan_of, recipe_name, require_checkout
 
 
-@command(
-    "list the runs by paper with device, size and hours, done or not",
-    argument(
-        "wanted",
-        nargs="?",
-        metavar="NAME|@MACHINE",
-        help="a run, to show it on each machine, or one machine, with each run",
-    ),
-)
+@command("list the runs by paper with device, size and hours, done or not")
 def list_(a: Arguments) -> str:
     from relm.reporting import run_list
 
     require_checkout()
-    if a.wanted is None:
-        return run_list.describe_runs(Project())
-    if a.wanted.startswith("@") or a.wanted in Project().machine_names():
-        return run_list.describe_machine_runs(Project(), a.wanted.removeprefix("@"))
-    if "@" in a.wanted:
-        name, _, machine = a.wanted.partition("@")
-        raise RelmError(f"{a.wanted}: give {name} to see that run on every machine, or @{machine} to see every run on one")
-    return run_list.describe_run_on_machines(Project(), a.wanted)
+    return run_list.describe_runs(Project())
 
 
 @command(

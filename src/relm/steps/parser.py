@@ -24,11 +24,11 @@ SET_HELP = "a key of the recipe with another value for this run, such as pretrai
 
 
 class MissingArguments(Exception):
-    """Required arguments are absent, which a recipe's name may stand for."""
+    """Required arguments are absent; a recipe's name may replace them."""
 
 
 class Once(argparse.Action):
-    """Stores the values of an option, and refuses it a second time: neither list must be lost, or their order."""
+    """Store the values of an option, which may be given once: a second list would replace the first."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Arguments, values: Any, option: str | None = None) -> None:
         """Store the values."""
@@ -41,11 +41,7 @@ class StepParser(argparse.ArgumentParser):
     """The parser of one step: an unknown option is answered with the nearest one."""
 
     def error(self, message: str) -> NoReturn:
-        """End with the usage and a message.
-
-        Raises:
-            MissingArguments: nothing else is wrong.
-        """
+        """End with the usage and a message, or raise MissingArguments if nothing else is wrong."""
         if message.startswith("the following arguments are required"):
             raise MissingArguments(message)
         super().error(message)
@@ -79,11 +75,7 @@ class Parser(argparse.ArgumentParser):
             self.parsers[name] = command
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments of a command line; a fault of it ends the process with 2.
-
-        Raises:
-            MissingArguments: the step needs more arguments.
-        """
+        """Return the arguments of a command line; end the process with 2 for a fault, but raise MissingArguments."""
         if argv and not argv[0].startswith("-") and argv[0] not in self.steps:
             near = suggest_name(argv[0], self.steps)
             hint = f"did you mean `relm {near}`?" if near else "`relm --help` lists the steps."
@@ -114,11 +106,6 @@ class Parser(argparse.ArgumentParser):
             hint = f"; `relm {step} NAME` {taken}"
         print(f"relm {step}: {missing}{hint}", file=sys.stderr)
         return 2
-
-
-def parser(steps: Mapping[str, Step]) -> Parser:
-    """Return the parser of the whole command line."""
-    return Parser(steps)
 
 
 def suggest_name(word: str, names: Iterable[str]) -> str | None:

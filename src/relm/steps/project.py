@@ -25,7 +25,7 @@ def days(text: str) -> float:
         "--older-than",
         type=days,
         metavar="DAYS",
-        help="only what has not changed for so many days; default: for an hour; 0: everything",
+        help="only what has not changed for DAYS; default: an hour; 0: everything",
     ),
     argument(
         "--keep",
@@ -40,7 +40,7 @@ def days(text: str) -> float:
         default=[],
         type=Path,
         metavar="CHECKOUT",
-        help="keep what recipes and results of these checkouts need as well, which share the work folder",
+        help="also keep what recipes and results of these checkouts need, which share the work folder",
     ),
     epilog="Removed are runs whose fingerprint no recipe asks for; documents, examples, tokenizers and converted weights "
     "that no recipe, twin, published result or kept run needs; what a killed process left half-written. Downloads stay. "
@@ -55,18 +55,6 @@ def gc(a: Arguments) -> str:
         raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
     projects = [Project(root) for root in (Path(), *a.also)]
     return clean(work_folder(), projects, age, a.keep, removes=a.yes)
-
-
-@command(
-    "print the script that completes `relm` in a shell",
-    argument("shell", choices=("bash", "zsh"), help="the shell"),
-    epilog='`eval "$(relm completion bash)"` in ~/.bashrc, zsh alike.',
-)
-def completion(a: Arguments) -> str:
-    from relm.steps import list_steps
-    from relm.steps.completion import write_completion
-
-    return write_completion(a.shell, list_steps())
 
 
 @command(

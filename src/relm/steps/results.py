@@ -17,12 +17,12 @@ REFERENCE = argument(
 )
 
 
-def _by_task(files: Sequence[Path]) -> dict[str, Path]:
+def _group_by_task(files: Sequence[Path]) -> dict[str, Path]:
     return {file.stem: file for file in files if not file.name.endswith(".record.json")}
 
 
-def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
-    """Return the figures of each run by task; those of one run lie in one folder, or in folders of keys in one."""
+def _group_by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
+    """Return the figures of each run by task; those of one run are in one folder, or in folders of keys in one."""
     folders: dict[Path, list[Path]] = {}
     for file in files:
         folder = file.parent
@@ -32,7 +32,7 @@ def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
             f"--evaluations: in {len(folders)} folders ({', '.join(map(str, folders))}), expected one for each of the recipe's "
             f"{runs} seeds; `relm verify NAME --print` prints the whole command"
         )
-    return [_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
+    return [_group_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
 
 
 @step(
@@ -56,7 +56,7 @@ def verify(a: Arguments) -> Job:
         )
     judged = [
         JudgedRun(run.recipe.seed, None if a.reference else run.fingerprint, model, evaluations)
-        for run, model, evaluations in zip(runs, a.model, _by_run(a.evaluations, len(runs)), strict=True)
+        for run, model, evaluations in zip(runs, a.model, _group_by_run(a.evaluations, len(runs)), strict=True)
     ]
     expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
 
@@ -76,21 +76,21 @@ def verify(a: Arguments) -> Job:
     EVALUATIONS,
     paths("--before", "the same for the starting weights", nargs="*", required=False, default=[]),
     paths("--contamination", "contamination/TEST.json files, by `relm contamination`", nargs="*", required=False, default=[]),
-    path("--output", "report.html; the other files go beside it"),
+    path("--output", "report.html; the other files go next to it"),
 )
 def report(a: Arguments) -> Job:
     from relm.recipes.run_folder import REPORT_FILES
     from relm.reporting.report import write_report
 
     plan = plan_of(a)
-    beside = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
-    evaluations, *others = _by_run(a.evaluations, len(plan.runs))
+    others_of_report = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
+    evaluations, *others = _group_by_run(a.evaluations, len(plan.runs))
     return Job(
         lambda: write_report(
-            plan, a.verify, evaluations, a.output.parent, _by_task(a.before), others, _by_task(a.contamination)
+            plan, a.verify, evaluations, a.output.parent, _group_by_task(a.before), others, _group_by_task(a.contamination)
         ),
         inputs=[a.verify, *a.evaluations, *a.before, *a.contamination],
-        outputs=[a.output, *beside],
+        outputs=[a.output, *others_of_report],
     )
 
 
@@ -111,7 +111,7 @@ def publish(a: Arguments) -> str:
 
 
 @command(
-    "write the page of a paper: its figures, ours beside them, and what is missing",
+    "write the page of a paper: its figures, ours, and what is missing",
     argument("key", metavar="KEY", help="the paper's key in its recipes, as in `snakemake paper_KEY`"),
     path("--output", "default: results/papers/KEY", required=False),
 )

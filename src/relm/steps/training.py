@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
     path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
     argument("--one-tpu", action="store_true", help="train on one device of a TPU, for debugging"),
     argument("--tpu-report", action="store_true", help="print PyTorch/XLA's metrics report at the end"),
-    path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl are written beside model/"),
+    path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl are written next to model/"),
     epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
     "`relm --processes N pretrain ...`, or by torchrun or srun.",
 )
@@ -59,7 +59,7 @@ def pretrain(a: Arguments) -> Job:
     refuse_another_start(plan, a)
     for option, given in (("--tpu-report", a.tpu_report), ("--one-tpu", a.one_tpu)):
         if given and option not in DEVICES[plan.recipe.run.device].training_options:
-            raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
+            raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; remove it")
 
     def run() -> str:
         with keep_checkpoints(plan):
@@ -150,7 +150,7 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
         wanted = f"--init-from {starts[0].parent}" if starts else "no --init-from: it starts with random weights"
         raise RelmError(f"phase {a.phase} of recipe {a.recipe} needs {wanted}")
     if kept is None and a.optimizer_from is not None:
-        raise RelmError(f"phase {a.phase} of recipe {a.recipe} has optimizer_state: fresh; leave --optimizer-from out")
+        raise RelmError(f"phase {a.phase} of recipe {a.recipe} has optimizer_state: fresh; remove --optimizer-from")
     if kept is not None and (a.optimizer_from is None or a.optimizer_from.name != kept.name):
         raise RelmError(
             f"phase {a.phase} of recipe {a.recipe} has optimizer_state: kept; it needs --optimizer-from {kept}, the last "
@@ -164,7 +164,7 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
     argument("--segment", type=int, metavar="K", help="from 0; default: the shortest that can be replayed"),
     argument("--list", action="store_true", help="list the segments instead, and which can be replayed"),
     argument("--phase", metavar="PHASE", help="which phase, where there are several"),
-    path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
+    path("--checkpoints", "where the checkpoints are; default: in the run's folder", required=False),
     argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
     argument("--threads", type=process_count, metavar="N", help="default: as it was trained"),
     argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),

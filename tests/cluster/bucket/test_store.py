@@ -45,7 +45,7 @@ def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.chdir(project.folder)
     monkeypatch.delenv("RELM_WORK", raising=False)
     plan = Project().plan("tiny")
-    shutil.copytree(project.folder / "mirror", plan.download("sample.xml").parent)
+    shutil.copytree(project.folder / "mirror", plan.documents_job.download("sample.xml").parent)
     for step in (10, 20):
         folder = plan.run_folder / "main" / "checkpoints" / f"step-{step:08d}"
         folder.mkdir(parents=True)
@@ -102,7 +102,7 @@ CHECKPOINTS = {
 
 def test_what_a_run_needs_is_listed_and_what_belongs_to_a_machine_is_not(plan: Plan, memory: Any) -> None:
     message = push(URL, [plan])
-    assert set(listed(plan)) == CHECKPOINTS | {"train.jsonl", plan.download("sample.xml").as_posix()}
+    assert set(listed(plan)) == CHECKPOINTS | {"train.jsonl", plan.documents_job.download("sample.xml").as_posix()}
     assert message.startswith("tiny: 8 files, 8 of them sent (5.")
     assert listed(plan)["train.jsonl"] == len('{"step": 1}\n{"step": 2}\n'), "as far as its lines are whole"
 
@@ -224,7 +224,13 @@ def test_only_names_of_files_that_push_would_send_are_accepted(pushed: Plan, mem
     index = memory.cat_file(path)
     for pattern in NAMES:
         name = pattern.replace("RUN", f"work/runs/tiny/{pushed.fingerprint}").replace("FINGERPRINT", pushed.fingerprint)
-        change(memory, add={"path": name.replace("DOWNLOADS", str(pushed.download("sample.xml").parent)), "sha256": "0" * 64})
+        change(
+            memory,
+            add={
+                "path": name.replace("DOWNLOADS", str(pushed.documents_job.download("sample.xml").parent)),
+                "sha256": "0" * 64,
+            },
+        )
         with pytest.raises(RelmError, match=r"nothing was pulled: this is not what `relm push` wrote|damaged: ") as caught:
             pull(URL, Project(), "tiny")
         assert str(caught.value).isprintable()
@@ -235,7 +241,7 @@ def test_only_names_of_files_that_push_would_send_are_accepted(pushed: Plan, mem
 
 
 def test_one_file_named_twice_or_as_a_folder_too_is_refused(pushed: Plan, memory: Any) -> None:
-    download = pushed.download("sample.xml")
+    download = pushed.documents_job.download("sample.xml")
     for name in (str(download), str(download.parent)):
         change(memory, add={"path": name, "sha256": "0" * 64})
         with pytest.raises(RelmError, match="nothing was pulled: this is not what `relm push` wrote"):
@@ -301,7 +307,7 @@ LINKS = [
 def test_nothing_is_written_through_a_link(pushed: Plan, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "file").write_text("mine")
-    downloads = str(pushed.download("sample.xml").parent)
+    downloads = str(pushed.documents_job.download("sample.xml").parent)
     for pattern in LINKS:
         link = Path(pattern.replace("RUN", str(pushed.run_folder)).replace("DOWNLOADS", downloads))
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -316,7 +322,7 @@ def test_the_work_folder_itself_may_be_a_link(pushed: Plan, tmp_path_factory: py
     disk = tmp_path_factory.mktemp("disk")
     Path("work").symlink_to(disk)
     pull(URL, Project(), "tiny")
-    assert (disk / pushed.download("sample.xml").relative_to("work")).is_file()
+    assert (disk / pushed.documents_job.download("sample.xml").relative_to("work")).is_file()
 
 
 def test_a_disk_that_is_full_is_refused_before_anything_is_written(pushed: Plan) -> None:

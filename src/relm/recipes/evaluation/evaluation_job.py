@@ -54,7 +54,7 @@ class EvaluationJob(Section):
     def has_the_facts_of_its_evaluation(self) -> Self:
         declaration, given = EVALUATIONS[self.evaluation], {fact for fact in get_args(Fact) if getattr(self, fact) is not None}
         if unread := sorted(given - {*declaration.facts}):
-            raise ValueError("\n".join(f"{fact}: {self.evaluation} does not depend on it; leave it out" for fact in unread))
+            raise ValueError("\n".join(f"{fact}: {self.evaluation} does not depend on it; remove it" for fact in unread))
         if missing := [fact for fact in declaration.facts if fact != "task_files" and fact not in given]:
             them = "it" if len(missing) == 1 else "them"
             raise ValueError(f"{self.evaluation} depends on {' and '.join(missing)}; give {them}")
@@ -69,11 +69,7 @@ class EvaluationJob(Section):
 
 
 def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
-    """Return the job that the document of `--job` describes; one written by hand may have no revision.
-
-    Raises:
-        RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
-    """
+    """Return the job that the document of `--job` describes; one written by hand may have no revision."""
     if document.get("revision") is not None:
         require_revision(document, "evaluation")
     return validate(EvaluationJob, document, IN_JOB)

@@ -16,13 +16,13 @@ from relm.recipes.evaluation.protocol_options import Lambada, MultipleChoice, Te
 from relm.recipes.section import Section
 
 Input = Literal["manifest", "tokenizer", "file", "training_file", "mismatched_file", "task_folder", "log"]
-"""A file that an evaluation reads beside the model: the manifest of the last phase's examples, with their shards; the recipe's
+"""A file that an evaluation reads besides the model: the manifest of the last phase's examples, with their shards; the recipe's
 tokenizer; a published test file; the file that a model is fine-tuned on before the test file is scored; a second test file,
 which the same model is scored on; the folder of the harness's task files; or the logs of all phases, in which case no weights
 are read."""
 
 Fact = Literal["context", "batch_size", "phase", "language", "phases", "harness_task", "task_files"]
-"""A key of `EvaluationJob`, beside the options, that follows from the recipe."""
+"""A key of `EvaluationJob`, other than the options, that follows from the recipe."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,32 @@ class EvaluationDeclaration:
     run: str
     """Function as "module:function", as `relm.evaluation.runner.evaluation` makes one of a protocol that returns figures. It
     gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
-    name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
+    name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads only the log. For a `file` it gets
     `file_sha256` as well, for a `training_file` `training_sha256`, for a `mismatched_file` `mismatched_sha256`, for a `log`
     `logs` and `trained_on`. It returns a sentence for the user."""
     inputs: tuple[Input, ...]
-    """Files that are read beside the model."""
+    """Files that it reads besides the model."""
     optional_inputs: tuple[Input, ...] = ()
-    """Files that are read beside these, where a test has them."""
+    """Further files that it reads if a test has them."""
     objectives: tuple[str, ...] = ("causal",)
     """Objectives of the last phase for which it is defined."""
     facts: tuple[Fact, ...] = ()
     """Facts of the recipe that change the figures."""
     options: type[Section] | None = None
     """Section of its options, which is a key of the same name in a recipe or a test file."""
-    of_trained_weights_alone: bool = False
-    """Only trained weights are evaluated, not the starting weights or the authors': the result is text for a reader, or
-    describes the training."""
+    trained_only: bool = False
+    """It does not evaluate starting weights or the authors': the result is text for a reader, or describes the training."""
     seed_of_run: bool = False
-    """The figure is an estimate on a random sample, which each of a recipe's `seeds` draws anew: the options' `seed` grows with
-    the run's. Otherwise all runs are evaluated alike."""
+    """The figure is an estimate on a random sample, which each of a recipe's `seeds` draws again: the options' `seed` grows
+    with the run's. Otherwise all runs are evaluated alike."""
     takes_limit: bool = False
-    """It can score the first N examples alone, as a smoke twin does."""
+    """It can score only the first N examples, as a smoke twin does."""
     names_result_by_output: bool = True
     """The evaluation's command names the result after its output file; false: always after the evaluation."""
     command: str = ""
     """Name of the command that users call; default: the evaluation's name with hyphens."""
     named_options: tuple[str, ...] = ()
-    """Options without which the command is refused, unless a test's file has them."""
+    """Options that the command needs unless a test's file has them."""
     epilog: str = ""
     """Sentence at the end of the command's help."""
 
@@ -70,7 +69,7 @@ class EvaluationDeclaration:
         object.__setattr__(self, "command", self.command or self.name.replace("_", "-"))
 
     @property
-    def reads_log_alone(self) -> bool:
+    def reads_only_log(self) -> bool:
         """True if no weights are scored."""
         return "log" in self.inputs
 
@@ -110,12 +109,12 @@ class RandomWindows(Section):
 class MaskedLm(Section):
     """Loss of masked tokens on held-out examples, by two protocols: one with fixed masks, and that of run_mlm.py.
 
-    The latter is the script of transformers 4.2.2 that the Hugging Face blog ran: masks are drawn anew at each evaluation, and
+    The latter is the script of transformers 4.2.2 that the Hugging Face blog ran: masks are drawn again at each evaluation, and
     the means of batches are averaged. If masks are stored with the examples, only the first protocol applies.
     """
 
     seed: int = Field(default=0, ge=0)
-    """Random seed of all masks. Those of the first protocol depend on it and on the example's index alone."""
+    """Random seed of all masks. Those of the first protocol depend only on it and the example's index."""
     redraws: int = Field(default=3, gt=0)
     """Number of times that masks are drawn for the second protocol; it reports their mean and, of several, their spread."""
     batch_size: int = Field(default=8, gt=0)
@@ -149,14 +148,14 @@ class Diacritics(Section):
 
 
 _RESUMES = (
-    "Runs and answers are written to the folder TASK beside the output. TERM or INT: saves a checkpoint and exits with 75; the "
-    "same command resumes, with the same bytes as result."
+    "Runs and answers are written to the folder TASK next to the output. TERM or INT: saves a checkpoint and exits with 75; "
+    "the same command resumes, with the same bytes as result."
 )
 EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     "evaluation",
     EvaluationDeclaration(
         name="held_out",
-        summary="perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
+        summary="perplexity by token, word and byte on the held-out documents, and of unigram and bigram models",
         run="relm.evaluation.perplexity:evaluate_held_out",
         inputs=("manifest",),
         facts=("context",),
@@ -178,7 +177,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
         run="relm.evaluation.generation.samples:write_samples",
         inputs=("tokenizer",),
         options=Samples,
-        of_trained_weights_alone=True,
+        trained_only=True,
         names_result_by_output=False,
     ),
     EvaluationDeclaration(
@@ -193,7 +192,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     ),
     EvaluationDeclaration(
         name="diacritics",
-        summary="the accuracy of restored diacritics: by character, word and ambiguous word, beside two baselines",
+        summary="the accuracy of restored diacritics: by character, word and ambiguous word, with two baselines",
         run="relm.evaluation.diacritics.restored_texts:evaluate_diacritics",
         objectives=("seq2seq",),
         inputs=("manifest", "tokenizer"),
@@ -208,7 +207,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
         objectives=("causal", "masked", "seq2seq"),
         inputs=("log",),
         facts=("phases",),
-        of_trained_weights_alone=True,
+        trained_only=True,
         command="training-speed",
     ),
     EvaluationDeclaration(
@@ -261,7 +260,7 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     ),
     EvaluationDeclaration(
         name="lm_eval",
-        summary="any task of the language-model evaluation harness, in an environment of its own (make harness)",
+        summary="any task of the language-model evaluation harness, in a separate environment (make harness)",
         run="relm.evaluation.harness.tasks:evaluate_harness",
         inputs=("task_folder", "tokenizer"),
         facts=("harness_task", "task_files"),
@@ -288,5 +287,5 @@ def names_in_recipes() -> list[str]:
 
 
 def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """Return the objectives of the last phase that an entry of `evaluate` allows; the file of a published test has its own."""
+    """Return the objectives that an entry of `evaluate` allows in the last phase; a published test states them in its file."""
     return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)

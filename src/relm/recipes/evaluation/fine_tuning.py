@@ -35,7 +35,7 @@ class FineTuning(Section):
     """Length of a sequence in tokens."""
 
     def shorten(self, longest: int, batch_size: int, seeds: int) -> Self:
-        """Return the options of a small model: sequences of at most `longest` tokens, and at most so many in a batch."""
+        """Return the options of a small model: at most `longest` tokens, `batch_size` sequences a batch and `seeds` seeds."""
         sizes = {
             "sequence_length": min(self.sequence_length, longest),
             "batch_size": min(self.batch_size, batch_size),
@@ -59,7 +59,7 @@ class Squad(FineTuning):
     """Largest number of tokens of an answer."""
 
     def shorten(self, longest: int, batch_size: int, seeds: int) -> Self:
-        """Return the options of a small model: windows of at most `longest` tokens, and at most so many in a batch."""
+        """Return the options of a small model: at most `longest` tokens, `batch_size` windows a batch and `seeds` seeds."""
         short = super().shorten(longest, batch_size, seeds)
         sizes = {key: min(getattr(self, key), short.sequence_length // 4) for key in ("doc_stride", "max_query_length")}
         return short.model_copy(update=sizes)

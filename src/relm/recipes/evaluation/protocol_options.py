@@ -46,7 +46,7 @@ class TextPerplexity(Section):
     @model_validator(mode="after")
     def windows_have_their_options(self) -> Self:
         if self.windows == "rolling" and self.stride is not None:
-            raise ValueError("stride: rolling windows have none; leave it out")
+            raise ValueError("stride: rolling windows have none; remove it")
         if self.stride is not None and self.context is not None and self.stride > self.context:
             raise ValueError(f"stride ({self.stride}) exceeds context ({self.context}): tokens would be left out")
         return self

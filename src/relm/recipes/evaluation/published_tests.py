@@ -70,7 +70,7 @@ class PublishedTest(Section):
 
     @property
     def tuning(self) -> FineTuning | None:
-        """Options by which a model is fine-tuned before the test is scored; None: it is not, or an extension has its own."""
+        """Options of the fine-tuning before the test is scored; None: there is none, or an extension defines it."""
         options = getattr(self, self.protocol, None)
         return options if isinstance(options, FineTuning) else None
 
@@ -103,14 +103,14 @@ class PublishedTest(Section):
     def has_the_files_of_the_protocol(self) -> Self:
         found, fine_tunes = ", ".join(self.files), PROTOCOLS[self.protocol].fine_tunes
         if fine_tunes != (self.training_file is not None):
-            wanted = f"a model; name the one of {found} for that" if fine_tunes else "no model; leave it out"
+            wanted = f"a model; name the one of {found} for that" if fine_tunes else "no model; remove it"
             raise ValueError(f"training_file: {self.protocol} fine-tunes {wanted}")
         if self.mismatched_file is not None and (self.protocol, self.glue.task) != ("glue", "mnli"):
-            raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; leave it out")
+            raise ValueError("mismatched_file: only task mnli of the protocol glue has a second file; remove it")
         named = [name for name in (self.training_file, self.mismatched_file) if name is not None]
         if len(self.files) != len(named) + 1 or len({*named} & {*self.files}) < len(named):
-            beside = f" beside {' and '.join(named)}" if named else ""
-            raise ValueError(f"files: {self.protocol} scores one file{beside}, found {found}; list each once, and no other")
+            others = f" besides {' and '.join(named)}" if named else ""
+            raise ValueError(f"files: {self.protocol} scores one file{others}, found {found}; list each once, and no other")
         refuse_keys_of_others(self, "protocol", {one.name: [one.name] for one in PROTOCOLS})
         return self
 

@@ -15,7 +15,7 @@ FLAG = "--trust-tasks"
 
 
 def find_trust_fault(folder: Path, remedy: str) -> str | None:
-    """Return why a folder's task files may not run, with a remedy; None if there are none, or RELM_TRUST_TASKS trusts them."""
+    """Return why a folder's task files may not run, with a remedy; None without files, or if RELM_TRUST_TASKS trusts them."""
     if os.environ.get(TRUST) == "1":
         return None
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
@@ -26,6 +26,6 @@ def find_trust_fault(folder: Path, remedy: str) -> str | None:
 
 
 def require_trusted_tasks(folder: Path, given: bool) -> None:
-    """Raise unless a command (`given`) or RELM_TRUST_TASKS trusts the task files of a folder, before the harness reads one."""
+    """Raise unless the command (`given`) or RELM_TRUST_TASKS trusts a folder's task files."""
     if not given and (fault := find_trust_fault(folder, f"{FLAG}, or set {TRUST}=1")):
         raise RelmError(fault)

@@ -1,16 +1,15 @@
-"""The files of a folder of the user's own: those that a dataset reads, and those that it leaves out."""
+"""The files of a user's folder: those that a dataset reads, and those that it leaves out."""
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from relm.errors import RelmError
 from relm.formatting import escape_controls
 
-NAMED = 3
-"""Names that are shown of each kind of file that is left out."""
+NAMED = 6
+"""Names that are shown of files that are left out."""
 
 
 def match_files(folder: Path, pattern: str) -> list[Path]:
@@ -41,15 +40,16 @@ def ignore_case(pattern: str) -> str:
 
 
 def describe_left_out(folder: Path, pattern: str, files: Collection[Path]) -> str:
-    """Return what a dataset that reads `files` leaves out although one might expect it, by kind, with names; '' for nothing."""
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for path, kind in _find_left_out(folder, pattern, files):
-        kinds[kind].append(escape_controls(path.relative_to(folder).as_posix()))
-    phrases = (
-        f"{kind} {len(names):,} ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''})"
-        for kind, names in kinds.items()
-    )
-    return ", ".join(phrases).encode("utf-8", "backslashreplace").decode()
+    """Return the count and some names of what one might expect a dataset to read; '' if it leaves nothing out.
+
+    These are hidden files, names in another case, broken links, pipes, and folders that are links or cannot be opened.
+    """
+    closed = (path for path in folder.rglob("*") if path.is_dir() and not os.access(path, os.R_OK | os.X_OK))
+    near = (path for path in _glob(folder, ignore_case(pattern)) if not path.is_dir())
+    left_out = sorted({*near, *closed, *list_linked_folders(folder, files)} - set(files))
+    names = [escape_controls(path.relative_to(folder).as_posix()) for path in left_out]
+    shown = f"{len(names):,} ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''})" if names else ""
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def list_linked_folders(folder: Path, files: Collection[Path]) -> list[Path]:
@@ -57,22 +57,6 @@ def list_linked_folders(folder: Path, files: Collection[Path]) -> list[Path]:
     entered = {parent for file in files for parent in file.parents}
     links = (path for path in sorted(folder.rglob("*")) if path.is_symlink() and path.is_dir())
     return [path for path in links if path not in entered and not _is_hidden(path.relative_to(folder).as_posix())]
-
-
-def _find_left_out(folder: Path, pattern: str, files: Collection[Path]) -> Iterator[tuple[Path, str]]:
-    near = set(_glob(folder, ignore_case(pattern)))
-    linked = set(list_linked_folders(folder, files))
-    for path in sorted({folder, *near, *folder.rglob("*")} - set(files)):
-        if path in linked:
-            yield path, "linked folders"
-        elif path.is_dir():
-            yield from [(path, "unreadable folders")] * (not os.access(path, os.R_OK | os.X_OK))
-        elif _is_hidden(path.relative_to(folder).as_posix()):
-            yield from [(path, "hidden files")] * (path in near)
-        elif path.is_symlink() and not path.exists():
-            yield path, "broken links"
-        elif path in near:
-            yield path, "names in another case" if path.is_file() else "pipes or devices"
 
 
 def _glob(folder: Path, pattern: str) -> list[Path]:

@@ -1,8 +1,8 @@
-"""Folders of the user's own that a dataset or a model names: those that need consent, and those that no recipe may read.
+"""The user's folders that a dataset or a model names: those that need consent, and those that no recipe may read.
 
 A recipe may come from somebody else. What it reads goes into training data and from there into samples and published examples.
-So a folder outside the project is read only if RELM_DATA_FOLDERS allows it. Folders of the system and of programs' settings, in
-which keys and passwords lie, are refused, whoever names them. Where a folder really is decides, not a link's name.
+So a folder outside the project is read only if RELM_DATA_FOLDERS allows it. Folders of the system and of programs' settings,
+which may hold keys and passwords, are never read. A link counts as the folder that it leads to.
 """
 
 import os
@@ -42,7 +42,7 @@ def resolve_own_folder(text: str, where: str) -> Path:
     try:
         folder = expand_home(text)
     except RuntimeError:
-        raise RelmError(f"{where}: there is no home folder for {text}; give the whole path") from None
+        raise RelmError(f"{where}: no home folder for {text}; give the whole path") from None
     _require_allowed(folder, where)
     return folder
 
@@ -61,7 +61,7 @@ def needs_consent(folder: Path) -> bool:
 
 
 def require_own_files(files: Iterable[Path], folder: Path, where: str) -> None:
-    """Raise if a file of a readable folder is a link to another folder, or lies behind one, that is not allowed either."""
+    """Raise if a file of a readable folder links to, or is behind a link to, a folder that is not allowed."""
     allowed = [folder.resolve(), *_list_allowed()]
     parents: set[Path] = set()
     for path in files:
@@ -98,7 +98,7 @@ def _list_allowed() -> list[Path]:
 
 def _describe_refusal(named: str, path: Path, shown: str, command: str) -> str:
     return (
-        f"{named}{_describe_link(path)}: outside the project, and a recipe reads such a folder only with your consent. To "
+        f"{named}{_describe_link(path)}: outside the project, where a recipe reads only with your consent. To "
         f"allow it, give {format_consent(shown)} {command}"
     )
 
@@ -106,8 +106,8 @@ def _describe_refusal(named: str, path: Path, shown: str, command: str) -> str:
 def _require_allowed(path: Path, where: str) -> None:
     if (reason := _find_reason(path.resolve())) is not None:
         raise RelmError(
-            f"{where}: {path}{_describe_link(path)}: {reason}, from which no data are read; copy the data into a folder of "
-            "their own"
+            f"{where}: {path}{_describe_link(path)}: {reason}, from which data are never read; copy the data into another "
+            "folder"
         )
 
 

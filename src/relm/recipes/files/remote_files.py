@@ -31,10 +31,10 @@ class Source(Section):
     file: str | None = None
     """Wheel or sdist of a release, or path in a Hugging Face repository."""
     sha256: Sha256 | None = None
-    """Hash of the downloaded archive or compressed file, so that a wrong one is refused before it is opened."""
+    """Hash of the downloaded archive or compressed file, which is checked before it is opened."""
     size: int | None = Field(default=None, gt=0)
-    """Size of what is downloaded in bytes, where that is an archive or compressed: a longer download is refused. null: a
-    generous limit is taken."""
+    """Size of what is downloaded in bytes, where that is an archive or compressed, and limit of the download. null: a
+    generous limit."""
     member: str | None = None
     """Path of the file inside the downloaded zip or tar archive (a wheel is a zip)."""
     decompress: Literal["gzip", "bzip2", "xz"] | None = None
@@ -46,7 +46,7 @@ class Source(Section):
         if len(kinds) != 1:
             raise ValueError(f"a source names exactly one of url, pypi, npm, huggingface; found {kinds or 'none'}")
         if self.size is not None and self.member is None and self.decompress is None:
-            raise ValueError("size: goes with member or decompress; the size of the file itself stands beside its sources")
+            raise ValueError("size: goes with member or decompress; give the size of the file itself next to `sources`")
         needed = {"pypi": ("file", "member"), "npm": ("member",), "huggingface": ("file", "revision")}.get(kinds[0], ())
         if missing := [key for key in needed if getattr(self, key) is None]:
             raise ValueError(f"a source with {kinds[0]} also needs {missing[0]}")
@@ -58,11 +58,11 @@ class RemoteFile(Section):
 
     sha256: str = Field(pattern=r"^([0-9a-f]{64}|first_download)$")
     """Hash of the file itself, after extraction from an archive and decompression. first_download, for a dataset or a test with
-    unknown hashes: the hash of the first download is recorded beside it, and any other file is refused from then on."""
+    unknown hashes: the hash of the first download is recorded, and from then on only that file is accepted."""
     size: int | None = Field(default=None, gt=0)
     """Size of the file itself in bytes; null if it is not known exactly."""
     at_most: int | None = Field(default=None, gt=0)
-    """Upper limit of the size in bytes, instead of `size`: a longer download is refused before it fills the disk."""
+    """Upper limit of the size in bytes, instead of `size`: a longer download stops before it fills the disk."""
     sources: list[Source] = Field(default_factory=list)
     """Sources, tried in this order after the folder that RELM_MIRROR names."""
     made_by: str | None = None

@@ -20,19 +20,19 @@ def is_web_address(address: str) -> bool:
     try:
         parts = urlsplit(address)
         return parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # such as a port that is no number, or half of an IPv6 address
+    except ValueError:  # such as a port with letters, or half of an IPv6 address
         return False
 
 
 def require_web_address(address: str) -> str:
-    """Return an address if it is a whole one of a web server."""
+    """Return an address if it is a whole web address."""
     is_whole = is_web_address(address) and address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
     if not is_whole:
         raise ValueError(
             "expected a whole address that begins with https:// or http://, such as https://example.org/data/file.txt"
         )
     if found := _ENDS_A_LINK.search(address):
-        raise ValueError(f"the address has {found[0]!r}, which no address has; write it as %{ord(found[0]):02X}")
+        raise ValueError(f"the address has {found[0]!r}, which is not allowed there; write it as %{ord(found[0]):02X}")
     return address
 
 

@@ -1,6 +1,6 @@
 """Safe reading of YAML files: only regular files of bounded size, depth and content are accepted.
 
-Anchors, aliases, merge keys and tags are refused: recipes do not need them, and they make YAML dangerous to read.
+Anchors, aliases, merge keys and tags are errors: recipes do not need them, and they make YAML dangerous to read.
 """
 
 import math
@@ -99,17 +99,17 @@ def _require_plain(text: str) -> None:
     """Raise an error for text that must not reach PyYAML's recursive composer; the parser of events is not recursive."""
     _require_printable(text, 1)
     if found := _DIRECTIVE.search(text):  # the parser takes quadratic time for many directives
-        raise _Fault(text.count("\n", 0, found.start()) + 1, "a directive (%) is not allowed; leave it out, or indent the text")
+        raise _Fault(text.count("\n", 0, found.start()) + 1, "a directive (%) is not allowed; remove it, or indent the text")
     depth = 0
     events: Iterator[Any] = yaml.parse(text, _LOADER)
     for event in events:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise _Fault(line, f"an alias (*{event.anchor}) is not allowed; write out what it stands for")
+            raise _Fault(line, f"an alias (*{event.anchor}) is not allowed; write its value out")
         if getattr(event, "anchor", None):
-            raise _Fault(line, f"an anchor (&{event.anchor}) is not allowed; leave it out, or quote the text")
+            raise _Fault(line, f"an anchor (&{event.anchor}) is not allowed; remove it, or quote the text")
         if getattr(event, "tag", None):
-            raise _Fault(line, f"a tag ({event.tag}) is not allowed; leave it out, or quote the text")
+            raise _Fault(line, f"a tag ({event.tag}) is not allowed; remove it, or quote the text")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise _Fault(line, f"nested more than {DEEPEST} deep; is a bracket left open?")
@@ -160,7 +160,7 @@ def _key(loader: Any, node: yaml.Node) -> Any:
 def _scalar(loader: Any, node: Any) -> Any:
     text, line = str(node.value), node.start_mark.line + 1
     _require_printable(text, line)
-    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python refuses to convert or print very long integers
+    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python cannot convert or print very long integers
         raise _Fault(
             line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
         )
