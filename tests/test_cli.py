@@ -40,7 +40,7 @@ def test_every_step_has_help(step: str, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["perplexity", "--model", "recipes", "--file", "a.txt", "--output", "a.json"],
-            "recipes: is not a model's folder, for it has no config.json",
+            "recipes: no config.json in this folder",
         ),
         (
             ["download", "--dataset", "recipes/data/smple.yaml", "--file", "a", "--output", "x"],

@@ -121,12 +121,12 @@ IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--kind", "bert_wordpiece_
     [
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
         ([*TRAIN], "vocabulary_size goes with train: KIND, except for characters, which take none; give it"),
-        ([*TRAIN, "--vocabulary-size", "9"], "  vocabulary_size: Input should be greater than 256; found 9"),
+        ([*TRAIN, "--vocabulary-size", "9"], "  vocabulary_size: expected greater than 256; found 9"),
         ([*TRAIN, "--vocabulary-size", "999", "--lower-case", "true"], "lower_case goes with train: wordpiece"),
         ([*IMPORT[:-1], "imported-0123456789ab/tokenizer.json"], "is in the folder of key 0123456789ab"),
         (
             ["import-tokenizer", "--files", "f", *IMPORT[-4:]],
-            "a bert_wordpiece_uncased is made of vocab.txt; lacking: vocab.txt",
+            "--kind bert_wordpiece_uncased reads vocab.txt; add vocab.txt to --files",
         ),
     ],
 )

@@ -32,7 +32,7 @@ LONGEST_CHAIN = 32
 # Types of pydantic's faults whose own messages name Python's types -> messages about the file.
 _MAPPING, _DAY = "expected a mapping of keys to values", "expected a day such as 2026-01-15"
 _YES = "expected a number (YAML reads yes, no, on and off as true and false)"
-_TEXT = "expected a number, found text; leave out the quotes if it is one"
+_TEXT = "expected a number, without quotes"
 MESSAGES = {
     "model_type": _MAPPING,
     "dict_type": _MAPPING,
@@ -111,7 +111,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file{suggest_file(path)}") from None
     if not isinstance(content, dict):
-        raise RelmError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+        raise RelmError(
+            f"{path}: expected a mapping of keys to values, found {'nothing' if content is None else type(content).__name__}"
+        )
     return content
 
 
@@ -199,21 +201,23 @@ def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Except
 def _format_fault(kind: type[Section], fault: Any) -> list[str]:
     """Return a line for each fault of a key; a section that breaks several of its rules reports them in one message."""
     where, message = _describe_fault(kind, fault)
-    return [f"{where}: {line}" for line in message.splitlines()]
+    return [f"{where}: {line}" if where else line for line in message.splitlines()]
 
 
 def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     location, keys = _locate(kind, tuple(fault["loc"]))
     is_key = location[-1:] == ["[key]"]  # pydantic's mark; the part before it is the key, as Python would write it
-    where = ".".join(str(part) for part in (location[:-2] if is_key else location)) or "(whole file)"
+    where = ".".join(str(part) for part in (location[:-2] if is_key else location))
     where += f", key {fault['input']}" if is_key else ""
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys) or 'none'}"
         return where, f"unknown key; {hint}"
     if fault["type"] == "missing":
-        return where, "missing, and it has no default"
-    message = MESSAGES.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
+        return where, "missing; add this key"
+    message = MESSAGES.get(
+        fault["type"], str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    )
     found = fault["input"]
     if fault["type"] in ("int_type", "float_type"):
         message = _YES if isinstance(found, bool) else _TEXT if isinstance(found, str) else message

@@ -32,7 +32,6 @@ from relm.steps.contract import (
     positive,
     recipe_name,
     section_argument,
-    section_of,
     step,
 )
 from relm.steps.execution_options import EXECUTION, EXECUTION_OF_BATCHES, EXECUTION_OF_TUNING, read_execution
@@ -178,7 +177,7 @@ def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[Evaluat
         raise RelmError(f"--{absent[0]} is missing; give it, or the test's file with --test")
     if declaration.options is not None:
         options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | options
-        section_of(declaration.options, options, source)
+        validate(declaration.options, options, source)
     named = getattr(a, "recipe", None)
     planned = Project().plan(named).evaluation_identity(declaration.name) if named is not None else {}
     facts = {fact: getattr(a, fact, None) or planned.get(fact) for fact in declaration.facts}
@@ -245,9 +244,7 @@ def find_tokenizer(a: Arguments) -> Path:
     found: Path = a.tokenizer or folder / "tokenizer.json"
     if not found.exists():
         if a.tokenizer is None and not (folder / "config.json").exists():
-            raise RelmError(
-                f"{folder}: is not a model's folder, for it has no config.json; give --model one that has, or results/NAME"
-            )
+            raise RelmError(f"{folder}: no config.json in this folder; give --model a model's folder, such as results/NAME")
         raise RelmError(f"{found}: no such file; name the model's tokenizer.json with --tokenizer")
     return found
 

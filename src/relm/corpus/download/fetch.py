@@ -86,10 +86,10 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         part = PartialFile(destination).path
-        kept = f"the bytes received so far are kept in {part}" if part.exists() else "nothing is kept"
+        kept = f"resumes from {part}" if part.exists() else "starts from the beginning"
         raise RelmError(
-            f"{destination}: cannot be written: {cause.strerror}; {kept}; correct that, or move the work folder "
-            "with RELM_WORK, and run the command again"
+            f"{destination}: cannot be written: {cause.strerror}. Make room, or move the work folder with RELM_WORK. "
+            f"The same command then {kept}."
         ) from cause
 
 
