@@ -57,9 +57,9 @@ def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Pat
     ("content", "message"),
     [
         (b"title: [1, 2", "not valid YAML"),
-        (b"- a list", "expected a mapping of keys to values, found list"),
+        (b"- a list", "expected keys with values, such as 'title: My run', found list"),
         (b"title: \xff", "byte 7 is not UTF-8"),
-        (b"", "expected a mapping of keys to values, found nothing"),
+        (b"", "expected keys with values, such as 'title: My run', found nothing"),
     ],
 )
 def test_what_is_no_yaml_mapping_is_refused_with_file_and_place(tmp_path: Path, content: bytes, message: str) -> None:

@@ -105,13 +105,13 @@ def test_of_several_jobs_one_is_named(in_project: Commands) -> None:
     varied = ("tiny", "--set", "seeds=2")
     jobs = list(list_jobs(Project().plan("tiny+seeds=2")))
     figures = [str(job.makes) for job in jobs if job.step == "held-out"]
-    said = rf"step held-out of \S+ has 2 jobs; say which.*\n  1  {re.escape(figures[0])} \(seed 0\)\n  2  \S+ \(seed 1\)$"
+    said = rf"step held-out of \S+ has 2 jobs; choose one.*\n  1  {re.escape(figures[0])} \(seed 0\)\n  2  \S+ \(seed 1\)$"
     with pytest.raises(RelmError, match=said):
         find("held-out", *varied)
     assert find("held-out", "tiny", "2", *varied[1:])[-1] == figures[1]
     assert find("held-out", "tiny", figures[1].split("/")[3], *varied[1:])[-1] == figures[1]
-    for wrong, found in (("99", "no jobs"), ("0", "no jobs"), ("c.xml", "no jobs"), (".json", "2 jobs")):
-        with pytest.raises(RelmError, match=rf"^{found} of step held-out of tiny fit '{re.escape(wrong)}'"):
+    for wrong, found in (("99", "none"), ("0", "none"), ("c.xml", "none"), (".json", "2")):
+        with pytest.raises(RelmError, match=rf"^'{re.escape(wrong)}' names {found} of the jobs of step held-out of tiny"):
             choose_job("tiny", jobs, "held-out", wrong)
 
 

@@ -120,7 +120,7 @@ IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--kind", "bert_wordpiece_
     ("words", "message"),
     [
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
-        ([*TRAIN], "vocabulary_size goes with train: KIND, except for characters, which take none; give it"),
+        ([*TRAIN], "vocabulary_size is required with train, except for characters"),
         ([*TRAIN, "--vocabulary-size", "9"], "  vocabulary_size: expected greater than 256; found 9"),
         ([*TRAIN, "--vocabulary-size", "999", "--lower-case", "true"], "lower_case goes with train: wordpiece"),
         ([*IMPORT[:-1], "imported-0123456789ab/tokenizer.json"], "is in the folder of key 0123456789ab"),

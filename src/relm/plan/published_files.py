@@ -119,7 +119,7 @@ def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of
         RelmError: the folder does not exist, or has no list of hashes.
     """
     if not folder.is_dir():
-        raise RelmError(f"{folder}: no such folder; give results/NAME, or a copy of such a folder")
+        raise RelmError(f"{folder}: no such folder; `snakemake results/NAME` publishes one, or give a copy of such a folder")
     crate, unread = _read(folder, METADATA, read_crate_hashes)
     sums, unread_sums = _read(folder, CHECKSUMS, read_checksums)
     if crate is sums is None and not unread and not unread_sums:

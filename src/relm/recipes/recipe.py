@@ -92,9 +92,7 @@ class TokenizerChoice(Section):
         if (self.from_model is None) == (self.train is None):
             raise ValueError("a tokenizer has either from_model or train")
         if (self.train in (None, "characters")) != (self.vocabulary_size is None):
-            raise ValueError(
-                "vocabulary_size goes with train: KIND, except for characters, which take none; give it or leave it out"
-            )
+            raise ValueError("vocabulary_size is required with train, except for characters; in all other cases leave it out")
         if self.train is None and self.training_bytes != type(self).model_fields["training_bytes"].default:
             raise ValueError("training_bytes goes with train; leave it out")
         if self.lower_case and self.train != "wordpiece":

@@ -111,9 +111,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file{suggest_file(path)}") from None
     if not isinstance(content, dict):
-        raise RelmError(
-            f"{path}: expected a mapping of keys to values, found {'nothing' if content is None else type(content).__name__}"
-        )
+        found = "nothing" if content is None else type(content).__name__
+        raise RelmError(f"{path}: expected keys with values, such as 'title: My run', found {found}")
     return content
 
 

@@ -222,7 +222,7 @@ def model_folder(a: Arguments) -> Path:
     """Return the model's folder, which may be named by its weights."""
     model: Path = a.model
     if not model.exists():
-        raise RelmError(f"{model}: no such file or folder; --model names a model's folder, or the weights in it")
+        raise RelmError(f"{model}: no such file or folder; train it first, or give --model another model's folder or weights")
     return model.parent if model.suffix == ".safetensors" else model
 
 

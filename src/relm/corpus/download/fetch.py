@@ -114,8 +114,8 @@ def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], ad
         + "".join(f"  - {fault.reason}\n" for fault in faults)
         + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
         + advice
-        + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
-        + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
+        + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into a "
+        + "folder and set RELM_MIRROR to that folder; its content is checked as well"
     )
 
 
