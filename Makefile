@@ -94,7 +94,7 @@ format:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-language:   ## docstrings, names and calls, as far as a program can judge them
+language:   ## docstrings, names, habits of words and subjects of commits, as far as a program can judge them
 	$(BIN)/python tests/language.py
 
 # The cache outlives the clone: mypy compares the content of files whose times differ.
