@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py $(wildcard src/relm/corpus/*.c)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-# Each step is a process of its own: without the compiled modules of an earlier one it compiles all that it imports.
+# Each step is a separate process: without the compiled modules of an earlier one it compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: chaos soak language test-gpu test-py38 licences wheel compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
@@ -23,15 +23,15 @@ help:            ## what there is to make
 
 environment: .venv/made-from   ## the locked environment, for DEVICE
 
-# Another DEVICE than before makes it anew.
+# Another DEVICE than before makes it again.
 .venv/made-from: $(LOCKS) $(if $(filter-out $(DEVICE),$(MADE_FOR)),FORCE)
 	@$(PYTHON) envs/make_environment.py --device $(DEVICE)
 	@touch $@
 
-harness: environment   ## the reference harness (lm_eval) on top of it, in an environment of its own
+harness: environment   ## the reference harness (lm_eval) on top of it, in a separate environment
 	@$(PYTHON) envs/make_environment.py --device $(DEVICE) --harness
 
-# Beside the environment of DEVICE: torch_xla belongs to another torch.
+# In addition to the environment of DEVICE: torch_xla belongs to another torch.
 .venv-tpu/made-from: $(LOCKS)
 	@$(PYTHON) envs/make_environment.py --device tpu --folder .venv-tpu
 	@touch $@
@@ -94,7 +94,7 @@ format:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-language:   ## docstrings, names and calls, as far as a program can judge them
+language:   ## docstrings, names, habits of words and subjects of commits, as far as a program can judge them
 	$(BIN)/python tests/language.py
 
 # The cache outlives the clone: mypy compares the content of files whose times differ.
@@ -111,7 +111,7 @@ check-full: environment harness   ## the heavy matrices too: stages, seconds
 # The options by which uv leaves out of a lock what another lock has.
 list_locked = sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' $(1)
 
-lock:   ## write envs/*.txt anew from envs/*.in (needs uv); make licences afterwards
+lock:   ## write envs/*.txt from envs/*.in (needs uv); make licences afterwards
 	cd envs && for set in cpu loggers test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  $$([ $$set != loggers ] || $(call list_locked,cpu.txt)) $$set.in --output-file $$set.txt; done
@@ -127,14 +127,14 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv); make licences afterw
 	  --python-version 3.8 --python-platform x86_64-manylinux_2_28 $$(printf -- '--no-emit-package %s ' triton cmake lit) \
 	  python38.in --output-file python38.txt
 
-licences: environment   ## write envs/licences.csv anew, the licence of each locked package (needs the package registries)
+licences: environment   ## write envs/licences.csv, the licence of each locked package (needs the package registries)
 	@$(BIN)/python envs/write_licences.py
 
 wheel: environment   ## dist/relm-VERSION-py3-none-any.whl; two builds give the same bytes
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
 	@sha256sum dist/*.whl
 
-schema: environment   ## envs/*.schema.json anew from recipe.py
+schema: environment   ## write envs/*.schema.json from recipe.py
 	$(BIN)/relm schema --output envs
 
 clean:   ## remove results, but for the repository's example, and everything in between

@@ -40,7 +40,7 @@ def test_every_step_has_help(step: str, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["perplexity", "--model", "recipes", "--file", "a.txt", "--output", "a.json"],
-            "recipes: has no config.json; give --model a model's folder",
+            "recipes: no config.json in this folder",
         ),
         (
             ["download", "--dataset", "recipes/data/smple.yaml", "--file", "a", "--output", "x"],

@@ -39,7 +39,7 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
     ("job", "options", "message"),
     [
         ("{", [], "--job: not valid JSON"),
-        ('{"evaluation": "held_in", "context": 16}', [], "evaluation: Input should be 'held_out', "),
+        ('{"evaluation": "held_in", "context": 16}', [], "evaluation: expected 'held_out', "),
         (
             '{"evaluation": "held_out", "context": 16}',
             [],
@@ -66,8 +66,8 @@ def test_a_job_and_its_options_make_the_same_bytes(evaluated: Any, tmp_path: Pat
             },
             [],
             "context: samples does not depend on it; remove it\n"
-            "  (whole file): language: samples does not depend on it; remove it\n"
-            "  (whole file): phases: samples does not depend on it; remove it\n",
+            "  language: samples does not depend on it; remove it\n"
+            "  phases: samples does not depend on it; remove it\n",
         ),
         (
             {"evaluation": "held_out", "context": 16, "options": {"seed": 3}},

@@ -83,10 +83,10 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
     assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards."
     assert found["Backwards"]["properties"]["unscored"]["default"] == 0
     message = run_extended("backwards", error_of, recipe_with(objective="backward"))
-    assert "objective: Input should be 'causal', 'masked', 'seq2seq', " in message
+    assert "objective: expected 'causal', 'masked', 'seq2seq', " in message
     assert "'three_classes', 'score' or 'backwards'; found 'backward'" in message
     message = run_extended("backwards", error_of, recipe_with(objective="masked"))
-    assert "a gpt2 is trained with causal or backwards, found masked" in message
+    assert "architecture gpt2 trains with causal or backwards, found masked" in message
     assert "'three_classes' or 'score'" in error_of(recipe_with(objective="backwards")), "not known to this process"
 
 

@@ -50,7 +50,7 @@ def test_their_options_are_in_the_schema_and_their_names_among_the_known(tmp_pat
     assert found["Schedule"]["properties"]["name"]["enum"][-1] == "stairs"
     phase = {**RECIPE["pretrain"]["main"], "optimizer": {"name": "sgn", "learning_rate": 1}}
     content = {**RECIPE, "pretrain": {"main": phase}}
-    expected = "optimizer.name: Input should be 'adamw', 'adam', 'lamb', 'adafactor', 'muon', 'sgd' or 'sign_descent'"
+    expected = "optimizer.name: expected 'adamw', 'adam', 'lamb', 'adafactor', 'muon', 'sgd' or 'sign_descent'"
     assert expected in run_extended("sign_descent", error_of, content)
     assert "'adafactor', 'muon' or 'sgd'" in error_of(content), "this process does not know the extension"
 

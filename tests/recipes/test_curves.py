@@ -89,9 +89,9 @@ def test_a_number_has_plain_digits(cell: str, tmp_path: Path) -> None:
 
 
 def test_a_band_that_no_run_can_leave_is_refused() -> None:
-    with pytest.raises(RelmError, match=r"standard_deviation: Input should be less than or equal to 10"):
+    with pytest.raises(RelmError, match=r"standard_deviation: expected less than or equal to 10"):
         expected(parts=[{"from_step": 1, "standard_deviation": 1e300}])
-    with pytest.raises(RelmError, match=r"false_alarm_rate: Input should be greater than or equal to 0\.000000001"):
+    with pytest.raises(RelmError, match=r"false_alarm_rate: expected greater than or equal to 0\.000000001"):
         validate(ExpectedCurve, {"curve": "a", "band": {"basis": "b", "runs": 1}, "false_alarm_rate": 1e-300}, Path("r.yaml"))
 
 

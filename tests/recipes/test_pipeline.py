@@ -78,7 +78,7 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {"layers_per_ipu": [4, "4", 4, 0]},
             {},
-            "on.pod16.pipeline.layers_per_ipu.1: expected a number, found text; leave out the quotes if it is one",
+            "on.pod16.pipeline.layers_per_ipu.1: expected a number, without quotes",
         ),
         (
             {"layers_per_ipu": [4, True, 4, 3]},

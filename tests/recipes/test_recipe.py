@@ -50,7 +50,7 @@ def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Pat
     assert "run.theads: unknown key; did you mean threads?" in message
     assert "model.depth: unknown key; known keys: " in message
     assert "model.layers: missing" in message
-    assert "pretrain.main.steps: Input should be greater than 0; found -5" in message
+    assert "pretrain.main.steps: expected greater than 0; found -5" in message
     assert "data.dataset:" in message
 
 
@@ -92,7 +92,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
             "run: loss_chunk (8) goes with device: cpu or cuda, found tpu; remove it",
         ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
-        ("title: A test", "title: A test\nseed: '4'", "seed: expected a number, found text; leave out the quotes if it is one"),
+        ("title: A test", "title: A test\nseed: '4'", "seed: expected a number, without quotes"),
         ("title: A test", "title: A test\nrun: {compile: 'yes'}", "run.compile: expected true or false, without quotes; found"),
         ("title: A test", "title: 2024", "title: expected text, and YAML reads this as a number: put it in quotes; found 2024"),
         ("title: A test", "title: 2026-01-15", "reads this as a date: put it in quotes; found 2026-01-15"),
@@ -234,7 +234,7 @@ def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        ("{objective: masked}", "pretrain.main.objective: a gpt2 is trained with causal, found masked"),
+        ("{objective: masked}", "pretrain.main.objective: architecture gpt2 trains with causal, found masked"),
         (
             "{masked: {whole_words: true}}",
             "masked: read with objective: masked only, found {'whole_words': True} with objective: causal",
@@ -268,7 +268,7 @@ def test_the_objective_of_a_task_is_refused(tmp_path: Path) -> None:
     text = VALID.replace("architecture: gpt2", "architecture: bert").replace("objective: causal", "objective: spans")
     message = refusal(tmp_path, text)
     assert "pretrain.main.objective: spans is that of an evaluation by fine-tuning" in message
-    assert "a gpt2 is trained with causal, found spans" in refusal(tmp_path, VALID.replace("causal", "spans"))
+    assert "architecture gpt2 trains with causal, found spans" in refusal(tmp_path, VALID.replace("causal", "spans"))
 
 
 def test_threads_have_a_bound_on_every_machine() -> None:

@@ -81,8 +81,8 @@ def test_all_faults_are_reported_at_once_each_with_the_nearest_key(tiny: Project
         "  model.layers: no value; give one, null for none",
         "  run.machine: cannot be set; name the machine after an @, as in results/NAME@MACHINE",
         "  seed: is set twice",
-        "  model.heads: not valid YAML: did not find expected ',' or ']'",
-        "  seed: expected a number, found text; leave out the quotes if it is one; found 'x'",
+        "  model.heads: not valid YAML: did not find expected ',' or ']'; check indentation, colons and quotes",
+        "  seed: expected a number, without quotes; found 'x'",
         "  pretrain.main.optimiser: unknown key; did you mean pretrain.main.optimizer?",
         "  steps: unknown key; did you mean pretrain.main.steps?",
     ]

@@ -48,8 +48,8 @@ FAULTS = {
     "a template": (b"a: {{name}}\n", "line 1: a key is a mapping; quote it"),
     "Latin-1": (b"a: 1\nb: caf\xe9\n", "line 2: byte 11 is not UTF-8"),
     "UTF-16": ("a: 1\n".encode("utf-16"), "is UTF-16; save the file as UTF-8"),
-    "nothing": (b"", "expected a mapping of keys to values, found NoneType"),
-    "a list": (b"- a\n", "expected a mapping of keys to values, found list"),
+    "nothing": (b"", "expected keys with values, such as 'title: My run', found nothing"),
+    "a list": (b"- a\n", "expected keys with values, such as 'title: My run', found list"),
     "a nest of 40 lists": (b"a: 1\nb: " + b"[" * 40 + b"]" * 40, "line 2: nested more than 32 deep"),
     "a nest of 40 mappings": (b"".join(b" " * n + b"a:\n" for n in range(40)), "line 33: nested more than 32 deep"),
     "too many bytes": (b"a: 1\n" + b"#" * (LARGEST + 1), "has more than 4 MiB"),
@@ -140,7 +140,7 @@ def test_a_chain_of_many_recipes_is_refused(tmp_path: Path) -> None:
 def test_a_long_value_that_is_wrong_is_shown_in_part(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text(f"title: [1]\nformat: {'x' * 100_000}\n2: a\ntrue: b\n2024-01-01: c\nnull: d\n")
-    with pytest.raises(RelmError, match="format: Input should be") as caught:
+    with pytest.raises(RelmError, match="format: expected") as caught:
         load_dataset(path)
     assert len(str(caught.value)) < 3000
 

@@ -110,8 +110,8 @@ def test_of_several_jobs_one_is_named(in_project: Commands) -> None:
         find("held-out", *varied)
     assert find("held-out", "tiny", "2", *varied[1:])[-1] == figures[1]
     assert find("held-out", "tiny", figures[1].split("/")[3], *varied[1:])[-1] == figures[1]
-    for wrong, found in (("99", "no jobs"), ("0", "no jobs"), ("c.xml", "no jobs"), (".json", "2 jobs")):
-        with pytest.raises(RelmError, match=rf"^{found} of step held-out of tiny fit '{re.escape(wrong)}'"):
+    for wrong, found in (("99", "none"), ("0", "none"), ("c.xml", "none"), (".json", "2")):
+        with pytest.raises(RelmError, match=rf"^'{re.escape(wrong)}' names {found} of the jobs of step held-out of tiny"):
             choose_job("tiny", jobs, "held-out", wrong)
 
 

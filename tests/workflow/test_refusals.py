@@ -134,7 +134,7 @@ def test_a_schema_error_hides_neither_a_wrong_name_nor_a_missing_file(project: C
         refusals.PROJECT.plan("broken")
     lines = str(caught.value).splitlines()
     assert lines[0] == "recipes/broken.yaml: 3 errors"
-    assert "seed: expected a number, found text; leave out the quotes if it is one; found '4'" in lines[1]
+    assert "seed: expected a number, without quotes; found '4'" in lines[1]
     assert "run.thrads: unknown key; did you mean threads?" in lines[2]
     assert "run.pipeline: missing, and device: ipu needs one" in lines[3]  # a rule between keys
     assert lines[4] == "recipes/data/smaple.yaml: no such file (did you mean sample?)"

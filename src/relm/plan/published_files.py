@@ -108,7 +108,7 @@ def list_names(folder: Path) -> list[str]:
 def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of) -> tuple[list[FileDifference], int]:
     """Return the differences of a published folder from its hashes, and the count of files; skip those with `sha256` None."""
     if not folder.is_dir():
-        raise RelmError(f"{folder}: no such folder; give results/NAME, or a copy of such a folder")
+        raise RelmError(f"{folder}: no such folder; `snakemake results/NAME` publishes one, or give a copy of such a folder")
     crate, unread = _read(folder, METADATA, read_crate_hashes)
     sums, unread_sums = _read(folder, CHECKSUMS, read_checksums)
     if crate is sums is None and not unread and not unread_sums:

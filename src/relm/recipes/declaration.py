@@ -91,7 +91,7 @@ class NameIn:
             return value
         *most, last = [repr(name) for name in self.registry.names]
         expected = f"{', '.join(most)} or {last}" if most else last
-        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        raise PydanticCustomError("literal_error", "expected {expected}", {"expected": expected})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._check, serialization=core_schema.to_string_ser_schema())

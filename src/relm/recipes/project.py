@@ -98,7 +98,7 @@ class Project:
         return (
             f"did you mean results/{run._replace(recipe=near[0])}?"
             if near
-            else f"there are: {', '.join(self.names()) or 'none'}"
+            else f"there are: {', '.join(self.names()) or 'none in this folder; go to the folder with the Snakefile'}"
         )
 
     def machine_names(self) -> list[str]:

@@ -184,7 +184,7 @@ class Recipe(Section):
         for name, phase in self.pretrain.items():
             if phase.declaration not in fitting:
                 raise ValueError(
-                    f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
+                    f"pretrain.{name}.objective: architecture {self.model.architecture} trains with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
 

@@ -32,7 +32,7 @@ LONGEST_CHAIN = 32
 # pydantic's fault, whose message would name Python's types -> message about the file.
 _MAPPING, _DAY = "expected a mapping of keys to values", "expected a day such as 2026-01-15"
 _YES = "expected a number (YAML reads yes, no, on and off as true and false)"
-_TEXT = "expected a number, found text; leave out the quotes if it is one"
+_TEXT = "expected a number, without quotes"
 MESSAGES = {
     "model_type": _MAPPING,
     "dict_type": _MAPPING,
@@ -111,7 +111,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file{suggest_file(path)}") from None
     if not isinstance(content, dict):
-        raise RelmError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+        found = "nothing" if content is None else type(content).__name__
+        raise RelmError(f"{path}: expected keys with values, such as 'title: My run', found {found}")
     return content
 
 
@@ -167,7 +168,7 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
         except ValidationError as other:  # rules between keys are checked only where the keys have no faults
             faults += [fault for fault in other.errors() if fault["type"] == "value_error"]
     kept = _drop_consequences(kind, faults)
-    lines = list(dict.fromkeys(f"{where}: {line}" for where, text in kept for line in text.splitlines()))
+    lines = list(dict.fromkeys(f"{where}: {line}" if where else line for where, text in kept for line in text.splitlines()))
     raise RelmError(f"{path}: {len(lines)} error{'s' if len(lines) > 1 else ''}\n" + "\n".join(f"  {line}" for line in lines))
 
 
@@ -208,15 +209,17 @@ def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Except
 def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     location, keys = _locate(kind, fault["loc"])
     is_key = location[-1:] == ["[key]"]  # pydantic's mark; the part before it is the key, as Python would write it
-    where = ".".join(str(part) for part in (location[:-2] if is_key else location)) or "(whole file)"
+    where = ".".join(str(part) for part in (location[:-2] if is_key else location))
     where += f", key {fault['input']}" if is_key else ""
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys) or 'none'}"
         return where, f"unknown key; {hint}"
     if fault["type"] == "missing":
-        return where, "missing, and it has no default"
-    message = MESSAGES.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
+        return where, "missing; add this key"
+    message = MESSAGES.get(
+        fault["type"], str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    )
     found = fault["input"]
     if fault["type"] in ("int_type", "float_type"):
         message = _YES if isinstance(found, bool) else _TEXT if isinstance(found, str) else message

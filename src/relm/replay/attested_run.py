@@ -211,7 +211,7 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
         checkpoints: the folder of the checkpoints; None: that in the run's folder.
     """
     if not folder.is_dir():
-        raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
+        raise RelmError(f"{folder}: no such folder; give the results/NAME of a finished run, or its folder in work/runs")
     published = (folder / "recipe.json").is_file()
     remedy = "it is not what `relm publish` wrote"
     stated = read_shaped(folder / "recipe.json", {"name": LINE, "fingerprint": LINE}, remedy) if published else None

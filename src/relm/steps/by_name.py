@@ -87,12 +87,12 @@ def choose_job(name: str, jobs: Sequence[RecipeJob], step: str, which: str | Non
         return chosen[0]
     found = f"step {step} of {name} has {len(fitting)} jobs"
     if which is not None:
-        found = f"{len(chosen) or 'no'} jobs of step {step} of {name} fit {which!r}"
+        found = f"{which!r} names {len(chosen) or 'none'} of the jobs of step {step} of {name}"
     listed = []
     for number, job in enumerate(fitting, 1):
         seed = next((f" (seed {seed})" for run, seed in seeds.items() if run in job.makes.parts), "")
         listed.append(f"  {number}  {job.makes}{seed}")
-    raise RelmError("\n".join([f"{found}; choose one by its number or a part of its path:", *listed]))
+    raise RelmError("\n".join([f"{found}; choose one by its number or a part of its output:", *listed]))
 
 
 def describe_command(project: Project, argv: Sequence[str], printed: str) -> str:

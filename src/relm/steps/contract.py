@@ -19,7 +19,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run import MOST_THREADS
 from relm.recipes.run_name import RunName
-from relm.recipes.section import Document, Section, validate
+from relm.recipes.section import Section
 
 Arguments = argparse.Namespace
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -134,9 +134,9 @@ def paths(name: str, words: str, **options: Any) -> Argument:
 
 def positive(text: str) -> int:
     """Return a text as a positive integer."""
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, found {text!r}")
+    return int(text)
 
 
 def process_count(text: str) -> int:
@@ -188,14 +188,6 @@ def given_keys(section: type[Section] | None, a: Arguments) -> dict[str, Any]:
     """Return the keys of a section that a command gives."""
     keys = section.model_fields if section else ()
     return {key: value for key in keys if (value := getattr(a, key, None)) is not None}
-
-
-def section_of(kind: type[Document], keys: Mapping[str, Any], source: Path) -> Document:
-    """Return the keys that a command gives as the section that they fill."""
-    try:
-        return validate(kind, keys, source)
-    except RelmError as error:
-        raise RelmError(str(error).replace("(whole file): ", "")) from None
 
 
 def named_sha256(text: str) -> tuple[str, str]:

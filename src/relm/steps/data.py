@@ -29,6 +29,7 @@ from relm.recipes.jobs import document_without_folder
 from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.recipe import TokenizerChoice
+from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
     WORKERS,
@@ -42,7 +43,6 @@ from relm.steps.contract import (
     paths,
     positive,
     section_arguments,
-    section_of,
     step,
 )
 from relm.steps.job_spec import JOB, document_of
@@ -210,7 +210,7 @@ def train_tokenizer(a: Arguments) -> Job:
 
 def document_of_training(a: Arguments) -> dict[str, Any]:
     """Return the document of a tokenizer whose training the options describe."""
-    choice = section_of(TokenizerChoice, {"train": "byte_level_bpe"} | given_keys(TokenizerChoice, a), Path("train-tokenizer"))
+    choice = validate(TokenizerChoice, {"train": "byte_level_bpe"} | given_keys(TokenizerChoice, a), Path("train-tokenizer"))
     return {"revision": REVISIONS["tokenizer"], **given(choice)}
 
 
@@ -227,7 +227,7 @@ def import_tokenizer(a: Arguments) -> Job:
     files = {file.name: file for file in a.files}
     if absent := [name for name in TOKENIZER_FILES[a.kind] if name not in files]:
         raise RelmError(
-            f"import-tokenizer: a {a.kind} is made of {', '.join(TOKENIZER_FILES[a.kind])}; lacking: {', '.join(absent)}"
+            f"import-tokenizer: --kind {a.kind} reads {', '.join(TOKENIZER_FILES[a.kind])}; add {', '.join(absent)} to --files"
         )
     expected = expected_sha256(a, a.files)
     hashes = {file.name: sha256 for file, sha256 in expected.items()}

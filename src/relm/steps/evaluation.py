@@ -32,7 +32,6 @@ from relm.steps.contract import (
     positive,
     recipe_name,
     section_argument,
-    section_of,
     step,
 )
 from relm.steps.execution_options import EXECUTION, EXECUTION_OF_BATCHES, EXECUTION_OF_TUNING, read_execution
@@ -176,7 +175,7 @@ def _describe(declaration: EvaluationDeclaration, a: Arguments) -> tuple[Evaluat
         raise RelmError(f"--{absent[0]} is missing; give it, or the test's file with --test")
     if declaration.options is not None:
         options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | options
-        section_of(declaration.options, options, source)
+        validate(declaration.options, options, source)
     named = getattr(a, "recipe", None)
     planned = Project().plan(named).evaluation_identity(declaration.name) if named is not None else {}
     facts = {fact: getattr(a, fact, None) or planned.get(fact) for fact in declaration.facts}
@@ -221,7 +220,7 @@ def model_folder(a: Arguments) -> Path:
     """Return the model's folder, which may be named by its weights."""
     model: Path = a.model
     if not model.exists():
-        raise RelmError(f"{model}: no such file or folder; --model names a model's folder, or the weights in it")
+        raise RelmError(f"{model}: no such file or folder; train it first, or give --model another model's folder or weights")
     return model.parent if model.suffix == ".safetensors" else model
 
 
@@ -243,7 +242,7 @@ def find_tokenizer(a: Arguments) -> Path:
     found: Path = a.tokenizer or folder / "tokenizer.json"
     if not found.exists():
         if a.tokenizer is None and not (folder / "config.json").exists():
-            raise RelmError(f"{folder}: has no config.json; give --model a model's folder, or results/NAME")
+            raise RelmError(f"{folder}: no config.json in this folder; give --model a model's folder, such as results/NAME")
         raise RelmError(f"{found}: no such file; name the model's tokenizer.json with --tokenizer")
     return found
 

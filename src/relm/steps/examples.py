@@ -7,6 +7,7 @@ from relm.errors import RelmError
 from relm.recipes.identity import stored_identity
 from relm.recipes.job_documents import objective_of_examples, require_path_of
 from relm.recipes.objectives import OBJECTIVES, Objective
+from relm.recipes.section import validate
 from relm.steps.contract import (
     WORKERS,
     Arguments,
@@ -19,7 +20,6 @@ from relm.steps.contract import (
     paths,
     positive,
     section_arguments,
-    section_of,
     step,
 )
 from relm.steps.job_spec import JOB, document_of
@@ -69,7 +69,7 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
     options = {"objective": "causal"} | given_keys(Objective, a)
     if options["objective"] not in OBJECTIVES or not OBJECTIVES[options["objective"]].stores_length:
         options = {"sequence_length": Objective.LONGEST} | options  # such examples are cut to a length when they are read
-    return stored_identity(section_of(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
+    return stored_identity(validate(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
 
 
 @step(

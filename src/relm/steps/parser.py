@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         self.parsers[step].print_usage(sys.stderr)
         declared, hint = self.steps[step], ""
         if declared.takes_name:
-            taken = "takes the model in results/NAME" if declared.reads_result else "takes them from a recipe that has the step"
+            taken = "takes the model in results/NAME" if declared.reads_result else "fills them in from a recipe"
             hint = f"; `relm {step} NAME` {taken}"
         print(f"relm {step}: {missing}{hint}", file=sys.stderr)
         return 2

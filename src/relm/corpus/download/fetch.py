@@ -86,10 +86,10 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         part = PartialFile(destination).path
-        kept = f"the bytes received so far are kept in {part}" if part.exists() else "nothing is kept"
+        kept = f"resumes from {part}" if part.exists() else "starts from the beginning"
         raise RelmError(
-            f"{destination}: cannot be written: {cause.strerror}; {kept}; correct that, or move the work folder "
-            "with RELM_WORK, and run the command again"
+            f"{destination}: cannot be written: {cause.strerror}. Make room, or move the work folder with RELM_WORK. "
+            f"The same command then {kept}."
         ) from cause
 
 
@@ -114,8 +114,8 @@ def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], ad
         + "".join(f"  - {fault.reason}\n" for fault in faults)
         + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
         + advice
-        + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
-        + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
+        + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into a "
+        + "folder and set RELM_MIRROR to that folder; its content is checked as well"
     )
 
 

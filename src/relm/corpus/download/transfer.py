@@ -242,7 +242,7 @@ def _append_all(response: requests.Response, part: PartialFile, expected: Expect
                 bar.update(len(block))
                 expected.require_no_more(part.size)
         except TemporaryFault as fault:
-            raise type(fault)(f"{fault}, after {part.size:,} bytes") from None
+            raise type(fault)(f"{fault} after {part.size:,} bytes; the same command resumes there") from None
         except SourceFault:
             part.clear()
             raise

@@ -92,7 +92,8 @@ def parse_yaml(text: str, path: Path) -> Any:
         raise RelmError(f"{path}{fault}") from None
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        raise RelmError(f"{path}{f', line {mark.line + 1}' if mark else ''}: not valid YAML: {problem or error}") from None
+        place = f"{path}, line {mark.line + 1}" if mark else path
+        raise RelmError(f"{place}: not valid YAML: {problem or error}; check indentation, colons and quotes") from None
 
 
 def _require_plain(text: str) -> None:
