@@ -14,9 +14,6 @@ import psutil
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 
-# Bytes of a name in a path, and of a work folder's path. Linux takes 4,096; the path of Snakemake's record of a file has that
-# of the file in base 64.
-LONGEST_NAME, LONGEST_PATH = 255, 2000
 OVERRIDE = "RELM_IGNORE_LIMITS"
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -70,18 +67,11 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
 
 
 def find_path_fault(folder: Path) -> str | None:
-    """Return why a folder's path cannot be that of a work folder: a ~, its length, or what Snakemake takes for wildcards."""
+    """Return why Snakemake cannot use a work folder's path: a ~, or what it takes for wildcards; None if it can."""
     if str(folder).startswith("~"):
         return f"{str(folder)!r} begins with ~, which only a shell replaces, and only without quotes; write the whole path"
     if strange := sorted(set("{}\n").intersection(str(folder))):
         return f"{str(folder)!r} has {strange[0]!r}, which Snakemake does not take in a path; choose another folder"
-    longest = max(len(os.fsencode(part)) for part in folder.absolute().parts)
-    if longest > LONGEST_NAME:
-        return (
-            f"a name in {folder!s:.80}... has {longest:,} bytes, and a file's has at most {LONGEST_NAME}; choose another folder"
-        )
-    if (length := len(os.fsencode(folder.absolute()))) > LONGEST_PATH:
-        return f"{folder!s:.80}... has {length:,} bytes; choose a path of at most {LONGEST_PATH:,}, as files below it have more"
     return None
 
 

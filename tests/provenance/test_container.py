@@ -50,7 +50,7 @@ def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(t
 def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     found = container({name: "/images/x.sif"}, tmp_path)
     assert found == {"engine": "apptainer", "role": None, "image": None, "digest": None}
-    assert format_container(found) == "in a container of Apptainer that does not say which image it is of"
+    assert format_container(found) == "in a container by Apptainer, image unknown"
 
 
 def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

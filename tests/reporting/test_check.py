@@ -58,7 +58,7 @@ def flip(path: Path, position: int) -> None:
 def test_a_whole_folder_is_whole_and_so_is_its_copy_elsewhere(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "elsewhere/copy"))
     for place in (folder, copy):
-        assert check_folders([place]) == f"{place}: whole: 8 files have the sha256 with which they were published"
+        assert check_folders([place]) == f"{place}: whole: 8 files have their published sha256"
 
 
 @pytest.mark.parametrize("name", NAMES)

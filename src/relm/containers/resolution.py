@@ -1,50 +1,36 @@
 """`relm images resolve`: compare the digests in the lock with the registries', which skopeo asks with its own login."""
 
-import datetime
 import hashlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, Lock, Pinned, read_lock
 from relm.errors import RelmError
-from relm.recipes.files.yaml_file import parse_yaml, read_text
-from relm.recipes.section import validate
 
 SECONDS = 60
 # What registries answer where they have no such image.
 _UNKNOWN = ("manifest unknown", "name unknown", "repository name not known")
 
 
-def resolve(wanted: str | None, write: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
+def resolve(wanted: str | None, folder: Path = Path()) -> str:
     """Compare one entry of the lock or all of them with the registry, and return a line for each.
 
-    Args:
-        wanted: ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; none: all.
-        write: write into the lock what is confirmed.
-        today: written as `checked`; by default the day in UTC.
-
-    Raises:
-        RelmError: an entry is not confirmed; the others are written all the same.
+    `wanted` is ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; None: all. Raise RelmError with
+    all lines if an entry is not confirmed.
     """
-    checked = (today or datetime.datetime.now(datetime.UTC).date()).isoformat()
     lines, fails = [], False
     for key, entry in _select_entries(read_lock(folder), wanted):
         try:
             if key.startswith("images.") and entry.digest is None:
                 lines.append(f"{key}: {entry.pinned} was never published, so there is no registry to ask")
                 continue
-            line = f"{key}: {_confirm(entry)}, as the lock has it: verified"
-            if write:
-                _write(folder / LOCK, key, {"verified": "true", "checked": checked})
-            lines.append(line + (f"; {LOCK} has it now" if write else " (--write notes it there)"))
+            note = "" if entry.verified else f"; set `verified: true` and today's date as `checked` in {LOCK}"
+            lines.append(f"{key}: {_confirm(entry)}, as in the lock{note}")
         except RelmError as error:
             fails = True
             lines.append(f"{key}: {error}")
@@ -129,33 +115,3 @@ def _list_images(content: bytes) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def _write(path: Path, key: str, values: Mapping[str, str]) -> None:
-    """Write values into the lock, which must stay valid."""
-    text = set_values(read_text(path), key.split("."), values)
-    validate(Lock, parse_yaml(text, path), path)
-    with atomic_file(path, "w") as file:
-        file.write(text)
-
-
-def set_values(text: str, keys: list[str], values: Mapping[str, str]) -> str:
-    """Return YAML text in which one mapping has other values; every other character, comments included, stays.
-
-    Args:
-        keys: the keys that lead to the mapping.
-        values: plain scalars, written unchanged; a key that is not there yet follows the last one.
-    """
-    node: Any = yaml.compose(text, yaml.SafeLoader)
-    for name in keys:
-        node = next(value for key, value in node.value if key.value == name)
-    there = {key.value: value for key, value in node.value}
-    last, column = node.value[-1][1], node.value[0][0].start_mark.column
-    end = text.find("\n", last.end_mark.index - 1)
-    end = len(text) if end < 0 else end
-    added = "".join(f"\n{' ' * column}{name}: {value}" for name, value in values.items() if name not in there)
-    edits = [(end, end, added)]
-    edits += [(there[key].start_mark.index, there[key].end_mark.index, value) for key, value in values.items() if key in there]
-    for start, stop, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[stop:]
-    return text

@@ -52,7 +52,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def fenced(text: str) -> str:
-    """Return text as a Markdown code block that it cannot break out of."""
+    """Return text as a Markdown code block, with a fence that the text does not contain."""
     marks = "```"
     while marks in text:
         marks += "`"
@@ -60,12 +60,12 @@ def fenced(text: str) -> str:
 
 
 def breakable(path: str) -> Markup:
-    """Return a path that a narrow column breaks after slashes first."""
+    """Return a path that may break after slashes in a narrow column."""
     return Markup("<wbr>").join(escape(part) for part in path.replace("/", "/\n").split("\n"))
 
 
 def breakable_line(line: str) -> Markup:
-    """Return a shell line that never breaks within the dashes of an option, and is copied unchanged."""
+    """Return a shell line that never breaks inside an option; copying it gives the same line."""
     return Markup(" ").join(
         Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word)
         for word in line.split(" ")

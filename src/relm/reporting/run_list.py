@@ -24,30 +24,30 @@ from relm.training.arithmetic import operations, parameters
 WIDTH, WIDE = 100, 120
 NO_PAPER = "Runs without a paper"
 LEGEND = f"""\
-Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine,
-or, on a machine without one, those that all seeds of the run in results/ took.
+Size is the count of parameters. Hours are estimated at {USUAL:.0%} of the machine's published peak;
+for a machine without one, they are what all seeds of the run in results/ took.
 `relm list NAME` shows a run on every machine, `relm list @MACHINE` all runs on one."""
 TARGETS = """\
-snakemake results/NAME runs one on its own machine, results/NAME@MACHINE on another one;
+snakemake results/NAME runs one on its machine, results/NAME@MACHINE on another one;
 snakemake results/smoke/NAME runs its small twin on any CPU."""
 MACHINE_LEGEND = f"""\
-Hours at {USUAL:.0%} of the published peak of all devices; sequences are those of a micro-batch of one process.
-GB are 10^9 bytes, so 24 GiB are 25.8 GB. relm estimate has more figures of one of these runs."""
+Hours are estimated at {USUAL:.0%} of the devices' published peak. Sequences: the micro-batch of one process.
+A GB is 10^9 bytes, so 24 GiB are 25.8 GB. `relm estimate NAME` shows more figures of one run."""
 
 
 class Figures(NamedTuple):
     """A run on a machine."""
 
     fits: list[MemoryVerdict]
-    """The verdicts on the phases; empty if the machine's devices do not divide a batch."""
+    """The verdict on each phase; empty if a batch cannot be divided among the devices."""
     hours: float | None
     """At `USUAL` of the published peak; None: no peak is published."""
     price: float | None
-    """In US dollars; None: not known."""
+    """In US dollars; None: unknown."""
 
 
 def describe_runs(project: Project) -> str:
-    """Return a row for each run, at most `WIDTH` columns wide, by paper, and a line for each file with faults."""
+    """Return a row for each run, grouped by paper, and a line for each file with faults."""
     plans, faults = _read_plans(project)
     states = {run.name: run.state for run in find_runs(work_folder(), [project]) if run.plan is not None}
     cells = {name: _list_cells(project, plan, states.get(name, "")) for name, plan in plans.items()}
@@ -67,7 +67,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
     plans, faults = _read_plans(project)
     placed = [plan for plan in plans.values() if can_place(plan.recipe, name, machine)]
     left_out = len(plans) - len(placed)
-    without = [f"{left_out} recipes have no on.{name}.pipeline, without which they do not run there."] if left_out else []
+    without = [f"{left_out} recipes cannot run there, because they have no on.{name}.pipeline."] if left_out else []
     table = _machine_table(project, [(plan, name, machine) for plan in placed])
     return "\n".join([f"{name}: {machine.title}", "", *table, "", *faults, *without, MACHINE_LEGEND])
 
@@ -78,7 +78,7 @@ def describe_run_on_machines(project: Project, name: str) -> str:
     machines = project.machines()
     placed = [(plan, each, machine) for each, machine in machines.items() if can_place(plan.recipe, each, machine)]
     own = find_own_machine(plan.recipe)
-    on = f"its own machine is {own}" if own else f"it names the device {plan.recipe.run.device} and no machine"
+    on = f"its machine is {own}" if own else f"it names a device, {plan.recipe.run.device}, but no machine"
     title = textwrap.wrap(f"{plan.name}: {plan.recipe.title}; {on}", WIDE)
     return "\n".join([*title, "", *_machine_table(project, placed), "", MACHINE_LEGEND])
 
@@ -90,26 +90,26 @@ def _machine_table(project: Project, placed: Sequence[tuple[Plan, str, Machine]]
 
 
 def _cut(line: str, width: int) -> str:
-    """Return a line that ends with an ellipsis where it is too long."""
+    """Return a line, cut with an ellipsis if it is too long."""
     return (line if len(line) <= width else f"{line[: width - 1]}…").rstrip()
 
 
 def _figure_cells(project: Project, plan: Plan, name: str, machine: Machine) -> list[str]:
-    """Return hours, price, sequences of a micro-batch, and memory of a run on a machine, and whether it is done there."""
+    """Return hours, price, micro-batch and memory of a run on a machine, and whether it is done there."""
     published = [f"{plan.name}@{name}", *([plan.name] if find_own_machine(plan.recipe) == name else [])]
     done = "; done" if any(Path("results", each).is_dir() for each in published) else ""
     figures = find_figures(project, plan, name, machine)
     if not figures.fits:
-        return ["", "", "", f"its {machine.device_count} devices do not divide the global batch{done}"]
-    refused = next((fit.reason for fit in figures.fits if fit.fits is False), None)
-    if refused is not None:
-        return ["", "", "", f"too large: {refused}{done}"]
+        return ["", "", "", f"the global batch cannot be divided among {machine.device_count} devices{done}"]
+    reason = next((fit.reason for fit in figures.fits if fit.fits is False), None)
+    if reason is not None:
+        return ["", "", "", f"too large: {reason}{done}"]
     largest = max(figures.fits, key=lambda fit: fit.needed or 0)
     memory = "" if largest.needed is None else format_bytes(largest.needed)
     if largest.memory is not None:
         memory += f" of {format_bytes(largest.memory)}"
     if any(fit.fits is None for fit in figures.fits):
-        memory += "; the machine's memory is not stated" if largest.memory is None else ", may not fit"
+        memory += "; the machine file states no memory" if largest.memory is None else ", may not fit"
     hours = "" if figures.hours is None else format_short_hours(figures.hours)
     price = "" if figures.price is None else format_price(figures.price)
     return [hours, price, str(largest.size or ""), f"{memory}{done}"]
@@ -130,7 +130,7 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
-    """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
+    """Return the plans by name, and a line for each recipe or machine with faults or an unusable file name."""
     plans, faults = {}, []
     width = max((len(name) for name in project.names()), default=0)
     for name in project.names():
@@ -149,7 +149,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
 
 
 def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
-    """Yield a heading and the plans of each paper, and at last those without a paper."""
+    """Yield a heading and the plans of each paper; plans without a paper come last."""
     groups: dict[str, list[Plan]] = {}
     for plan in plans:
         paper = plan.recipe.paper
@@ -174,7 +174,7 @@ def _list_cells(project: Project, plan: Plan, state: str) -> list[str]:
 
 
 def _format_size(plan: Plan) -> str:
-    """Return the count of parameters with three digits; an empty string where the recipe describes no model."""
+    """Return the count of parameters with three digits; empty if the recipe describes no model."""
     try:
         facts = vocabulary(plan)[0]
         published = read_object(plan.results / "config.json").get("vocab_size")  # the assumed one may be larger

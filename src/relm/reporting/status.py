@@ -1,4 +1,4 @@
-"""`relm status`: the progress of a recipe, read from files alone."""
+"""`relm status`: the progress of a recipe, read from its files."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from relm.reporting.run_record import Requested, RunRecord
 
 
 def describe_progress(plan: Plan) -> str:
-    """Return the stages of a recipe, each done, running or left, and the next command; pretraining seed by seed."""
+    """Return the stages of a recipe, each done, running or left, and the next command."""
     runs = plan.runs
     phases = list(plan.examples_keys.values())
     examples = [path for phase in phases for path in plan.example_files(phase)]
