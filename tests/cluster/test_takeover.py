@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_left_and_the_one_before_it_taken(project: Comma
         file.write(b"abc")
     done = project.relm("continue", "long@same", "--from", "long")
     assert "phase second resumes after step 10" in done.stdout, done.stderr
-    assert "step-00000020: damaged; the checkpoint before it is taken" in done.stderr
+    assert "step-00000020: damaged; taking the checkpoint before it" in done.stderr
     shutil.rmtree(checkpoints / "step-00000010")
     shutil.rmtree(run_of(project, "long@same"))
     assert "phase main is finished. Give" in project.relm("continue", "long@same", "--from", "long").stdout

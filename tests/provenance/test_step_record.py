@@ -201,7 +201,7 @@ def test_a_missing_record_is_named_and_what_lies_before_it_too(in_project: Path)
 def test_a_record_of_other_content_is_an_error(in_project: Path) -> None:
     files = chain()
     made(files["encode"], "made again by hand")
-    with pytest.raises(RelmError, match=rf"{files['encode'].name}: .* has [0-9a-f]{{64}}: they disagree"):
+    with pytest.raises(RelmError, match=rf"{files['encode'].name}: .* has [0-9a-f]{{64}}. Delete them"):
         collect([files["first"]])
 
 

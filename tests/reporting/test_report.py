@@ -122,7 +122,7 @@ def test_sources_licences_and_the_loading_lines_are_shown(run: FinishedRun) -> N
         "https://example.org/a.xml",
         "A tokenizer · tokenizer",
         'write = pipeline("text-generation", model="results/tiny")',
-        "Its context is 64 tokens: a prompt and its continuation may be no longer.",
+        "Its context is 64 tokens, prompt and continuation together.",
         "snakemake results/tiny",
     ):
         assert words in text
@@ -165,7 +165,7 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(run: Fi
     assert all(line.startswith("docker run --rm") and shlex.split(line)[-1] in line for line in lines)
     bare = text.replace(" ", "")
     assert [line for line in lines if line.replace(" ", "") not in bare] == []
-    assert "relm/cpu:0.1.0 is not pinned by a digest, for it was never published" in text
+    assert "relm/cpu:0.1.0 is not pinned by a digest, because it was never published" in text
 
 
 def test_the_page_shows_where_steps_ran_and_with_which_packages(run: FinishedRun) -> None:

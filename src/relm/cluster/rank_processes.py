@@ -32,7 +32,7 @@ SECONDS_TO_SAVE = 1800.0
 
 
 class RanksEnd(NamedTuple):
-    """How all ranks ended."""
+    """The end of all ranks."""
 
     status: int
     """The status of the first rank that failed; 75 if all were stopped and saved; otherwise 0."""

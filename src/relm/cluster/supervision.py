@@ -116,9 +116,9 @@ class Interrupts:
     """The requests to stop that this process received."""
 
     count = 0
-    """How many Ctrl-C it received."""
+    """The count of Ctrl-C."""
     sender = ""
-    """What stopped the running steps: Ctrl-C or SIGTERM; empty: nothing."""
+    """The reason why running steps were stopped: Ctrl-C or SIGTERM; empty: they were not."""
 
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -155,8 +155,8 @@ def signal_jobs(number: signal.Signals) -> None:
 def handle_interrupts() -> None:
     """From now on, answer Ctrl-C by asking the running steps to stop, and end the main process with 130.
 
-    A second Ctrl-C changes nothing, so that a trainer can save its checkpoint. A third one kills the steps; the checkpoint before
-    it stays intact.
+    A second Ctrl-C changes nothing, so that a trainer can save its checkpoint. A third kills the steps, which leaves earlier
+    checkpoints intact.
     """
 
     def handler(number: int, frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ from relm.recipes.identity import is_source
 from relm.recipes.redaction import expand_path, shorten_path
 
 SHOWN = 6
-"""How many files are listed by name."""
+"""The number of files that are listed by name."""
 
 
 def recorded_sha256(source: Path) -> str | None:

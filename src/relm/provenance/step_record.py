@@ -98,9 +98,9 @@ def _require_same(before: Record, made: Sequence[Mapping[str, Any]], path: Path)
     for entry in made:
         if (expected := recorded.get(entry["path"])) not in (None, entry["sha256"]):
             raise RelmError(
-                f"{entry['path']}: made again with sha256 {entry['sha256']}; {path} has {expected}, made at commit "
-                f"{before['code']['commit'] or 'unknown'}: files made from the earlier one would not match it. Make it with the "
-                "code and packages of that record, or delete the record and run the same snakemake command again"
+                f"{entry['path']}: made again with sha256 {entry['sha256']}; {path} has {expected}, from commit "
+                f"{before['code']['commit'] or 'unknown'}, and files were made from that one. Use the code and packages "
+                "of that record, or delete the record and run the same snakemake command again"
             )
 
 

@@ -31,7 +31,7 @@ class MeasuredOracle:
     weights: float
     """The largest absolute difference of a weight after the last step."""
     note: str = ""
-    """What the comparison leaves out or replaces, in a sentence."""
+    """A sentence on what the comparison leaves out or replaces."""
 
 
 def format_difference(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run's files say: state, step, figures, size, and the keys that differ from its recipe. Imports no torch.
+"""The record of a run, read from its files: state, step, figures, size, keys that differ from its recipe. Imports no torch.
 
 A damaged or absent file leaves a gap in one run's record; the other runs are still listed.
 """

@@ -32,7 +32,7 @@ class PublishedCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class _Column:
-    """How to draw one column of the log."""
+    """The form of the chart of one column of the log."""
 
     column: str
     title: str

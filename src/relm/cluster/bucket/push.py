@@ -27,7 +27,7 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False, unlisted:
     """Send the files of a run that the store lacks, then list all; return the outcome as a line.
 
     With `run_folder_alone`, send only checkpoints, logs and figures; the data stay as the newest index lists them. Sent objects
-    that no index lists, because training deleted their checkpoint meanwhile, are removed; after a fault they stay in `unlisted`.
+    that no index lists, since training deleted their checkpoint meanwhile, are removed; after a fault they stay in `unlisted`.
     """
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model] if not run_folder_alone else []
     for folder in sorted({str(part.folder) for part in named if part is not None and part.folder is not None}):
