@@ -346,6 +346,6 @@ def _require_companion(path: Path, companion: Path, expected: Mapping[str, Any])
     else:
         return
     raise RelmError(
-        f"{companion}: {fault}; put back the {companion.name} that belongs to {path.name}, or delete {sidecar} and run the step that makes "
-        "them again"
+        f"{companion}: {fault}; put back the {companion.name} that belongs to {path.name}, or delete {sidecar} "
+        "and run the step that makes them again"
     )

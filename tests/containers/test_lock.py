@@ -68,7 +68,7 @@ def test_a_base_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_image_that_was_never_published_says_how_to_build_it(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"was never published; build it here: make images ROLES=cpu"):
+    with pytest.raises(RelmError, match=r"was never published. Build it here: make images ROLES=cpu"):
         find_reference("cpu", written(tmp_path))
 
 

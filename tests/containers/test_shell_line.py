@@ -167,7 +167,7 @@ def test_the_image_that_a_step_ran_in_is_the_one_on_its_line(project: Project) -
     found = docker_line(HELD_OUT, project, ran_in=ID)
     assert found.line is not None
     assert f"--env RELM_IMAGE={ID} {ID} held-out" in found.line
-    assert "has another id" in str(found.caveat)
+    assert "with another id" in str(found.caveat)
 
 
 def test_without_a_lock_there_is_no_line_and_the_reason_is_reported(project: Project) -> None:

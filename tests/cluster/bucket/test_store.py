@@ -263,7 +263,7 @@ def test_an_index_of_another_shape_is_refused_and_gives_a_terminal_no_commands(p
     changed = [json.dumps(json.loads(memory.cat_file(path)) | keys).encode() for keys in CHANGES]
     for content in (*changed, b"[" * 100_000, b'{"format": ' + b"9" * 5000 + b"}", b"\xff", b"[]"):
         memory.pipe_file(path, content)
-        with pytest.raises(RelmError, match=r"^memory://bucket/runs/tiny/.*\.json: (damaged|lists the files)") as caught:
+        with pytest.raises(RelmError, match=r"^memory://bucket/runs/tiny/.*\.json: (damaged|lists another)") as caught:
             pull(URL, Project(), "tiny")
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 400
@@ -306,7 +306,7 @@ def test_nothing_is_written_through_a_link(pushed: Plan, tmp_path_factory: pytes
         link = Path(pattern.replace("RUN", str(pushed.run_folder)).replace("DOWNLOADS", downloads))
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(outside / "file" if link.suffix in (".xml", ".jsonl") or link.name == "lock" else outside)
-        with pytest.raises(RelmError, match=rf"{link.name}: is a link, and "):
+        with pytest.raises(RelmError, match=rf"{link.name}: pull does not write through a link"):
             pull(URL, Project(), "tiny")
         assert files_in(outside) == {"file": b"mine"}, pattern
         link.unlink()
