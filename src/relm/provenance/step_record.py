@@ -212,7 +212,7 @@ class _Search:
         if path_of_record is None:
             if path.is_relative_to(work_folder().absolute()):
                 outputs = [{"path": shorten_path(path), "sha256": None, "size": None}]
-                self.found.append({"step": None, "missing": "no record beside it", "inputs": [], "outputs": outputs})
+                self.found.append({"step": None, "missing": "no record", "inputs": [], "outputs": outputs})
             return
         content = read_record(path_of_record)
         _require_match(content, path, path_of_record)

@@ -100,7 +100,7 @@ def _figure_cells(project: Project, plan: Plan, name: str, machine: Machine) -> 
     done = "; done" if any(Path("results", each).is_dir() for each in published) else ""
     figures = find_figures(project, plan, name, machine)
     if not figures.fits:
-        return ["", "", "", f"the global batch cannot be divided among {machine.device_count} devices{done}"]
+        return ["", "", "", f"global batch not divisible by its {machine.device_count} devices{done}"]
     reason = next((fit.reason for fit in figures.fits if fit.fits is False), None)
     if reason is not None:
         return ["", "", "", f"too large: {reason}{done}"]
