@@ -56,7 +56,7 @@ def test_more_threads_than_any_machine_has_are_refused(action: argparse.Action, 
     alone.parse_args([action.option_strings[0], "1024"])
     with pytest.raises(SystemExit):
         alone.parse_args([action.option_strings[0], "40000"])
-    assert "found 40,000; expected at most 1,024" in capsys.readouterr().err
+    assert "40,000 are too many; give at most 1,024" in capsys.readouterr().err
 
 
 def test_a_path_that_no_record_can_hold_is_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
