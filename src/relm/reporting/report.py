@@ -86,8 +86,8 @@ class Fact(NamedTuple):
 
 def list_facts(findings: Findings, seconds: float | None) -> list[Fact]:
     """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost on one machine with a price."""
-    plan, parameters, facts = findings.plan, findings.model.get("parameters"), []
-    if parameters is not None:
+    plan, facts = findings.plan, list[Fact]()
+    if (parameters := findings.model.get("parameters")) is not None:
         facts.append(Fact("parameters", format_count(parameters), plan.recipe.model.architecture))
     steps = sum(phase.steps for phase in plan.recipe.pretrain.values())
     facts.append(Fact("training tokens", format_count(findings.tokens), f"in {steps:,} steps"))

@@ -62,7 +62,7 @@ def _name_lines(runs: Sequence[tuple[RunRecord, str]]) -> Iterator[str]:
     for run, row in runs:
         yield row
         for text in _details(run):
-            yield from wrap_lines(text, indent="    ")
+            yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
     yield ""
 
 
@@ -114,11 +114,6 @@ def format_value(value: Any) -> str:
         return "absent"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return textwrap.shorten(text, 120, placeholder=" ...")
-
-
-def wrap_lines(text: str, indent: str) -> list[str]:
-    """Return a text wrapped to `WIDTH` columns; further lines are indented more."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 def describe_as_json(run: RunRecord) -> dict[str, Any]:
