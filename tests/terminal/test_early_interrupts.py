@@ -33,5 +33,4 @@ def test_snakemake_ends_quietly_while_the_snakefile_imports(project: Commands) -
     snakefile.unlink()  # a link to the checkout's
     snakefile.write_text(text.replace(first, INTERRUPTING + first))
     done = project.run_command("results/tiny", "-n")
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("Using workflow specific profile")]
-    assert (done.returncode, lines) == (130, ["relm: interrupted; no step was running, and the same command resumes"])
+    assert (done.returncode, done.stdout) == (130, "relm: interrupted; no step was running, and the same command resumes\n")

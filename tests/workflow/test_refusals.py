@@ -239,11 +239,10 @@ def test_all_faults_are_in_one_answer_and_a_dry_run_writes_nothing(project: Comm
 @pytest.mark.full
 def test_a_work_folder_that_is_a_file_is_refused_with_the_faults_of_the_recipe(project: Commands) -> None:
     (project.folder / "file").touch()
-    for name in ("a" * 256, "a" * 255 + "/a" * 900, "{a}"):
-        refused = project.snakemake("results/tiny", "-n", RELM_WORK=name)
-        assert refused.returncode == 1
-        assert refused.stdout.startswith("RELM_WORK: ")
-        assert refused.stdout.count("\n") == 1
+    refused = project.snakemake("results/tiny", "-n", RELM_WORK="{a}")
+    assert refused.returncode == 1
+    assert refused.stdout.startswith("RELM_WORK: ")
+    assert refused.stdout.count("\n") == 1
     for options in ((), ("-n",)):
         done = project.snakemake("results/broken", *options, RELM_WORK=str(project.folder / "file"))
         assert done.returncode == 1
