@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_in_processes(count: int, words: Sequence[str]) -> int:
     """Run a step in several processes, and return the exit status of all of them."""
-    with checkpoints_kept(words):
+    with keep_checkpoints(words):
         done = run_ranks(count, words)
     if done.message is None:
         return done.status
@@ -145,7 +145,7 @@ def run_in_processes(count: int, words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
+def keep_checkpoints(words: Sequence[str]) -> Iterator[None]:
     """Keep a training step's checkpoints in the recipe's store; leave other faults to the ranks."""
     plan = None
     with contextlib.suppress(RelmError, MissingArguments):
@@ -157,11 +157,11 @@ def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
     if plan is None or plan.recipe.run.checkpoints_to is None:
         yield
         return
-    from relm.cluster.bucket.checkpoints import kept_in_store
+    from relm.cluster.bucket.checkpoints import keep_in_store
 
     logging.basicConfig(format="relm pretrain: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
-    with kept_in_store(plan):
+    with keep_in_store(plan):
         yield
 
 

@@ -63,7 +63,7 @@ def run_ranks(count: int, words: Sequence[str]) -> RanksEnd:
     Pass TERM, INT and HUP on. After a rank has failed, wait some seconds for the others, then send TERM and finally KILL.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    with _signals_passed_on(ranks) as received:
+    with _pass_signals_on(ranks) as received:
         port = _find_free_port()
         for rank in range(count):
             ranks.append(subprocess.Popen([sys.executable, "-m", "relm", *words], env=_environment(rank, count, port)))
@@ -92,7 +92,7 @@ def _find_free_port() -> int:
 
 
 @contextlib.contextmanager
-def _signals_passed_on(ranks: list[subprocess.Popen[bytes]]) -> Iterator[list[float]]:
+def _pass_signals_on(ranks: list[subprocess.Popen[bytes]]) -> Iterator[list[float]]:
     """Pass TERM, INT and HUP on to the ranks, and yield a growing list of the times at which they came."""
     received: list[float] = []
 

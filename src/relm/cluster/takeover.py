@@ -52,7 +52,7 @@ def take_over(target: Plan, source: Plan) -> str:
     for plan in (source, target):
         if is_locked(plan.run_folder):
             raise RelmError(f"{plan.name}: Snakemake is working on it; stop it first, then run this command again")
-    with phase_locks(source), phase_locks(target):
+    with hold_phase_locks(source), hold_phase_locks(target):
         steps = _find_steps(source, target)
         files = [path for phase, step in steps.items() for path in _list_files(source, phase, step)]
         require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
@@ -94,7 +94,7 @@ def _require_not_begun(target: Plan) -> None:
     for phase in target.phases:
         folder = target.run_folder / phase
         if begun := next(
-            (path for path in _visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
+            (path for path in _list_visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
         ):
             raise RelmError(
                 f"{target.name} has begun already ({begun}); `snakemake {target.results}` resumes it. To continue another "
@@ -103,7 +103,7 @@ def _require_not_begun(target: Plan) -> None:
 
 
 @contextlib.contextmanager
-def phase_locks(plan: Plan) -> Iterator[None]:
+def hold_phase_locks(plan: Plan) -> Iterator[None]:
     """Hold the locks of a run's phases, so that no trainer works or starts in them."""
     with contextlib.ExitStack() as stack:
         for phase in plan.phases:
@@ -121,7 +121,7 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
             checked_sidecar(weights)
             steps[phase] = None
             continue
-        newest = next(_intact_checkpoints(source, phase), None)
+        newest = next(_find_intact_checkpoints(source, phase), None)
         if newest is not None:
             steps[phase] = newest
         break
@@ -133,7 +133,7 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
     return steps
 
 
-def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
+def _find_intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
     """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first."""
     for checkpoint in sorted((source.run_folder / phase).glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
@@ -156,16 +156,16 @@ def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
 def _list_files(source: Plan, phase: str, step: int | None) -> Sequence[Path]:
     """Return the files of a phase to copy, with one checkpoint: that of a step, or the newest of a finished phase."""
     folder = source.run_folder / phase
-    kept = next(_intact_checkpoints(source, phase), None) if step is None else step
+    kept = next(_find_intact_checkpoints(source, phase), None) if step is None else step
     files = []
-    for path in _visible_files(folder):
+    for path in _list_visible_files(folder):
         top, *inside = path.relative_to(folder).parts
         if inside[0] == f"step-{kept or 0:08d}" if top == "checkpoints" else top not in OF_ONE_MACHINE:
             files.append(path)
     return files
 
 
-def _visible_files(folder: Path) -> Iterator[Path]:
+def _list_visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder, sorted, without hidden ones, which are still being written."""
     for parent, folders, files in os.walk(folder, followlinks=True):  # checkpoints may be linked from a larger disk
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -177,7 +177,7 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     """Copy a file with its times, so that no input is newer than its output; records get the new run folder."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith(".record.json"):
-        moved = _moved_record(read_sealed(path, "restore it, or delete it"), source, target)
+        moved = _move_record(read_sealed(path, "restore it, or delete it"), source, target)
         write_json(copy, seal(moved))
     elif path.name == STATE and MACHINES not in (state := read_state(path.parent)):
         write_state(copy.parent, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
@@ -189,7 +189,7 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[str, Any]:
+def _move_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[str, Any]:
     """Return a step's record with paths in the target's run folder, and the run that they were copied from."""
     old, new = (f"{shorten_path(plan.run_folder)}/" for plan in (source, target))
     moved = {

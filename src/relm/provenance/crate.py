@@ -14,7 +14,7 @@ from urllib.parse import quote
 from relm.containers.shell_line import plain_line
 from relm.provenance.citation import Author, Citation
 from relm.provenance.origin import Origin
-from relm.provenance.step_record import Record, file_facts
+from relm.provenance.step_record import Record, describe_file
 from relm.recipes.run_folder import METADATA
 
 FORMATS = {
@@ -49,9 +49,9 @@ class PublishedRun:
 
 def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
     """Return the JSON-LD document of a folder with these files (name in the folder -> present path)."""
-    facts = {name: file_facts(path) for name, path in files.items()}
+    facts = {name: describe_file(path) for name, path in files.items()}
     names = {fact["path"]: quote(name) for name, fact in facts.items()}
-    agent = author_id(run.citation.authors[0], 1)
+    agent = identify_author(run.citation.authors[0], 1)
     actions = [_action(number, record, names, agent) for number, record in enumerate(run.records, 1)]
     entities: list[Entity] = [
         {"@id": METADATA, "@type": "CreativeWork", "conformsTo": {"@id": SPECIFICATION}, "about": {"@id": "./"}},
@@ -85,8 +85,8 @@ def _root(run: PublishedRun, files: list[str], actions: list[Entity]) -> Entity:
         "description": run.description,
         "datePublished": run.date,
         "license": {"@id": _licence(run.origins[0])},
-        "author": _references([author_id(author, number) for number, author in enumerate(run.citation.authors, 1)]),
-        "publisher": {"@id": author_id(run.citation.authors[0], 1)},
+        "author": _references([identify_author(author, number) for number, author in enumerate(run.citation.authors, 1)]),
+        "publisher": {"@id": identify_author(run.citation.authors[0], 1)},
         "isBasedOn": _references([_basis_id(origin) for origin in run.origins]),
         "hasPart": _references([quote(name) for name in files]),
         "mentions": _references([action["@id"] for action in actions]),
@@ -182,7 +182,7 @@ def _basis(origin: Origin) -> list[Entity]:
     return [work, {"@id": _licence(origin), "@type": "CreativeWork", "name": origin.licence, "description": described}]
 
 
-def author_id(author: Author, number: int) -> str:
+def identify_author(author: Author, number: int) -> str:
     """Return the identifier of an author: their page, or their number."""
     return author.page or f"#author-{number}"
 
@@ -190,4 +190,4 @@ def author_id(author: Author, number: int) -> str:
 def _author(author: Author, number: int) -> Entity:
     kind = "Person" if author.is_person else "Organization"
     url = {"url": author.page} if author.page else {}
-    return {"@id": author_id(author, number), "@type": kind, "name": author.name, **url}
+    return {"@id": identify_author(author, number), "@type": kind, "name": author.name, **url}

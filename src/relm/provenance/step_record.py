@@ -64,13 +64,13 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
     path_of_record = record_of(outputs[0])
     # Deleted sources that are made again must be the same: the key in their path identifies what they were made from, and how.
     before = read_record(path_of_record) if path_of_record.is_file() and is_source(outputs[0]) else None
-    code, read = read_commit(), [file_facts(path) for path in inputs]  # before the step changes them
+    code, read = read_commit(), [describe_file(path) for path in inputs]  # before the step changes them
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     yield added
     seconds = time.monotonic() - clock
     if absent := [str(path) for path in outputs if not path.exists()]:
         raise RelmError(f"step {step}: succeeded but did not make {', '.join(absent)}")
-    made = [file_facts(path) for path in outputs]
+    made = [describe_file(path) for path in outputs]
     if before is not None:
         _require_same(before, made, path_of_record)
     facts = {
@@ -79,7 +79,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "started": _utc(started),
         "ended": _utc(started + datetime.timedelta(seconds=seconds)),
         "seconds": round(seconds, 3),
-        **surroundings.resources_used(),
+        **surroundings.measure_resources(),
         "device": surroundings.device(),
         **added,
         "host": surroundings.host(),
@@ -154,7 +154,7 @@ def _utc(moment: datetime.datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def file_facts(path: Path) -> dict[str, Any]:
+def describe_file(path: Path) -> dict[str, Any]:
     """Return path, sha256 and size of a file, null for folders, from its sidecar if that has the same size.
 
     A file that only another machine has is described by its sidecar.

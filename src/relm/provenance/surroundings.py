@@ -47,7 +47,7 @@ def host() -> dict[str, Any]:
     }
 
 
-def resources_used() -> dict[str, float | int]:
+def measure_resources() -> dict[str, float | int]:
     """Return the CPU seconds of this process and its ended children, and the largest peak memory of one of them."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {

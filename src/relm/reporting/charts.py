@@ -172,18 +172,18 @@ def _finite(series: Series) -> Series:
 
 
 def _draw(series: Series, scale: _Scale, form: Callable[[float], str]) -> Line:
-    steps, values = decimated(series.steps), decimated(series.values)
+    steps, values = decimate(series.steps), decimate(series.values)
     facts: dict[str, Any] = {"label": series.label, "style": series.style, "value": form(float(series.values[-1]))}
     if len(values) == 1:
         ((x, y),) = scale.points(steps, values)
         return Line(**facts, path=f"M{x} {y}h0")
     if series.half_widths is not None:
-        widths = decimated(series.half_widths)
+        widths = decimate(series.half_widths)
         border = np.concatenate([values + widths, (values - widths)[::-1]])
         facts["band"] = path(scale.points(np.concatenate([steps, steps[::-1]]), border)) + "z"
     if series.is_noisy and len(series.values) >= SMOOTHED_FROM:
         facts["faint"] = path(scale.points(steps, values))
-        values = decimated(smoothed(series.values, len(series.values) // 40))
+        values = decimate(smooth(series.values, len(series.values) // 40))
     return Line(**facts, path=path(scale.points(steps, values)))
 
 
@@ -202,7 +202,7 @@ def path(points: Iterator[tuple[int, int]]) -> str:
     return text
 
 
-def decimated(values: Curve, points: int = POINTS) -> Curve:
+def decimate(values: Curve, points: int = POINTS) -> Curve:
     """Return means over consecutive bins of equal length, ``(rows,) -> (at most points,)``; short arrays stay unchanged."""
     size = -(-len(values) // points)
     if size <= 1:
@@ -212,7 +212,7 @@ def decimated(values: Curve, points: int = POINTS) -> Curve:
     return means
 
 
-def smoothed(values: Curve, width: int) -> Curve:
+def smooth(values: Curve, width: int) -> Curve:
     """Return the centred running mean of ``width`` rows, narrower towards both ends, ``(rows,) -> (rows,)``."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     rows = np.arange(len(values))

@@ -28,7 +28,7 @@ class WatchedRun:
     drawn: PublishedCurve
 
 
-def watched_run(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
+def compare_with_curve(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
     """Compare the lines of a run's log with its published curve; None without a curve."""
     expected = plan.recipe.expect_curve
     if expected is None or plan.curve is None:

@@ -27,7 +27,7 @@ from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.headline import describe_gain, describe_measured
 from relm.reporting.result_files import read_contamination, read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
-from relm.reporting.usage import describe_context, usage_lines
+from relm.reporting.usage import describe_context, list_usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
 from relm.training.attested_hashes import read_lines
 from relm.training.machine.history import machines_of
@@ -146,7 +146,9 @@ class Findings:
         """The machines and devices that steps ran on."""
         recorded = [record for record in self.records if record["step"]]
         devices = [record["device"] for record in recorded if record["device"] != "cpu"]
-        return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._machines_of_steps()]))
+        return list(
+            dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._list_machines_of_steps()])
+        )
 
     @property
     def trained_by(self) -> list[str]:
@@ -158,9 +160,9 @@ class Findings:
     @property
     def trained_on(self) -> set[str | None]:
         """The named machines that trained the model, one after another."""
-        return {machine for _, machine, _ in self._stretches()}
+        return {machine for _, machine, _ in self._list_stretches()}
 
-    def _stretches(self) -> list[tuple[str, str | None, int]]:
+    def _list_stretches(self) -> list[tuple[str, str | None, int]]:
         """Return phase, machine and the step before it of each stretch of training."""
         phases = {
             phase: machines_of(read_lines(log))
@@ -169,13 +171,13 @@ class Findings:
         }
         return [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
 
-    def _machines_of_steps(self) -> list[str]:
+    def _list_machines_of_steps(self) -> list[str]:
         """Return which named machine trained which steps, if there were several."""
         if len(self.trained_on) < 2:
             return []
         return [
             f"phase {phase} on {machine or 'a machine without a name'} from step {after + 1:,} on"
-            for phase, machine, after in self._stretches()
+            for phase, machine, after in self._list_stretches()
         ]
 
     @property
@@ -223,7 +225,7 @@ class Findings:
     def usage(self) -> list[str]:
         """Three lines of Python that use the model from the checkout."""
         prompt = next((sample["prompt"] for sample in self.samples if sample["prompt"].strip()), "A")
-        return usage_lines(self.plan, prompt, str(self.plan.results))
+        return list_usage_lines(self.plan, prompt, str(self.plan.results))
 
     @property
     def context(self) -> str:
@@ -274,7 +276,7 @@ def gather(
         require_as_made(path)
     for run in plan.runs:
         require_phases_as_made(run)
-    records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
+    records = [add_docker_line(record, project) for record in collect([verify, *figures, model])]
     sidecar = read_sidecar(model)
     require_shape(sidecar, {"parameters?": COUNT}, str(sidecar_of(model)))
     written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -296,7 +298,7 @@ def gather(
     )
 
 
-def with_docker_line(record: Record, project: Project) -> Record:
+def add_docker_line(record: Record, project: Project) -> Record:
     """Return a step's record with `docker`: the `docker run` line, its image, and its caveat."""
     if not record["step"]:
         return record

@@ -63,7 +63,7 @@ def front_matter(findings: Findings) -> str:
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
         **({"base_model": base} if base else {}),
-        **({"model-index": index} if (index := model_index(findings)) else {}),
+        **({"model-index": index} if (index := list_results(findings)) else {}),
     }
     return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000).strip()
 
@@ -75,7 +75,7 @@ def _list_repositories(named: Any, kind: str) -> Iterator[str]:
             yield str(source.huggingface)
 
 
-def model_index(findings: Findings) -> list[dict[str, Any]]:
+def list_results(findings: Findings) -> list[dict[str, Any]]:
     """Return the measured figures in the hub's form: a result for each evaluation. A smoke twin has none."""
     if findings.is_smoke:
         return []

@@ -12,13 +12,13 @@ from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CONTAMINATION, METADATA, REPORT_FILES
-from relm.reporting.curve import watched_run
+from relm.reporting.curve import compare_with_curve
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.replaced_results import keep_replaced
-from relm.reporting.training_charts import training_charts, values_table
+from relm.reporting.training_charts import tabulate_values, training_charts
 from relm.reporting.training_log import read_log
 
 
@@ -117,7 +117,7 @@ def report_page(findings: Findings) -> str:
     """Return the report as one HTML page that needs nothing else."""
     log = read_log(findings.logs)
     levels = findings.evaluations.get("held_out", {}).get("figures", {})
-    watched = watched_run(findings.plan, findings.logs)
+    watched = compare_with_curve(findings.plan, findings.logs)
     published, sentence = (watched.drawn, watched.verdict) if watched else (None, "")
     return template("report.html").render(
         findings=findings,
@@ -126,7 +126,7 @@ def report_page(findings: Findings) -> str:
         facts=list_facts(findings, log.total_seconds),
         rows=[row | scale(row) for row in findings.verdict["rows"]],
         charts=training_charts(log, levels, published, sentence),
-        values=values_table(log),
+        values=tabulate_values(log),
         watched=watched,
         oracles=describe_oracles(findings.plan.name),
     )

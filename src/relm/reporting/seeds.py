@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from relm.recipes.plan import Plan
-from relm.reporting.curve import watched_run
+from relm.reporting.curve import compare_with_curve
 from relm.reporting.figures import format_figure
 
 
@@ -40,7 +40,7 @@ def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, An
         for key, value in first[task]["figures"].items()
         if isinstance(value, int | float) and all(key in other.get(task, {"figures": ()})["figures"] for other in others)
     ]
-    watched = [watched_run(run, dict(zip(run.phases, run.logs, strict=True))) for run in plan.runs]
+    watched = [compare_with_curve(run, dict(zip(run.phases, run.logs, strict=True))) for run in plan.runs]
     return SeedTable(
         seeds=[run.recipe.seed for run in plan.runs],
         fingerprints=[run.fingerprint for run in plan.runs],

@@ -116,7 +116,7 @@ def _describe(column: _Column, values: Curve) -> str:
     return f"{column.title} ({column.unit}) from {first} to {last}, between {least} and {most}."
 
 
-def values_table(log: Log) -> tuple[list[str], list[list[str]]]:
+def tabulate_values(log: Log) -> tuple[list[str], list[list[str]]]:
     """Return titles and rows of a table of some rows of the log."""
     columns = [name for name in COLUMNS if np.isfinite(log.columns[name]).any()]
     rows = np.unique(np.rint(np.linspace(0, len(log.steps) - 1, TABLE_ROWS)).astype(int))

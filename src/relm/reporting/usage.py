@@ -7,7 +7,7 @@ from relm.recipes.plan import Plan
 NEW_TOKENS = 40  # to generate, or half of the context if that is less
 
 
-def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
+def list_usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
     """Return three lines of Python that load a model and print its output for a prompt."""
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)

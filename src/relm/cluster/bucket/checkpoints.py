@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @contextlib.contextmanager
-def kept_in_store(plan: Plan) -> Iterator[None]:
+def keep_in_store(plan: Plan) -> Iterator[None]:
     """Pull a newer checkpoint of a run from `run.checkpoints_to`, and push each later one during the block.
 
     A thread pushes, so training does not wait. The end of the block waits for the last push, even after an error or a signal.

@@ -11,7 +11,7 @@ from pathlib import Path
 from relm.artifact import atomic_file, sha256_of
 from relm.cluster.bucket.run_files import find_paths
 from relm.cluster.bucket.store import Entry, Index, Store
-from relm.cluster.takeover import phase_locks
+from relm.cluster.takeover import hold_phase_locks
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.limits import require_disk
@@ -71,7 +71,7 @@ class Puller:
         self._require_not_further()
         # A checkpoint is complete once it has `state.json`, so fetch that last.
         ordered = sorted(targets, key=lambda path: (path.name == "state.json", path))
-        with phase_locks(self.plan):
+        with hold_phase_locks(self.plan):
             lacking = {path: targets[path] for path in ordered if not self._is_there(path, targets[path])}
             size = sum(entry.size for entry in lacking.values())
             require_disk(self.plan.work, size, f"pull {self.index.name}")
