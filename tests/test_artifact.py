@@ -160,7 +160,7 @@ def test_a_job_on_the_command_line_that_is_no_json_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "advice"), [("work", "Delete it and model.json"), ("own", "give the right file, or correct")]
+    ("folder", "advice"), [("work", "Delete it and model.json"), ("own", "use the right file, or correct")]
 )
 def test_only_a_file_of_the_work_folder_is_advised_to_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, advice: str
@@ -236,9 +236,7 @@ def test_of_two_writers_of_one_file_the_first_is_told_and_harms_nothing(tmp_path
             if fails:
                 raise ValueError("no reason")
 
-    message = (
-        "no reason" if fails else f"^{path}: another process writes it at the same time; wait for that one, and run again$"
-    )
+    message = "no reason" if fails else f"^{path}: another process is writing it; wait for that one, and run again$"
     with pytest.raises(ValueError if fails else RelmError, match=message):
         write_while_another_begins()
     assert not path.exists()

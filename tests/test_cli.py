@@ -240,7 +240,7 @@ def test_a_full_disk_under_the_output_is_a_message(project: Commands) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert (done.returncode, done.stderr) == (1, "relm: the output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "relm: cannot write the output: No space left on device\n")
 
 
 def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ def test_an_output_that_is_an_input_or_another_output_is_refused(tmp_path: Path,
     before = documents.read_bytes()
     (tmp_path / "link.jsonl").symlink_to(documents)
     assert main(["list-removed", "--duplicates", "--documents", str(documents), "--output", str(tmp_path / "link.jsonl")]) == 1
-    assert "link.jsonl: would be written, but is also read by the same command; give it another path" in capsys.readouterr().err
+    assert "link.jsonl: is to be written, but is also read by the same command; choose another path" in capsys.readouterr().err
     both = ["--train", str(tmp_path / "b.jsonl"), "--held-out", str(tmp_path / "x" / ".." / "b.jsonl")]
     source = tmp_path / "enwik8"
     source.write_text("<mediawiki></mediawiki>")
     assert main(["extract", "--dataset", "recipes/data/enwik8.yaml", "--source", str(source), *both]) == 1
-    assert "b.jsonl: would be written, but is also written by the same command" in capsys.readouterr().err
+    assert "b.jsonl: is to be written, but is also written by the same command" in capsys.readouterr().err
     assert documents.read_bytes() == before
     assert not (tmp_path / "b.jsonl").exists()
 

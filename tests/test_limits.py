@@ -50,18 +50,19 @@ def test_too_little_memory_is_refused_with_need_have_and_override() -> None:
         limits.require_memory(HUGE, "the sort")
 
 
-def test_time_is_refused_only_above_the_limit_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("1.5", r"the run: would take about 1\.67 hours, RELM_MAX_HOURS allows 1\.5; .*LIMITS=1"),
+        *((found, f"RELM_MAX_HOURS: expected a positive number of hours, found '{found}'") for found in ("soon", "0", "nan")),
+    ],
+)
+def test_a_limit_of_time_is_checked(monkeypatch: pytest.MonkeyPatch, setting: str, message: str) -> None:
     monkeypatch.setenv("RELM_MAX_HOURS", "1.5")
     limits.require_time(5400, "the run")
-    with pytest.raises(RelmError, match=r"the run: would take about 1\.67 hours, RELM_MAX_HOURS allows 1\.5; .*LIMITS=1"):
-        limits.require_time(6000, "the run")
-
-
-@pytest.mark.parametrize("setting", ["soon", "0", "-1", "nan"])
-def test_a_limit_of_time_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     monkeypatch.setenv("RELM_MAX_HOURS", setting)
-    with pytest.raises(RelmError, match=f"RELM_MAX_HOURS: expected a positive number of hours, found '{setting}'"):
-        limits.require_time(1, "the run")
+    with pytest.raises(RelmError, match=message):
+        limits.require_time(6000, "the run")
 
 
 def test_one_setting_overrides_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,9 +94,11 @@ def test_the_strictest_memory_limit_of_version_2_counts_and_cache_is_free(tmp_pa
     assert limits.cgroup_memory(mount, membership) == 1000 - 900 + 300
 
 
-def test_memory_limits_of_version_1_are_read(tmp_path: Path) -> None:
+def test_limits_of_version_1_are_read(tmp_path: Path) -> None:
     mount, membership = version_1(tmp_path)
     write(mount / "memory", **{"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "1"})
+    write(mount / "cpu,cpuacct", **{"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"})
+    assert (limits.cgroup_cores(mount, membership), limits.cgroup_memory(mount, membership)) == (None, None)
     job = {"memory.limit_in_bytes": "2000", "memory.usage_in_bytes": "1500", "memory.stat": "total_inactive_file 100\n"}
     write(mount / "memory" / "docker" / "job", **job)
     assert limits.cgroup_memory(mount, membership) == 2000 - 1500 + 100
@@ -128,14 +131,6 @@ def test_the_strictest_cpu_quota_counts(tmp_path: Path) -> None:
     write(mount / "user", cpu__max="150000 100000")
     write(mount / "user" / "job", cpu__max="800000 100000")
     assert limits.cgroup_cores(mount, membership) == 1.5
-
-
-def test_without_limits_of_version_1_there_are_none(tmp_path: Path) -> None:
-    mount, membership = version_1(tmp_path)
-    write(mount / "memory", **{"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "1"})
-    write(mount / "cpu,cpuacct", **{"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"})
-    assert limits.cgroup_cores(mount, membership) is None
-    assert limits.cgroup_memory(mount, membership) is None
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("50000", 1), ("100000", 1), ("100000000", len(os.sched_getaffinity(0)))])

@@ -1,8 +1,8 @@
-"""Files that are whole or absent, and the sidecars that say what they hold.
+"""Write files that are whole or absent, and the sidecars that describe them.
 
-A step writes each output under a temporary name, flushes it to disk, renames it, and then writes ``FILE.json`` beside it: the
+A step writes each output under a temporary name, flushes it to disk, renames it, and then writes the sidecar ``FILE.json``: the
 file's sha256, its size and what identifies it. Snakemake's rules take the sidecar as their input and the big file as
-``ancient()``: touching or copying the big file reruns nothing, a change of content does.
+``ancient()``: touching or copying the big file reruns nothing, but a change of content does.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from typing import IO, Any
 from relm.errors import RelmError
 
 LARGEST_JSON = 1 << 30
-"""Bytes of the largest JSON file that is read; a run of ten thousand shards needs a tenth of it."""
+"""The size limit of a JSON file in bytes; a run of ten thousand shards needs a tenth."""
 DEEPEST_JSON = 100
 WRITTEN_BACK = 1 << 23
 SEAL = "facts_sha256"
-"""The last key of a sidecar and of a step's record: the sha256 of all others, so that a changed digit does not pass."""
+"""The last key of a sidecar and of a step's record: the sha256 of all other keys, which exposes a changed digit."""
 
 
 def canonical_json(value: Any) -> str:
@@ -32,7 +32,7 @@ def canonical_json(value: Any) -> str:
 
 def sidecar_of(path: Path) -> Path:
     """Return ``FILE.json`` for ``FILE``."""
-    return Path(f"{path}.json")  # Path.with_name refuses the folder `.`, which a user may give for a file
+    return Path(f"{path}.json")  # Path.with_name rejects `.`, which a user may pass as a file
 
 
 def record_of(output: Path) -> Path:
@@ -41,15 +41,15 @@ def record_of(output: Path) -> Path:
 
 
 def require_regular_file(path: Path) -> None:
-    """Raise RelmError if a path leads to a pipe, a socket or a device: reading may never end, replacing does harm."""
+    """Raise RelmError for a pipe, a socket or a device: reading may never end, and replacing it does harm."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise RelmError(f"{path}: is a named pipe, a socket or a device; expected a file. Give another path, or move it away")
+        raise RelmError(f"{path}: is a named pipe, a socket or a device; expected a file. Choose another path, or move it away")
 
 
 def require_usable_partial(partial: Path) -> None:
-    """Raise RelmError unless the name of a partial file is free, or is a file's that an interrupted attempt left.
+    """Raise RelmError unless a partial file is absent, or is a regular file that an interrupted attempt left.
 
-    The names are predictable: a link that somebody put there would lead the bytes to another file, and a pipe would block.
+    Its name is predictable: somebody's link there would redirect the bytes to another file, and a pipe would block.
     """
     try:
         mode = partial.lstat().st_mode
@@ -68,16 +68,16 @@ def _open_new(path: str, flags: int) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file's content, read in blocks."""
+    """Return the hexadecimal sha256 of a file's content."""
     require_regular_file(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class HashingWriter:
-    """A writer of a file from its beginning to its end, with the sha256 of what was written so far.
+    """Append to a file, and keep the sha256 of all bytes so far.
 
-    Every `WRITTEN_BACK` bytes the system is asked to begin writing them to the disk, so the final flush has little left.
+    Every `WRITTEN_BACK` bytes it asks the system to start writing them to the disk, so the final flush has little left.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -97,7 +97,7 @@ class HashingWriter:
         self._size += memoryview(content).nbytes
         if self._size - self._written_back >= WRITTEN_BACK:
             self.file.flush()
-            with contextlib.suppress(OSError, AttributeError):  # advice, which not every system or file takes
+            with contextlib.suppress(OSError, AttributeError):  # only advice, which some systems and files do not support
                 os.posix_fadvise(
                     self.file.fileno(), self._written_back, self._size - self._written_back, os.POSIX_FADV_DONTNEED
                 )
@@ -105,24 +105,21 @@ class HashingWriter:
 
 
 def stamp_of(path: Path) -> list[int]:
-    """Return the system's facts about a file: its size, the times of its last changes, its inode and its device.
-
-    A file whose stamp is unchanged has not been written since, so it need not be hashed again.
-    """
+    """Return a file's size, times of change, inode and device; while these stay, it need not be hashed again."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.
+    """Open a temporary file for writing; it is renamed to ``path`` when the block ends without an error.
 
-    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt removes it. Of two processes that write
-    one file at once, the first to begin fails, and never gives the other's unfinished bytes its name.
+    An exception removes the temporary file; after a SIGKILL, the next attempt removes it. Of two processes that write one file
+    at once, the first to begin fails, and never renames the other's unfinished bytes.
 
     Raises:
-        RelmError: the file cannot be written, or is written by another process as well, or the path, or that of the temporary
-            file, is a pipe's or a device's.
+        RelmError: the file cannot be written, another process writes it too, or the path or the temporary file is a pipe or a
+            device.
     """
     require_regular_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,14 +131,14 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         file = open(partial, mode, encoding=encoding, newline=newline, opener=_open_new)  # noqa: SIM115 - closed below
     except OSError as error:
         raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
-    own = os.dup(file.fileno())  # the number of a file that is open is never another's
+    own = os.dup(file.fileno())  # while open, its inode cannot be reused for another file
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         if not _is_open_as(partial, own):
-            raise RelmError(f"{path}: another process writes it at the same time; wait for that one, and run again")
+            raise RelmError(f"{path}: another process is writing it; wait for that one, and run again")
         os.replace(partial, path)
     except BaseException as error:
         if _is_open_as(partial, own):
@@ -154,14 +151,14 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 
 def _is_open_as(path: Path, descriptor: int) -> bool:
-    """Return whether a path is still that of an open file, and no other file has taken its place."""
+    """Return True if a path still leads to an open file, and not to another one."""
     with contextlib.suppress(OSError):
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     return False
 
 
 def sync_path(path: Path) -> None:
-    """Flush a file's content, or a folder's list of names, to the disk before anything relies on it."""
+    """Flush a file's content or a folder's names to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -170,7 +167,7 @@ def sync_path(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write readable JSON atomically, keys in the order given."""
+    """Write readable JSON atomically, with keys in the given order."""
     with atomic_file(path, "w") as file:
         json.dump(value, file, indent=1, ensure_ascii=False, allow_nan=False)
         file.write("\n")
@@ -180,7 +177,7 @@ def read_json(path: Path, *, finite: bool = True) -> Any:
     """Return the content of a JSON file that a step wrote.
 
     Args:
-        finite: refuse NaN and numbers beyond the range of floats, which relm writes nowhere.
+        finite: reject NaN and numbers beyond the range of floats, which relm never writes.
 
     Raises:
         RelmError: the file is absent, too large, not JSON, nested too deeply, or has a number that is not finite.
@@ -188,7 +185,7 @@ def read_json(path: Path, *, finite: bool = True) -> Any:
     require_regular_file(path)
     try:
         if (size := path.stat().st_size) > LARGEST_JSON:
-            raise RelmError(f"{path}: has {size:,} bytes, expected at most {LARGEST_JSON:,}; relm did not write it, delete it")
+            raise RelmError(f"{path}: has {size:,} bytes, expected at most {LARGEST_JSON:,}; delete it, relm did not write it")
         content = json.loads(path.read_text(encoding="utf-8"))
         _require_plain(content, finite)
     except FileNotFoundError:
@@ -199,7 +196,7 @@ def read_json(path: Path, *, finite: bool = True) -> Any:
 
 
 def _require_plain(content: Any, finite: bool) -> None:
-    """Raise ValueError for JSON that is nested too deeply or, if asked, has a number that is not finite."""
+    """Raise ValueError for JSON that is nested too deeply or, with `finite`, has a number that is not finite."""
     level, depth = [content], 0
     while level:
         if (depth := depth + 1) > DEEPEST_JSON:
@@ -211,7 +208,7 @@ def _require_plain(content: Any, finite: bool) -> None:
 
 
 def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with the sha256 of their canonical JSON as the last key, in place of the one that they may have."""
+    """Return facts with the sha256 of their canonical JSON as the last key, replacing an earlier one."""
     plain = {key: value for key, value in facts.items() if key != SEAL}
     return {**plain, SEAL: _digest(plain)}
 
@@ -219,12 +216,8 @@ def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
 def read_sealed(path: Path, remedy: str) -> Any:
     """Return the content of a JSON file without its seal, if it has one.
 
-    Args:
-        path: the file.
-        remedy: what the user can do.
-
     Raises:
-        RelmError: as for `read_json`, or the content is not the one that was sealed.
+        RelmError: as in `read_json`, or the content was changed after it was sealed; ends with `remedy`.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not content:
@@ -232,8 +225,8 @@ def read_sealed(path: Path, remedy: str) -> Any:
     *_, last = content
     plain = {key: value for key, value in content.items() if key != (SEAL if SEAL in content else last)}
     is_intact = _digest(plain) == content.get(SEAL, content[last])
-    if is_intact != (SEAL in content):  # earlier versions sealed nothing; a seal whose own name was changed fits nevertheless
-        raise RelmError(f"{path}: changed since it was made: {SEAL} is not the sha256 of its other keys; {remedy}")
+    if is_intact != (SEAL in content):  # without a seal, or the seal's name was changed
+        raise RelmError(f"{path}: changed since it was made: {SEAL} is not the sha256 of the other keys; {remedy}")
     return plain if is_intact else content
 
 
@@ -242,34 +235,36 @@ def _digest(facts: Mapping[str, Any]) -> str:
 
 
 def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
-    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible."""
+    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``, which must be reproducible."""
     return write_hashed_sidecar(path, sha256_of(path), **facts)
 
 
 def write_hashed_sidecar(path: Path, sha256: str, /, **facts: Any) -> dict[str, Any]:
-    """Write the sidecar of a file whose hash was computed while it was written, as by `HashingWriter`."""
+    """Write the sidecar of a file whose sha256 is already known, as from `HashingWriter`."""
     sidecar = seal({"file": path.name, "sha256": sha256, "size": path.stat().st_size, **facts})
     write_json(sidecar_of(path), sidecar)
     return sidecar
 
 
 def companions(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """Return a sidecar's `files`: the sha256 and size of each file that belongs to the described one, by name."""
+    """Return `files` for a sidecar: the sha256 and size of each file that belongs to the described one."""
     return {path.name: {"sha256": sha256_of(path), "size": path.stat().st_size} for path in sorted(paths)}
 
 
 def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[str, Any]:
-    """Return the sidecar of a file after comparing the file, and the companions that the sidecar names, with it.
+    """Return the sidecar of a file after comparing the file and its companions with it.
 
     Args:
-        expected_sha256: what the recipe gives for a download; None: the sidecar alone decides.
+        expected_sha256: the recipe's sha256 of a download; None: only the sidecar decides.
 
     Raises:
-        RelmError: the file or a companion is absent, or is not the one that the sidecar and the recipe describe.
+        RelmError: the file or a companion is absent, or differs from the sidecar or the recipe.
     """
     sidecar = read_sidecar(path)
     if not path.exists():
-        raise RelmError(f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again")
+        raise RelmError(
+            f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that sidecar and run again"
+        )
     size = path.stat().st_size
     if size != sidecar["size"]:
         raise RelmError(f"{path}: has {size} bytes, its sidecar says {sidecar['size']}: truncated or changed; delete both")
@@ -286,31 +281,27 @@ def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[s
 
 
 def work_folder() -> Path:
-    """Return the folder of all intermediate products: ``RELM_WORK``, or ``work``."""
+    """Return the folder of intermediate products: ``RELM_WORK``, or ``work``."""
     return Path(os.environ.get("RELM_WORK") or "work")
 
 
 def require_sha256(path: Path, found: str, expected: str) -> None:
-    """Raise RelmError unless a file has the sha256 that the recipe gives for it."""
+    """Raise RelmError unless a file has the recipe's sha256."""
     if found != expected:
         made = sidecar_of(path).exists() and Path(os.path.abspath(path)).is_relative_to(os.path.abspath(work_folder()))
-        if not made:  # a file of the user's own
-            raise RelmError(f"{path}: sha256 is {found}, expected {expected}; give the right file, or correct the hash")
+        if not made:  # the user's file
+            raise RelmError(f"{path}: sha256 is {found}, expected {expected}; use the right file, or correct the hash")
         raise RelmError(
-            f"{path}: sha256 is {found}, the recipe expects {expected}. Delete it and {sidecar_of(path).name}, and give the "
-            "snakemake command again: it is downloaded anew"
+            f"{path}: sha256 is {found}, the recipe expects {expected}. Delete it and {sidecar_of(path).name}, and run the "
+            "snakemake command again to download it"
         )
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:
-    """Return the sidecar of a file once it has the shape that `write_sidecar` gives it.
-
-    Raises:
-        RelmError: it is absent, changed since it was written, or of another shape.
-    """
+    """Return the sidecar of a file; raise RelmError if it is absent, changed, or of another shape."""
     sidecar = read_sealed(sidecar_of(path), "delete it and run the step that makes it again")
     if not _describes_a_file(sidecar) or not _names_companions(sidecar.get("files", {})):
-        raise RelmError(f"{sidecar_of(path)}: not a sidecar that relm wrote; delete it and run the step that makes it again")
+        raise RelmError(f"{sidecar_of(path)}: not a sidecar of relm; delete it and run the step that makes it again")
     return dict(sidecar)
 
 
@@ -322,16 +313,16 @@ def _describes_a_file(entry: Any) -> bool:
 
 
 def _names_companions(files: Any) -> bool:
-    """Return whether `files` maps plain names, which lie in the same folder, to descriptions of files."""
+    """Return True if `files` maps plain names, without folders, to descriptions of files."""
     if not isinstance(files, dict):
         return False
     return all(Path(name).name == name and name not in ("", "..") and _describes_a_file(files[name]) for name in files)
 
 
 def _restore_token_ids(path: Path, expected: Mapping[str, Any]) -> None:
-    """Write a lost `generation_config.json` again, if the ids of special tokens in `config.json` give the same bytes.
+    """Write a lost `generation_config.json` again, if the token ids in `config.json` give the same bytes.
 
-    Only models that generate text have it, so that no rule declares it, and Snakemake carries it to no other machine.
+    Only models that generate text have the file, so no rule declares it, and Snakemake does not copy it to other machines.
     """
     with contextlib.suppress(OSError, RelmError):
         config = read_json(path.with_name("config.json"))
@@ -355,6 +346,6 @@ def _require_companion(path: Path, companion: Path, expected: Mapping[str, Any])
     else:
         return
     raise RelmError(
-        f"{companion}: {fault}; put back the {companion.name} that belongs to {path.name}, or delete {sidecar} and run the "
-        "step that makes them again"
+        f"{companion}: {fault}; put back the {companion.name} that belongs to {path.name}, or delete {sidecar} "
+        "and run the step that makes them again"
     )

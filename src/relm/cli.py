@@ -1,7 +1,7 @@
 """Every step as a command: `relm STEP ...` or `python -m relm STEP ...`.
 
-A step reads files, writes files atomically, prints one line with its result, and writes a record of its run beside its output.
-A user's mistake ends in one clear message and a non-zero exit status.
+A step reads files, writes files atomically, prints its result on one line, and writes a record next to its output. A user's
+mistake ends in one clear message and a non-zero exit status.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from relm.steps.contract import Arguments, Step, name_variation, plan_of
 from relm.steps.parser import MissingArguments, Parser
 from relm.training.interruption import Preempted
 
-# What C libraries say, in an OSError, an ImportError or a RuntimeError of torch's.
+# Words of C libraries, in an OSError, an ImportError or a RuntimeError of torch.
 LACK_OF_MEMORY = re.compile("(allocate|not enough) memory|failed to map segment|can't start new thread", re.IGNORECASE)
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
-    """Run one step with a record of it, and return its sentence. With several ranks, only the first checks and records."""
+    """Run and record a step, and return its sentence. With several ranks, only the first checks and records."""
     name_variation(arguments)
     job = step.job(arguments)
     if isinstance(job, str):
@@ -52,7 +52,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     taken = {path.resolve(): "is also read" for path in job.inputs}
     for output in job.outputs:
         if (found := taken.get(output.resolve())) is not None:
-            raise RelmError(f"{output}: would be written, but {found} by the same command; give it another path")
+            raise RelmError(f"{output}: is to be written, but {found} by the same command; choose another path")
         taken[output.resolve()] = "is also written"
     for given in job.inputs:
         if given not in known and (given not in job.checked_by_run or not sidecar_of(given).is_file()):
@@ -67,7 +67,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
 @contextlib.contextmanager
 def folders_of(outputs: Sequence[Path]) -> Iterator[None]:
-    """Make the folders of a step's outputs; a step that fails leaves none of them behind empty."""
+    """Make the folders of a step's outputs; remove the empty ones if the step fails."""
     absent = {folder for output in outputs for folder in output.parents if not folder.exists()}
     for output in outputs:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def folders_of(outputs: Sequence[Path]) -> Iterator[None]:
         yield
     except BaseException:
         for folder in sorted(absent, key=lambda path: len(path.parts), reverse=True):
-            with contextlib.suppress(OSError):  # it holds something, or is gone
+            with contextlib.suppress(OSError):  # not empty, or gone
                 folder.rmdir()
         raise
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
     step = reader.steps[arguments.step]
-    if step.records:  # a step of the graph; others print or start a step of it
+    if step.records:  # a step of the graph; other commands only print or start one
         withhold_logger_keys(arguments.step, os.environ)
     status, into_log, stream = 0, False, sys.stderr if step.sentence_on_stderr else sys.stdout
     try:
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RelmError, KeyboardInterrupt, OSError, MemoryError, ImportError, RuntimeError) as error:
         status, words = explain_fault(error)
         stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
-    # Names of files and strings of JSON may be invalid UTF-8, or hold commands to a terminal.
+    # File names and JSON strings may be invalid UTF-8, or contain commands to a terminal.
     message = escape_for_terminal(message.encode("utf-8", "backslashreplace").decode())
     if ranks.rank():
         if status not in (0, Preempted.exit_code):
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_in_processes(count: int, words: Sequence[str]) -> int:
     """Run a step in several processes, and return the exit status of all of them."""
-    with checkpoints_kept(words):
+    with keep_checkpoints(words):
         done = run_ranks(count, words)
     if done.message is None:
         return done.status
@@ -145,8 +145,8 @@ def run_in_processes(count: int, words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
-    """Keep the checkpoints of a training step in the store that its recipe names; the ranks report all other faults."""
+def keep_checkpoints(words: Sequence[str]) -> Iterator[None]:
+    """Keep a training step's checkpoints in the recipe's store; leave other faults to the ranks."""
     plan = None
     with contextlib.suppress(RelmError, MissingArguments):
         if words[:1] == ["pretrain"]:
@@ -157,22 +157,25 @@ def checkpoints_kept(words: Sequence[str]) -> Iterator[None]:
     if plan is None or plan.recipe.run.checkpoints_to is None:
         yield
         return
-    from relm.cluster.bucket.checkpoints import kept_in_store
+    from relm.cluster.bucket.checkpoints import keep_in_store
 
     logging.basicConfig(format="relm pretrain: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
-    with kept_in_store(plan):
+    with keep_in_store(plan):
         yield
 
 
 def explain_fault(error: BaseException) -> tuple[int, str]:
-    """Return the exit status of a fault that is a user's to correct, and its sentence; raise any other again."""
+    """Return exit status and sentence of a fault that a user can correct; raise any other error again."""
     if isinstance(error, RelmError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT, "interrupted; nothing half-written is left"
+        return 128 + signal.SIGINT, "interrupted; no partial files are left"
     if isinstance(error, MemoryError) or LACK_OF_MEMORY.search(str(error)):
-        return 1, f"memory ran out ({str(error) or 'no details'}); give it more, or end other programs, and run it again"
+        return (
+            1,
+            f"memory ran out ({str(error) or 'no details'}); give the step more, or close other programs, and run it again",
+        )
     if not isinstance(error, OSError):
         raise error
     if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
@@ -181,7 +184,7 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
 
 
 def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
-    """Run `relm STEP NAME` with what the recipe's plan knows, and return its exit status."""
+    """Run `relm STEP NAME` with the arguments from the recipe's plan, and return its exit status."""
     from relm.steps.by_name import describe_command, find_command, read_words
 
     step, *words = argv
@@ -191,7 +194,7 @@ def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) 
             return reader.print_missing(missing, step)
         command = find_command(Project(), step, named)
         if named.printed is not None:
-            reader.read(ranks.words_of_step(command))  # which ends with a message on an option that the step does not have
+            reader.read(ranks.words_of_step(command))  # to report unknown options
             print(describe_command(Project(), command, named.printed))
             return 0
     except RelmError as error:
@@ -205,17 +208,17 @@ def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) 
 
 
 def close_output(error: OSError) -> int:
-    """Send further output nowhere, because its reader has ended or its disk is full, and return the exit status."""
+    """Discard further output, because its reader has closed it or its disk is full, and return the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # as in `relm list | head`
         return 128 + signal.SIGPIPE
     with contextlib.suppress(OSError):
-        print(f"relm: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"relm: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
     return 1
 
 
 def write_log(log: Path, message: str) -> int:
-    """Append a step's last line to its log, with the time, and return 0, or 1 if the log cannot be written."""
+    """Append a step's last line with the time to its log; return 0, or 1 if that fails."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         log.parent.mkdir(parents=True, exist_ok=True)

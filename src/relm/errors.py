@@ -2,9 +2,9 @@
 
 
 class RelmError(Exception):
-    """A user's mistake or a fault outside the program: names the file, key or line, what was found and expected, what to do.
+    """A user's mistake or a fault outside the program. The message names the file, key or line, what was expected, what to do.
 
-    The command line prints the message without a traceback and exits with ``exit_code``.
+    The command line prints it without a traceback and exits with ``exit_code``.
     """
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""Durations, sizes and rows as text, for messages, tables and reports, and the characters that would forge these."""
+"""Format durations, sizes and tables as text, and escape characters that would forge such text."""
 
 import re
 import time
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 GIB = 2**30
-"""The bytes of a GiB, in which memory is counted."""
+"""The bytes of a GiB, the unit of memory."""
 
 
 def format_duration(seconds: float) -> str:
@@ -34,7 +34,7 @@ def format_moment(seconds: float) -> str:
 
 
 def format_step_time(seconds: float) -> str:
-    """Return a time that is measured or computed of one step, with three digits.
+    """Return the duration of one training step with three digits.
 
     >>> format_step_time(0.71892), format_step_time(0.00012), format_step_time(75)
     ('0.719 s', '0.12 ms', '75 s')
@@ -43,7 +43,7 @@ def format_step_time(seconds: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Return hours as a bill counts them.
+    """Return hours in the form of a bill.
 
     >>> format_hours(1064.5), format_hours(0.001)
     ('1,064.50', '< 0.01')
@@ -80,7 +80,7 @@ def format_row(name: str, text: str) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]], sides: str, indent: str = "") -> list[str]:
-    """Return the lines of a table, two spaces between columns; `sides` has < or > for each column, to align it left or right.
+    """Return the lines of a table; `sides` has < or > for each column, to align it left or right.
 
     >>> format_table([["run", "hours"], ["quickstart", "0.1"]], "<>")
     ['run         hours', 'quickstart    0.1']
@@ -106,12 +106,12 @@ def format_count(count: int) -> str:
     return f"{count:,}" if not unit else f"{amount:.3g}{unit}"
 
 
-# Line breaks, commands to a terminal, and marks that turn the direction of the text after them.
+# Line breaks, commands to a terminal, and marks that reverse the direction of text.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def find_control_character(value: Any) -> str | None:
-    """Return the first control character of a text, or of the texts in lists and mappings, as U+000A; None without one.
+    """Return the first control character in a text or nested texts, such as U+000A; None without one.
 
     >>> find_control_character("plain"), find_control_character(["two\\nlines"]), find_control_character({"k": "\\x1b[2J"})
     (None, 'U+000A', 'U+001B')
@@ -124,7 +124,7 @@ def find_control_character(value: Any) -> str | None:
 
 
 def escape_controls(text: str, keeps: str = "") -> str:
-    """Return a text with control characters as escapes, so that a terminal shows them and does not obey.
+    """Return a text with control characters as escapes, so that a terminal does not obey them.
 
     >>> escape_controls("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'
@@ -136,6 +136,6 @@ _COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
 
 
 def escape_for_terminal(text: str) -> str:
-    """Return a message of several lines with control characters as escapes, but for tabs and colours."""
+    """Return a message of several lines with control characters as escapes, except tabs and colours."""
     parts = _COLOUR.split(text)
     return "".join(part if number % 2 else escape_controls(part, keeps="\n\t") for number, part in enumerate(parts))

@@ -1,7 +1,7 @@
-"""The shapes of JSON files that relm wrote and others may have changed: a file is compared with its shape before it is used.
+"""Declare the shape of a JSON file, and compare a file with it before use, because somebody may have changed the file.
 
-A shape is a `Kind`, a mapping of keys to shapes, or a list of one shape. In a mapping, `key?` need not be there, `*` stands for
-every other key, and keys that the shape does not name may have any value.
+A shape is a `Kind`, a mapping of keys to shapes, or a list of one shape. In a mapping, `key?` is optional, `*` means every
+other key, and keys that the shape does not name may have any value.
 """
 
 import math
@@ -17,19 +17,19 @@ AGAIN = "delete it and run the step that makes it again"
 
 
 class Kind(NamedTuple):
-    """A kind of plain value."""
+    """A kind of scalar value."""
 
     words: str
     fits: Callable[[Any], bool]
 
 
 def is_count(value: Any) -> bool:
-    """Return True for a whole number from 0 on, as a size or a count is; true and false are no numbers."""
+    """Return True for a whole number of at least 0, such as a size or a count, but not for true and false."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number; true and false are no numbers."""
+    """Return True for a finite number, but not for true and false."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
@@ -45,17 +45,13 @@ Shape = Kind | Mapping[str, Any] | list[Any]
 
 
 class Nullable(NamedTuple):
-    """A shape whose value may also be null."""
+    """A shape that may also be null."""
 
     shape: Any
 
 
 def read_shaped(path: Path, shape: Any, remedy: str = AGAIN) -> Any:
-    """Return the content of a JSON file that has a shape.
-
-    Raises:
-        RelmError: the file is absent, no JSON, or of another shape; names the file and the key.
-    """
+    """Return the content of a JSON file; raise RelmError if it is absent, not JSON, or of another shape."""
     content = read_json(path)
     require_shape(content, shape, str(path), remedy)
     return content
@@ -65,7 +61,7 @@ def require_shape(value: Any, shape: Any, place: str, remedy: str = AGAIN) -> No
     """Raise RelmError unless a value has a shape.
 
     Args:
-        place: the file, for the message, which adds the key.
+        place: the file, for the message.
         remedy: what the user can do.
     """
     if fault := find_misfit(value, shape):
@@ -73,7 +69,7 @@ def require_shape(value: Any, shape: Any, place: str, remedy: str = AGAIN) -> No
 
 
 def find_misfit(value: Any, shape: Any, key: str = "") -> str | None:
-    """Return the first key with another shape than expected, with both; None: the value fits.
+    """Return a phrase on the first key that does not fit its shape; None: the value fits.
 
     >>> find_misfit({"size": -1}, {"size": COUNT})
     'size: expected a whole number from 0 on, found -1'

@@ -1,6 +1,6 @@
-"""The disk, memory, time and cores that this machine can give: checked before long work, so that it is refused at once.
+"""The disk, memory, time and cores of this machine, checked before long work so that it fails at once.
 
-Memory and cores respect the container: control groups of version 2 and version 1 are read, their ancestors too.
+Memory and cores respect the container's control groups, version 2 or 1, including their ancestors.
 """
 
 import os
@@ -14,9 +14,6 @@ import psutil
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 
-# Bytes of a name in a path, and of a work folder's path. Linux takes 4,096; the path of Snakemake's record of a file has that
-# of the file in base 64.
-LONGEST_NAME, LONGEST_PATH = 255, 2000
 OVERRIDE = "RELM_IGNORE_LIMITS"
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -24,15 +21,7 @@ V1_UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest multiple of
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:
-    """Refuse work that does not fit on the disk of `folder`, which need not exist yet.
-
-    Args:
-        needed: bytes that will be written.
-        what: names the work, in the message.
-
-    Raises:
-        RelmError: fewer bytes are free, and RELM_IGNORE_LIMITS is not 1.
-    """
+    """Raise RelmError if `needed` bytes do not fit on the disk of `folder`, which need not exist; `what` names the work."""
     if fault := find_disk_fault(folder, needed, what):
         raise RelmError(fault)
 
@@ -44,15 +33,14 @@ def find_disk_fault(folder: Path, needed: int, what: str) -> str | None:
         return None
     return (
         f"{what}: needs {format_bytes(needed)} on the disk of {folder}, which has {format_bytes(free)} free; "
-        f"make room, or move the work with RELM_WORK, or set {OVERRIDE}=1 to try anyway"
+        f"make room, set RELM_WORK to another disk, or set {OVERRIDE}=1 to try anyway"
     )
 
 
 def find_folder_fault(folder: Path, setting: str) -> str | None:
-    """Return why no file can be written below a folder, which need not exist yet; None if it can.
+    """Return why no file can be written below a folder, which need not exist; None if it can.
 
-    Args:
-        setting: the key or variable that names the folder, for the message.
+    `setting` is the key or variable that names the folder, for the message.
     """
     if fault := find_path_fault(folder):
         return f"{setting}: {fault}"
@@ -61,7 +49,7 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
         return f"{setting}: {folder} is a link to {os.readlink(folder)}, which does not exist; correct or delete it"
     if not existing.is_dir():
         found = "it" if existing == folder.absolute() else str(existing)
-        return f"{setting}: {folder} cannot be a folder, because {found} is a file; set it to another path"
+        return f"{setting}: {folder} cannot be a folder, because {found} is a file; choose another path"
     if os.access(existing, os.W_OK | os.X_OK):
         return None
     read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
@@ -70,32 +58,16 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
 
 
 def find_path_fault(folder: Path) -> str | None:
-    """Return why a folder's path cannot be that of a work folder: a ~, its length, or what Snakemake takes for wildcards."""
+    """Return why Snakemake cannot use a work folder's path: a ~, or what it takes for wildcards; None if it can."""
     if str(folder).startswith("~"):
-        return f"{str(folder)!r} begins with ~, which only a shell replaces, and only without quotes; write the whole path"
+        return f"{str(folder)!r} begins with ~, which only a shell expands, and only without quotes; write the full path"
     if strange := sorted(set("{}\n").intersection(str(folder))):
-        return f"{str(folder)!r} has {strange[0]!r}, which Snakemake does not take in a path; choose another folder"
-    longest = max(len(os.fsencode(part)) for part in folder.absolute().parts)
-    if longest > LONGEST_NAME:
-        return (
-            f"a name in {folder!s:.80}... has {longest:,} bytes, and a file's has at most {LONGEST_NAME}; choose another folder"
-        )
-    if (length := len(os.fsencode(folder.absolute()))) > LONGEST_PATH:
-        return f"{folder!s:.80}... has {length:,} bytes; choose a path of at most {LONGEST_PATH:,}, as files below it have more"
+        return f"{str(folder)!r} has {strange[0]!r}, which Snakemake does not accept in a path; choose another folder"
     return None
 
 
 def require_memory(needed: int, what: str, remedy: str = "close other programs or give the container more") -> None:
-    """Refuse work that needs more bytes of memory than are available here (see `available_memory`).
-
-    Args:
-        needed: bytes that the work takes.
-        what: names the work, in the message.
-        remedy: what to do, in the message.
-
-    Raises:
-        RelmError: less is available, and RELM_IGNORE_LIMITS is not 1.
-    """
+    """Raise RelmError if `needed` exceeds the bytes of `available_memory`; `what` names the work, `remedy` says what to do."""
     available = available_memory()
     if needed > available and not limits_ignored():
         raise RelmError(
@@ -105,11 +77,7 @@ def require_memory(needed: int, what: str, remedy: str = "close other programs o
 
 
 def require_time(seconds: float, what: str) -> None:
-    """Refuse work that is estimated to take longer than RELM_MAX_HOURS, where that is set.
-
-    Raises:
-        RelmError: RELM_MAX_HOURS is not a positive number, or the estimate exceeds it and RELM_IGNORE_LIMITS is not 1.
-    """
+    """Raise RelmError if the estimated seconds of work exceed RELM_MAX_HOURS, if that is set."""
     setting = os.environ.get("RELM_MAX_HOURS", "").strip()
     if not setting:
         return
@@ -132,41 +100,38 @@ def nearest_existing(path: Path) -> Path:
 
 
 def free_disk(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    """Return the free bytes on the disk of a folder, which need not exist."""
     return shutil.disk_usage(nearest_existing(folder)).free
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may keep busy.
-
-    They are those it is bound to, at most the container's CPU quota, and at least one.
-    """
+    """Return the number of cores that this process may use: those it is bound to, within the container's CPU quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cores(CGROUPS, MEMBERSHIP)
     return bound if quota is None else max(1, min(bound, int(quota)))
 
 
 def available_memory() -> int:
-    """Return the bytes that can be used before the machine swaps or the container's limit kills: the lesser of the two."""
+    """Return the bytes left before the machine swaps or the container is killed, whichever is less."""
     host = int(psutil.virtual_memory().available)
     container = cgroup_memory(CGROUPS, MEMBERSHIP)
     return host if container is None else min(host, container)
 
 
 def total_memory() -> int:
-    """Return the bytes of main memory, or the strictest limit on this process's control groups where that is lower."""
+    """Return the bytes of main memory, or the strictest limit of this process's control groups if that is lower."""
     return min([int(psutil.virtual_memory().total), *(limit for _, limit, _ in _memory_limits(CGROUPS, MEMBERSHIP))])
 
 
 def peak_resident_memory() -> int:
-    """Return the largest resident size that this process has had, in bytes."""
+    """Return the largest resident size of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def cgroup_memory(mount: Path, membership: Path) -> int | None:
-    """Return the bytes left under the strictest memory limit on this process's control groups, None where there is no limit.
+    """Return the bytes left under the strictest memory limit of this process's control groups; None without a limit.
 
-    Page cache that the kernel gives back under pressure (`inactive_file`) counts as left.
+    Page cache that the kernel frees under pressure (`inactive_file`) counts as left.
 
     Args:
         mount: where control groups are mounted, `/sys/fs/cgroup`.
@@ -181,7 +146,7 @@ def cgroup_memory(mount: Path, membership: Path) -> int | None:
 
 
 def cgroup_cores(mount: Path, membership: Path) -> float | None:
-    """Return the strictest CPU quota on this process's control groups, in cores, or None; arguments as in `cgroup_memory`."""
+    """Return the strictest CPU quota of this process's control groups in cores, or None; arguments as in `cgroup_memory`."""
     quotas = []
     for group in _groups(mount, membership, "cpu"):
         quota, period = [*_words(group / "cpu.max"), "", ""][:2]
@@ -193,12 +158,12 @@ def cgroup_cores(mount: Path, membership: Path) -> float | None:
 
 
 def limits_ignored() -> bool:
-    """Return True if RELM_IGNORE_LIMITS is 1, so that work is tried whatever this machine has."""
+    """Return True if RELM_IGNORE_LIMITS is 1, which overrides all limits."""
     return os.environ.get(OVERRIDE) == "1"
 
 
 def _memory_limits(mount: Path, membership: Path) -> Iterator[tuple[Path, int, tuple[str, str]]]:
-    """Yield each group with a limit in bytes, and the names under which it has its usage and its page cache."""
+    """Yield each group with a limit, the limit in bytes, and the names of its usage and its page cache."""
     for group in _groups(mount, membership, "memory"):
         for limit_name, *others in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -219,8 +184,8 @@ def _groups(mount: Path, membership: Path, controller: str) -> Iterator[Path]:
         _, controllers, inside = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        # A container often sees its own group as the mount's root while the list still names the path on the host:
-        # absent folders are skipped, the root is always read.
+        # In a container the mount's root is often this process's group, while the list still names the path on the host:
+        # absent folders are skipped, and the root is always read.
         path = Path(inside.lstrip("/"))
         for root in (mount / controller, mount / controllers) if controllers else (mount, mount / "unified"):
             yield from dict.fromkeys(root / ancestor for ancestor in (path, *path.parents))

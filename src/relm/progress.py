@@ -1,6 +1,6 @@
-"""The progress of a long step: a bar on its own terminal or, under Snakemake, facts in a file that Snakemake's terminal shows.
+"""Show the progress of a long step: a bar on a terminal or, under Snakemake, a file that Snakemake's terminal shows.
 
-Snakemake's main process sets `JOB_LOGS`. A step then writes all that it prints into its `--log`, and its progress beside it.
+Snakemake's main process sets `JOB_LOGS`. Then a step writes its output into its `--log`, and its progress next to that.
 """
 
 import io
@@ -15,28 +15,24 @@ from tqdm import tqdm
 from relm.formatting import format_bytes
 
 JOB_LOGS = "RELM_JOB_LOGS"
-"""The variable that is 1 if steps write what they print into their logs."""
+"""The variable that is 1 if steps write their output into their logs."""
 SECONDS = 1.0
-"""Between two reports of progress in a file."""
+"""Between two reports in a progress file."""
 
 
 class _JobLog:
-    """The log of this process's step, if what it prints goes there."""
+    """The log of this process's step, if its output goes there."""
 
     path: Path | None = None
 
 
 def progress_file(log: Path) -> Path:
-    """Return the file in which a job with this log reports its progress."""
+    """Return the progress file of a job with this log."""
     return log.with_name(f"{log.name}.progress")
 
 
 def print_into_log(log: Path) -> None:
-    """Have this process, and what it starts, write standard output and error to the end of a log.
-
-    Raises:
-        OSError: the log cannot be written.
-    """
+    """Append standard output and error of this process and its children to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (sys.stdout, sys.stderr):
@@ -47,7 +43,7 @@ def print_into_log(log: Path) -> None:
 
 
 class ProgressBar(tqdm):  # type: ignore[type-arg]  # at run time it takes no argument
-    """A tqdm bar on a terminal; under Snakemake its share done, its rate and its remaining time in the job's progress file."""
+    """A tqdm bar; under Snakemake it writes share done, rate and remaining time into the job's progress file."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Start a bar with tqdm's arguments."""
@@ -57,7 +53,7 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]  # at run time it takes no ar
         super().__init__(*arguments, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Draw the bar, or write its facts."""
+        """Draw the bar, or write the progress file."""
         if self._file is None:
             super().display(msg, pos)
             return
@@ -69,16 +65,16 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]  # at run time it takes no ar
             "text": facts["postfix"] or format_rate(rate, facts["unit"]),
             "seconds_left": (total - done) / rate if total and rate else None,
         }
-        beside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        partial = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(report))
-            beside.replace(self._file)
+            partial.write_text(json.dumps(report))
+            partial.replace(self._file)
         except OSError:  # a full disk is the step's to report
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 def format_rate(rate: float, unit: str) -> str:
-    """Return a rate of a unit, which for bytes is B.
+    """Return a rate; the unit of bytes is B.
 
     >>> format_rate(13_884.2, " tokens"), format_rate(2_500_000, "B"), format_rate(0.5, "steps"), format_rate(0, "steps")
     ('13,884 tokens/s', '2.5 MB/s', '0.5 steps/s', '')

@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_left_and_the_one_before_it_taken(project: Comma
         file.write(b"abc")
     done = project.relm("continue", "long@same", "--from", "long")
     assert "phase second resumes after step 10" in done.stdout, done.stderr
-    assert "step-00000020: damaged; the checkpoint before it is taken" in done.stderr
+    assert "step-00000020: damaged; taking the checkpoint before it" in done.stderr
     shutil.rmtree(checkpoints / "step-00000010")
     shutil.rmtree(run_of(project, "long@same"))
     assert "phase main is finished. Give" in project.relm("continue", "long@same", "--from", "long").stdout
@@ -297,7 +297,9 @@ def test_what_cannot_be_taken_over_is_refused_in_one_line(project: Commands) -> 
     assert not (run.parents[1] / "long@same").exists()
 
 
-def test_a_finished_run_is_not_taken_over(project: Commands) -> None:
+def test_a_finished_run_is_taken_over_to_be_evaluated_elsewhere(project: Commands) -> None:
     run = run_of(project, "long")
     shutil.copytree(run / "main" / "model", run / "second" / "model", dirs_exist_ok=True)
-    assert "long is finished: all its phases are trained" in refusal(project, "long@same", "--from", "long")
+    done = project.relm("continue", "long@same", "--from", "long")
+    assert "phase main is finished, phase second is finished" in done.stdout, done.stderr
+    assert (run_of(project, "long@same") / "second" / "model" / "model.safetensors").exists()

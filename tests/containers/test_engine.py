@@ -29,8 +29,8 @@ def test_podman_comes_before_docker_and_relm_engine_before_both(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({}, "neither podman nor docker is installed; install one"),
-        ({"RELM_ENGINE": "rkt"}, "RELM_ENGINE: 'rkt' is no engine; expected podman or docker"),
+        ({}, "podman and docker are not installed; install one"),
+        ({"RELM_ENGINE": "rkt"}, "RELM_ENGINE: 'rkt' is not an engine; expected podman or docker"),
         ({"RELM_ENGINE": "podman"}, "RELM_ENGINE: 'podman' is not installed; expected podman or docker"),
     ],
 )

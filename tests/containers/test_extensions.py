@@ -39,7 +39,7 @@ def test_only_the_named_modules_are_mounted(modules: Path) -> None:
 
 @pytest.mark.parametrize("name", ["relm_test_absent", "sys"])
 def test_a_module_without_a_file_is_refused_before_the_engine_starts(name: str) -> None:
-    with pytest.raises(RelmError, match=f"RELM_EXTENSIONS: no file of {name} is found, which a container needs"):
+    with pytest.raises(RelmError, match=f"RELM_EXTENSIONS: {name} has no file to mount into the container"):
         find_extensions({EXTENSIONS: name}, [])
 
 

@@ -85,7 +85,7 @@ def test_a_wheel_with_another_hash_ends_the_build(in_podman: ImageProject) -> No
     finally:
         lock.write_text(kept)
     assert done.returncode != 0
-    assert "torch-cpu.txt: pip could not fetch what it names" in done.stdout
+    assert "torch-cpu.txt: pip could not fetch its packages" in done.stdout
     assert "DO NOT MATCH THE HASHES" in done.stdout
 
 

@@ -127,7 +127,7 @@ def test_a_partition_that_a_file_describes_is_mounted_to_be_read(checkout: Path,
 @pytest.mark.parametrize("named", ["/etc/no-such-partition.conf", "partition.conf", "", "/"])
 def test_a_partitions_file_that_is_not_there_is_refused_by_its_variable(named: str, checkout: Path) -> None:
     with pytest.raises(
-        RelmError, match=r"IPUOF_CONFIG_PATH: expected the whole path of a file, found '.*'; correct it, or unset"
+        RelmError, match=r"IPUOF_CONFIG_PATH: expected the absolute path of a file, found '.*'; correct or unset"
     ):
         list_configuration(find_image("ipu", checkout), {"IPUOF_CONFIG_PATH": named})
 

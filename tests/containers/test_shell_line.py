@@ -156,7 +156,7 @@ def test_a_published_line_for_ipus_is_a_pods_and_one_for_this_machine_has_its_ow
 def test_an_image_without_a_verified_digest_is_named_by_its_tag_and_reported_as_unpinned(project: Project) -> None:
     found = docker_line(HELD_OUT, project)
     assert found.image == "relm/cpu:0.1.0"
-    assert str(found.caveat).startswith("relm/cpu:0.1.0 is not pinned by a digest, for it was never published")
+    assert str(found.caveat).startswith("relm/cpu:0.1.0 is not pinned by a digest, because it was never published")
     with_lock("cpu", digest=ID, source="somewhere", checked="2026-01-01", verified=False)
     assert "its digest is not verified" in str(docker_line(HELD_OUT, project).caveat)
     with_lock("cpu", verified=True)
@@ -167,7 +167,7 @@ def test_the_image_that_a_step_ran_in_is_the_one_on_its_line(project: Project) -
     found = docker_line(HELD_OUT, project, ran_in=ID)
     assert found.line is not None
     assert f"--env RELM_IMAGE={ID} {ID} held-out" in found.line
-    assert "has another id" in str(found.caveat)
+    assert "with another id" in str(found.caveat)
 
 
 def test_without_a_lock_there_is_no_line_and_the_reason_is_reported(project: Project) -> None:

@@ -53,7 +53,7 @@ def test_a_work_folder_elsewhere_is_mounted_too(with_image: Commands, tmp_path_f
 
 
 def test_options_for_real_apptainer_are_refused(with_image: Commands) -> None:
-    with pytest.raises(RelmError, match=r"--nv: --apptainer-args are for real Apptainer; .* stands in the lock"):
+    with pytest.raises(RelmError, match=r"--nv: --apptainer-args need real Apptainer; .*containers/lock.yaml"):
         parse_exec(call(with_image, "python -m relm list", "--nv"))
 
 
@@ -69,7 +69,7 @@ def test_the_step_takes_the_shells_place_unless_the_shell_is_still_needed() -> N
 
 def test_a_call_that_snakemake_does_not_make_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "x"], os.environ) == 1
-    assert "only what Snakemake asks for is known: --version, pull and exec; found 'build x'" in capsys.readouterr().err
+    assert "expected one of Snakemake's calls: --version, pull or exec; found 'build x'" in capsys.readouterr().err
     assert main(["--version"], os.environ) == 0
     assert re.fullmatch(r"apptainer version \d+\.\d+\.\d+\n", capsys.readouterr().out)
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,15 @@ def test_files_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path, load
     path.with_name("a.bin.json").unlink()
     with pytest.raises(RelmError, match=r"a\.bin\.json: no such file"):
         inspect(path, None, 1)
+
+
+def test_the_lines_of_a_document_are_shown_as_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.train.jsonl"
+    path.write_text(json.dumps({"id": "1", "title": "T", "text": f"first\n\n{'word ' * 20}\nlast\x1b[2J"}) + "\n")
+    write_sidecar(path, documents=1, words=22, bytes=100, skipped={})
+    heading, *lines = inspect(path, None, 1).splitlines()[-6:]
+    assert heading == "document 0: T"
+    assert lines == ["  first", "", f"  {'word ' * 15}".rstrip(), f"  {'word ' * 5}".rstrip(), r"  last\x1b[2J"]
 
 
 def test_nothing_is_wider_than_a_terminal(tmp_path, wordpiece, loaded) -> None:

@@ -50,7 +50,7 @@ def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(t
 def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     found = container({name: "/images/x.sif"}, tmp_path)
     assert found == {"engine": "apptainer", "role": None, "image": None, "digest": None}
-    assert format_container(found) == "in a container of Apptainer that does not say which image it is of"
+    assert format_container(found) == "in a container by Apptainer, image unknown"
 
 
 def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,13 @@ def test_what_is_no_digest_is_not_taken_for_one(tmp_path: Path, image: str) -> N
     found = container({"RELM_IMAGE": image}, at(tmp_path, ".dockerenv"))
     assert found is not None
     assert found["digest"] is None
-    assert format_container(found).endswith("its digest unknown")
+    assert format_container(found).endswith(", digest unknown")
 
 
 def test_an_image_of_ours_is_noticed_under_an_engine_that_leaves_no_sign(tmp_path: Path) -> None:
     found = container({"RELM_IMAGE_ROLE": "tpu"}, tmp_path)
     assert found == {"engine": "unknown", "role": "tpu", "image": None, "digest": None}
-    assert format_container(found).endswith("(relm's for tpu)")
+    assert format_container(found) == "in a container (relm's for tpu) by an unknown engine, image unknown"
 
 
 def test_every_installed_package_is_listed_with_a_hash_that_anybody_can_check() -> None:

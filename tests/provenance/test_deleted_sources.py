@@ -60,7 +60,7 @@ def test_documents_that_are_made_again_must_be_the_same(run: FinishedRun) -> Non
     with pytest.raises(RelmError) as error:
         make_documents_again(run, '{{"id":"another {split}"}}\n')
     now = read_json(sidecar_of(documents))["sha256"]
-    assert f"{documents}: was made again with sha256 {now}, but {record_of(documents)} has {before}" in str(error.value)
+    assert f"{documents}: made again with sha256 {now}; {record_of(documents)} has {before}" in str(error.value)
     assert recorded_sha256(documents) == before, "the record stays"
     record_of(documents).unlink()
     make_documents_again(run, '{{"id":"another {split}"}}\n')

@@ -195,13 +195,13 @@ def test_a_missing_record_is_named_and_what_lies_before_it_too(in_project: Path)
     records = collect([files["first"]])
     assert [each["step"] for each in records] == [None, "encode", "first"]
     assert records[0]["outputs"][0]["path"] == "work/train/other"
-    assert records[0]["missing"] == "no record beside it"
+    assert records[0]["missing"] == "no record"
 
 
 def test_a_record_of_other_content_is_an_error(in_project: Path) -> None:
     files = chain()
     made(files["encode"], "made again by hand")
-    with pytest.raises(RelmError, match=rf"{files['encode'].name}: .* has [0-9a-f]{{64}}: they disagree"):
+    with pytest.raises(RelmError, match=rf"{files['encode'].name}: .* has [0-9a-f]{{64}}. Delete them"):
         collect([files["first"]])
 
 

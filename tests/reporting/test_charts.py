@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.reporting.charts import STYLES, Chart, Level, Mark, Series, decimated, draw_chart, smoothed, ticks
+from relm.reporting.charts import STYLES, Chart, Level, Mark, Series, decimate, draw_chart, smooth, ticks
 from relm.reporting.pages import template
-from relm.reporting.training_charts import LEVELS, training_charts, values_table
+from relm.reporting.training_charts import LEVELS, tabulate_values, training_charts
 from relm.reporting.training_log import COLUMNS, Log
 
 
@@ -32,14 +32,14 @@ def drawn(charts: list[Chart]) -> str:
 
 
 def test_long_arrays_become_means_of_bins() -> None:
-    assert decimated(np.array([1.0, 3, 5, 7, 10]), points=3).tolist() == [2, 6, 10]
-    assert decimated(np.array([1.0, 3, 5]), points=3).tolist() == [1, 3, 5]
-    assert len(decimated(np.zeros(100_001))) <= 400
+    assert decimate(np.array([1.0, 3, 5, 7, 10]), points=3).tolist() == [2, 6, 10]
+    assert decimate(np.array([1.0, 3, 5]), points=3).tolist() == [1, 3, 5]
+    assert len(decimate(np.zeros(100_001))) <= 400
 
 
 def test_the_running_mean_is_centred_and_narrows_at_the_ends() -> None:
-    assert smoothed(np.array([0.0, 3, 6, 3, 0]), width=3).tolist() == [0, 3, 4, 3, 0]
-    assert smoothed(np.array([1.0, 2, 9]), width=1).tolist() == [1, 2, 9]
+    assert smooth(np.array([0.0, 3, 6, 3, 0]), width=3).tolist() == [0, 3, 4, 3, 0]
+    assert smooth(np.array([1.0, 2, 9]), width=1).tolist() == [1, 2, 9]
 
 
 def test_values_are_placed_between_the_ends_of_the_axes() -> None:
@@ -89,7 +89,7 @@ def test_the_loss_stands_beside_levels_validation_and_what_else_was_logged() -> 
     assert [each.title for each in charts] == ["Loss", "Learning rate", "Gradient norm"]
     assert {line.label for line in charts[0].lines} == {"training", "validation", "held out", "bigram counts"}
     assert "faint" in drawn(charts)
-    titles, rows = values_table(log)
+    titles, rows = tabulate_values(log)
     assert titles == ["step", "loss", "validation loss", "learning rate", "gradient norm"]
     assert rows[0] == ["1", f"{log.losses[0]:.4f}", "5.0000", "0.00667", "1"]
     assert len(rows) == 12

@@ -58,7 +58,7 @@ def flip(path: Path, position: int) -> None:
 def test_a_whole_folder_is_whole_and_so_is_its_copy_elsewhere(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "elsewhere/copy"))
     for place in (folder, copy):
-        assert check_folders([place]) == f"{place}: whole: 8 files have the sha256 with which they were published"
+        assert check_folders([place]) == f"{place}: whole: 8 files have their published sha256"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,7 +196,7 @@ def test_a_folder_that_lacks_files_is_published_again(folder: Path, deleted: lis
 def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(run: FinishedRun, in_project: Path) -> None:
     figures = run.evaluations["held_out"]
     figures.write_text(figures.read_text().replace("4.25", "4.15"))
-    with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made, so no figure"):
+    with pytest.raises(RelmError, match=r"held_out.json: sha256 is .*: changed since it was made. Delete it"):
         run.report()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.recipes.project import Project
-from relm.reporting.curve import watched_run
+from relm.reporting.curve import compare_with_curve
 from relm.reporting.findings import gather
 from relm.reporting.report import report_page
 from relm.reporting.status import describe_progress
@@ -42,7 +42,7 @@ def test_the_page_draws_our_curve_over_the_published_one(
     assert f"Phase main: {WITHIN}." in page
     assert "nowhere at 0000000, none (MIT)" in page
     assert "Band, from 10 runs: Ten made runs. Stated rate of false alarms: 1 % of runs." in page
-    found = watched_run(run.plan, findings.logs)
+    found = compare_with_curve(run.plan, findings.logs)
     assert found is not None
     assert len(found.drawn.steps) == STEPS
     assert (found.drawn.steps[0], found.drawn.steps[-1]) == (1.0, 190.5)  # the middle of 181 to 200

@@ -12,7 +12,7 @@ import yaml
 from finished_runs import FinishedRun
 from relm.plan.products import published_files
 from relm.reporting.model_card import licence
-from relm.reporting.pages import fenced
+from relm.reporting.pages import fence_text
 
 
 def card(run: FinishedRun) -> str:
@@ -54,7 +54,7 @@ def test_licences_are_named_as_the_hub_names_them(name: str, expected: dict[str,
 
 
 def test_a_sample_cannot_end_its_code_block() -> None:
-    assert fenced("a\n```\nb") == "````text\na\n```\nb\n````"
+    assert fence_text("a\n```\nb") == "````text\na\n```\nb\n````"
 
 
 def test_figures_data_limits_and_the_way_to_repeat_it_are_stated(run: FinishedRun) -> None:

@@ -104,8 +104,8 @@ def test_a_published_file_that_was_edited_is_not_quoted(run: Any, name: str, old
         f"results/tiny/{name}: damaged: sha256 is {found}, published was {published}; made by "
     )
     assert str(refused.value).endswith(
-        "so nothing of it is quoted. To mend it, delete results/tiny, and `snakemake results/tiny` publishes it again from the "
-        "run's own files"
+        "Nothing is quoted from it. To repair it, delete results/tiny, and `snakemake results/tiny` publishes it again from "
+        "the run's own files"
     )
     assert not Path("results/papers/small").exists()
 

@@ -69,7 +69,7 @@ def test_a_file_that_was_changed_since_the_report_is_not_published(files: dict[s
     files["ro-crate-metadata.json"] = files["README.md"].with_name("crate")
     files["ro-crate-metadata.json"].write_text("{}")
     publish(files, tmp_path / "a")
-    with pytest.raises(RelmError, match=r"work/figures: sha256 is \w+, the report lists 0: changed since. Delete .*crate"):
+    with pytest.raises(RelmError, match=r"work/figures: sha256 is \w+, but the report lists 0: changed since. Delete .*crate"):
         publish(files, tmp_path / "a", {"eval/held_out.json": "0"})
     assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json", "ro-crate-metadata.json"]
     assert not list(tmp_path.glob(".a.*"))

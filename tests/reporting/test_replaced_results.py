@@ -21,7 +21,7 @@ def test_the_differing_keys_are_named_and_the_only_copy_of_a_result_is_kept(run:
     assert replaced == {"fingerprint": "0" * 12, "files": str(kept), "differs": {"pretrain.main.steps": [12, 50]}}
     assert read_json(kept / "eval/held_out.json") == {"figures": {}}
     assert describe_replaced(plan, replaced) == (
-        f"{plan.results}: replaces fingerprint {'0' * 12} by {plan.fingerprint} (pretrain.main.steps 12 → 50); the files of "
+        f"{plan.results}: replaces fingerprint {'0' * 12} with {plan.fingerprint} (pretrain.main.steps 12 → 50); the files of "
         f"the old one stay in {kept}"
     )
     (plan.results / "recipe.json").unlink()

@@ -70,7 +70,7 @@ def test_a_run_of_an_edited_recipe_is_old_and_shows_the_keys_with_both_values(co
     text = describe_stored_runs(Project(), None)
     assert "    pretrain.main.steps: 50 here, 60 now\n" in text
     assert re.search(r"^  [0-9a-f]{12}  old  finished  step 50 of 50 ", text, re.M)
-    assert text.endswith("`relm gc` shows what could be removed of 1 that no recipe asks for")
+    assert text.endswith("1 of them are old: `relm gc` shows what can be removed")
 
 
 def test_a_key_of_the_machine_alone_is_no_difference_of_meaning(copied_run: FinishedRun) -> None:
@@ -98,7 +98,7 @@ def test_runs_whose_recipe_is_gone_or_faulty_are_listed_still(copied_run: Finish
     assert " old " not in describe_stored_runs(Project(), None), "nobody knows what a recipe with faults asks for"
     path.unlink()
     assert [(run["recipe"], run["differences"]) for run in listed("tiny")] == [("absent", None)]
-    assert "tiny    no such recipe now\n" in describe_stored_runs(Project(), None)
+    assert "tiny    its recipe is gone\n" in describe_stored_runs(Project(), None)
 
 
 DAMAGED_LOGS = {
@@ -128,7 +128,7 @@ def test_a_run_with_a_damaged_log_is_shown_still(copied_run: FinishedRun, kind: 
 
 def test_an_unknown_name_suggests_the_nearest(copied_run: FinishedRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "tyni"]) == 1
-    assert capsys.readouterr().err == "relm runs: there is no run and no recipe 'tyni'; did you mean tiny?\n"
+    assert capsys.readouterr().err == "relm runs: unknown run or recipe 'tyni'; did you mean tiny?\n"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_list_is_plain_sorted_and_a_hundred_columns_wide(copied_run: FinishedR
 
 def test_what_trains_now_is_shown_with_step_loss_rate_and_time_left(copied_run: FinishedRun) -> None:
     folder = copied_run.plan.run_folder / "main"
-    assert running().startswith("no run in work is running on this machine")
+    assert running().startswith("nothing is running here in work")
     lines = [{"step": step, "loss": 4.0, "tokens_per_second": 1234.5, "seconds": 2.0 * step} for step in (10, 20)]
     (folder / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 3')
     with run_lock(folder / "lock"):

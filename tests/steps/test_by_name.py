@@ -165,7 +165,7 @@ def test_without_an_image_the_docker_line_alone_is_an_error_and_the_plain_one_st
     monkeypatch.chdir(tmp_path)
     Path("containers").mkdir()
     Path("containers/lock.yaml").write_text("images: {}\nbases: {}\n")
-    assert describe_command(Project(), SAMPLES, "both").endswith("has no image for cpu; it has none")
+    assert describe_command(Project(), SAMPLES, "both").endswith("no image for cpu; expected one of none")
     with pytest.raises(RelmError, match="this step has no image"):
         describe_command(Project(), SAMPLES, "docker")
 
@@ -205,7 +205,7 @@ def test_several_processes_are_started_as_in_a_rule(in_project: Commands) -> Non
 
 
 def test_a_nul_is_never_taken_for_a_variable() -> None:
-    with pytest.raises(RelmError, match="has a NUL"):
+    with pytest.raises(RelmError, match="contains a NUL"):
         plain_line(["relm", "samples", "--output", "\0HOME\0/x"])
 
 

@@ -150,7 +150,7 @@ def test_a_damaged_result_is_named_and_one_of_another_fingerprint_says_what_it_r
     recipe = finished_copy.folder / "recipes/tiny.yaml"
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 12"))
     done = finished_copy.snakemake("results/tiny")
-    assert f"replaces fingerprint {run.name} by " in done.stdout
+    assert f"replaces fingerprint {run.name} with " in done.stdout
     assert "(pretrain.main.steps 40 → 12); the files of the old one stay in work/runs/tiny/" in done.stdout
     assert f'"fingerprint": "{run.name}"' in (finished_copy.folder / "results/tiny/provenance.json").read_text()
 

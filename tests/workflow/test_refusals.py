@@ -158,7 +158,7 @@ def test_the_room_is_that_of_the_jobs_to_be_done(project: Commands, mount: Any, 
     fault = str(room.find_room_fault([download, train]))
     assert fault.startswith("downloads 5.")
     assert "checkpoints (run.keep_checkpoints) " in fault
-    assert f"on the disk of {folder}, which has 2.1 MB free; make room, or move the work with RELM_WORK" in fault
+    assert f"on the disk of {folder}, which has 2.1 MB free; make room, set RELM_WORK to another disk" in fault
     assert room.find_room_fault([train]) is None  # 1.4 MB
     (folder / "fill").write_bytes(bytes(1_000_000))
     assert str(room.find_room_fault([train])).startswith("checkpoints (run.keep_checkpoints) ")
@@ -171,15 +171,12 @@ def test_a_work_folder_that_cannot_be_written_is_explained(tmp_path: Path, mount
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     assert str(find_folder_fault(tmp_path / "file" / "below", "RELM_WORK")).endswith(
-        f"cannot be a folder, because {tmp_path}/file is a file; set it to another path"
+        f"cannot be a folder, because {tmp_path}/file is a file; choose another path"
     )
     assert "is a link to nowhere, which does not exist" in str(find_folder_fault(tmp_path / "link", "RELM_WORK"))
     assert find_folder_fault(tmp_path / "not" / "yet", "RELM_WORK") is None
-    assert "has 256 bytes, and a file's has at most 255; choose" in str(find_folder_fault(tmp_path / ("é" * 128), "RELM_WORK"))
-    assert find_folder_fault(tmp_path / ("é" * 127), "RELM_WORK") is None
-    assert "has '{', which Snakemake does not take in a path" in str(find_folder_fault(tmp_path / "a {b}", "RELM_WORK"))
-    assert "begins with ~, which only a shell replaces" in str(find_folder_fault(Path("~/relm"), "RELM_WORK"))
-    assert "choose a path of at most 2,000" in str(find_folder_fault(tmp_path.joinpath(*["a" * 200] * 20), "RELM_WORK"))
+    assert "has '{', which Snakemake does not accept in a path" in str(find_folder_fault(tmp_path / "a {b}", "RELM_WORK"))
+    assert "begins with ~, which only a shell expands" in str(find_folder_fault(Path("~/relm"), "RELM_WORK"))
     assert "is on a disk that is mounted read-only" in str(find_folder_fault(mount("ro") / "below", "RELM_WORK"))
 
 
@@ -225,7 +222,7 @@ def test_all_faults_are_in_one_answer_and_a_dry_run_writes_nothing(project: Comm
         f"RELM_WORK: nothing can be written to {folder}: {folder} is on a disk that is mounted read-only",
         "recipes/tiny.yaml: model.vocabulary_size is 300, but the tokenizer has 400 tokens; raise it, or leave it out",
         "cannot train on run.device: cuda",
-        "make room, or move the work with RELM_WORK",
+        "make room, set RELM_WORK to another disk",
     )
     for part in expected:
         assert planned.stdout.count(part) == 1, part
@@ -242,11 +239,10 @@ def test_all_faults_are_in_one_answer_and_a_dry_run_writes_nothing(project: Comm
 @pytest.mark.full
 def test_a_work_folder_that_is_a_file_is_refused_with_the_faults_of_the_recipe(project: Commands) -> None:
     (project.folder / "file").touch()
-    for name in ("a" * 256, "a" * 255 + "/a" * 900, "{a}"):
-        refused = project.snakemake("results/tiny", "-n", RELM_WORK=name)
-        assert refused.returncode == 1
-        assert refused.stdout.startswith("RELM_WORK: ")
-        assert refused.stdout.count("\n") == 1
+    refused = project.snakemake("results/tiny", "-n", RELM_WORK="{a}")
+    assert refused.returncode == 1
+    assert refused.stdout.startswith("RELM_WORK: ")
+    assert refused.stdout.count("\n") == 1
     for options in ((), ("-n",)):
         done = project.snakemake("results/broken", *options, RELM_WORK=str(project.folder / "file"))
         assert done.returncode == 1

@@ -333,7 +333,7 @@ def test_a_recipe_that_needs_deleted_sources_has_them_made_again_and_no_other_re
     write_json(record, seal(with_sha256(recorded, str(documents), "0" * 64)))
     failed = project.snakemake("results/other", *LIMITED)
     assert failed.returncode != 0
-    assert f"{documents}: was made again with sha256 {sha256}, but {record_of(documents)} has {'0' * 64}" in failed.stdout
+    assert f"{documents}: made again with sha256 {sha256}; {record_of(documents)} has {'0' * 64}" in failed.stdout
     jobs = project.jobs("results/sharded", "results/other")
     assert jobs["pretrain"] == 2, "the finished recipe was made from other documents than the record has"
 

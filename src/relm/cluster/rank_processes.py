@@ -1,7 +1,7 @@
-"""Start a step in several processes on this machine, its ranks, and end with one exit status for all of them.
+"""Run a step in several processes on this machine, its ranks, and end with one exit status for all.
 
-torchrun does so too, and on several machines, but it ends with 1 however its processes end (torch 2.13): no scheduler can then
-tell a run that was preempted and saved from one that failed.
+torchrun always ends with 1 if a process fails (torch 2.13), so a scheduler could not distinguish a run that was preempted and
+saved from one that failed.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.training.interruption import STOP_WITH_PARENT, Preempted
 
-# Ranks on a machine with fewer cores; each takes some hundred megabytes, so that thousands would exhaust its memory.
+# On a machine with fewer cores. A rank takes some hundred megabytes, so thousands would exhaust the memory.
 MOST_RANKS = 64
 _SECONDS_BETWEEN_LOOKS = 0.05
-# A rank whose neighbour has died finds its connection closed, and ends with another message.
+# For a rank to find the connection to a dead one closed, and to end with its own message.
 SECONDS_TO_NOTICE = 5.0
-# After TERM, for a rank that waits for a dead one in a way that no signal interrupts, such as a sum on a GPU.
+# After TERM, for a rank in a wait that no signal interrupts, such as a sum on a GPU.
 SECONDS_TO_END = 60.0
 # After a signal to stop, until the checkpoint is saved.
 SECONDS_TO_SAVE = 1800.0
@@ -35,13 +35,13 @@ class RanksEnd(NamedTuple):
     """The end of all ranks."""
 
     status: int
-    """That of the first rank that failed; 75 if all were stopped and have saved; otherwise 0."""
+    """The status of the first rank that failed; 75 if all were stopped and saved; otherwise 0."""
     message: str | None
-    """The reason, where no rank can have printed one."""
+    """The reason, if no rank can have printed it."""
 
 
 def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
-    """Return the count of `--processes` and the words after it; None if a command line does not begin with the option.
+    """Return the count of `--processes` and the words after it; None if a command does not begin with it.
 
     >>> split_processes(["--processes", "2", "pretrain", "NAME"])
     (2, ['pretrain', 'NAME'])
@@ -53,18 +53,17 @@ def split_processes(words: Sequence[str]) -> tuple[int, list[str]] | None:
     if not (count.isascii() and count.isdigit() and int(count) > 0):
         raise RelmError(f"{PROCESSES}: expected a count of processes of 1 or more, found {count!r}")
     if int(count) > (most := max(MOST_RANKS, usable_cores())):
-        raise RelmError(f"{PROCESSES}: {int(count):,} are too many; give at most {most} on this machine")
+        raise RelmError(f"{PROCESSES}: found {int(count):,}; expected at most {most} on this machine")
     return int(count), step if equals else step[:-1]
 
 
 def run_ranks(count: int, words: Sequence[str]) -> RanksEnd:
     """Run `relm WORDS` in `count` processes that can find each other, until all have ended.
 
-    TERM, INT and HUP are passed on. Once a rank has failed, the others get some seconds to end by themselves, then TERM, and
-    at last KILL.
+    Pass TERM, INT and HUP on. After a rank has failed, wait some seconds for the others, then send TERM and finally KILL.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    with _signals_passed_on(ranks) as received:
+    with _pass_signals_on(ranks) as received:
         port = _find_free_port()
         for rank in range(count):
             ranks.append(subprocess.Popen([sys.executable, "-m", "relm", *words], env=_environment(rank, count, port)))
@@ -80,7 +79,7 @@ def run_ranks(count: int, words: Sequence[str]) -> RanksEnd:
 
 
 def _environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Return the environment variables of a rank, those that torchrun sets."""
+    """Return the environment of a rank, with the variables that torchrun sets."""
     numbers = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     own = {"MASTER_ADDR": "127.0.0.1", STOP_WITH_PARENT: "1", **{name: str(number) for name, number in numbers.items()}}
     return {"OMP_NUM_THREADS": "1", **os.environ, **own}  # otherwise each rank's numpy would take all cores
@@ -93,8 +92,8 @@ def _find_free_port() -> int:
 
 
 @contextlib.contextmanager
-def _signals_passed_on(ranks: list[subprocess.Popen[bytes]]) -> Iterator[list[float]]:
-    """Pass TERM, INT and HUP on to the ranks, and yield a list of the times at which they came."""
+def _pass_signals_on(ranks: list[subprocess.Popen[bytes]]) -> Iterator[list[float]]:
+    """Pass TERM, INT and HUP on to the ranks, and yield a growing list of the times at which they came."""
     received: list[float] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -118,7 +117,7 @@ def _signal(ranks: Sequence[subprocess.Popen[bytes]], number: signal.Signals) ->
 
 
 def _wait_for_failure(ranks: Sequence[subprocess.Popen[bytes]], received: Sequence[float]) -> int | None:
-    """Return the first rank that failed, of several one that a signal ended; None once all have ended otherwise."""
+    """Return the first rank that failed, preferring one that a signal ended; None once all have ended without failing."""
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = [rank for rank, code in enumerate(codes) if code not in (None, 0, Preempted.exit_code)]
@@ -132,7 +131,7 @@ def _wait_for_failure(ranks: Sequence[subprocess.Popen[bytes]], received: Sequen
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all ranks have ended, and see to it that they do."""
+    """Wait for the ranks to end; send TERM, then KILL, to those that do not."""
     for number, seconds in ((signal.SIGTERM, SECONDS_TO_NOTICE), (signal.SIGKILL, SECONDS_TO_END)):
         end = time.monotonic() + seconds
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:
@@ -142,8 +141,8 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _describe_killed(rank: int, count: int, number: int) -> str:
     name = signal.Signals(number).name
-    memory = "; the kernel does so where memory runs out" if number == signal.SIGKILL else ""
+    memory = " (did memory run out?)" if number == signal.SIGKILL else ""
     return (
-        f"rank {rank} of {count} was ended by {name}{memory}, and the others ended with it. Checkpoints are intact, and the "
-        "same command resumes the run"
+        f"rank {rank} of {count} was ended by {name}{memory}, so the others were stopped. Checkpoints are intact; the same "
+        "command resumes the run"
     )

@@ -1,7 +1,7 @@
 """Supervise Snakemake's main process and its jobs: forward stop signals, and clear a lock whose owner is dead.
 
-Without this, Snakemake answers TERM by waiting for its jobs, however long they train, and a TERM or INT sent to it alone
-never reaches them. And after a SIGKILL its lock stays, so that the same command fails until somebody unlocks by hand.
+By itself Snakemake answers TERM by waiting for its jobs, however long they train, and passes no TERM or INT on to them.
+After a SIGKILL its lock stays, so the same command would fail until somebody unlocks by hand.
 """
 
 import fcntl
@@ -23,12 +23,12 @@ STATE = Path(".snakemake")
 
 
 def run_steps_with_this_environment() -> None:
-    """Let `python` in the rules be this interpreter, whether or not its environment was activated."""
+    """Make `python` in the rules this interpreter, even if its environment is not activated."""
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def is_main_process(workflow: Any) -> bool:
-    """Return whether this is the user's own command, not a job that Snakemake started on this or another machine."""
+    """Return True for the user's command, False for a job that Snakemake started here or on another machine."""
     from snakemake_interface_executor_plugins.settings import ExecMode
 
     return bool(workflow.exec_mode == ExecMode.DEFAULT)
@@ -38,7 +38,7 @@ def is_main_process(workflow: Any) -> bool:
 
 
 def _identify_machine() -> dict[str, str]:
-    """Return the scope of a process number: the host, its boot, and the PID namespace."""
+    """Return the scope in which a process number is unique: the host, its boot, and the PID namespace."""
     machine, boot = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
     return {
         "host": socket.gethostname(),
@@ -49,7 +49,7 @@ def _identify_machine() -> dict[str, str]:
 
 
 def _read_start_time(pid: int) -> str | None:
-    """Return when a process started, in the kernel's ticks, None without such a process; guards against a reused number."""
+    """Return the start time of a process in ticks, None without such a process; it exposes a reused number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -60,25 +60,25 @@ def _is_proven_dead(owner: dict[str, Any]) -> bool:
     here, there = _identify_machine(), owner["machine"]
     if there == here:
         return bool(_read_start_time(owner["pid"]) != owner["started"])
-    # The same machine after a reboot; nothing is known about any other host or container.
+    # The same machine after a reboot; nothing is known about other hosts and containers.
     same = here["machine"] and all(there.get(key) == here[key] for key in ("host", "machine"))
     return bool(same and there.get("boot") and there["boot"] != here["boot"])
 
 
 def clear_dead_locks(state: Path = STATE) -> None:
-    """Remove Snakemake's lock when every process that may own it is proven dead, and note this process as a possible owner.
+    """Remove Snakemake's lock if every possible owner is proven dead, and record this process as a possible owner.
 
-    An owner on another host cannot be proven dead: its lock stays, and Snakemake reports how to remove it.
+    An owner on another host cannot be proven dead: its lock stays, and Snakemake says how to remove it.
     """
     owners = state / "relm-owners"
     owners.mkdir(parents=True, exist_ok=True)
-    with open(owners / "guard", "w") as guard:  # commands that start together check one after the other
+    with open(owners / "guard", "w") as guard:  # commands that start together check in turn
         fcntl.flock(guard, fcntl.LOCK_EX)
         records = {path: _read_owner(path) for path in owners.glob("*.json")}
         dead = [path for path, owner in records.items() if _is_proven_dead(owner)]
         locks = list((state / "locks").glob("*.lock"))
         if dead and len(dead) == len(records) and locks:
-            for path in locks:  # Snakemake has made the folder for its own lock already
+            for path in locks:  # not the folder, in which Snakemake is about to lock
                 path.unlink()
             print("relm: the command that held the lock here is dead; resuming where it stopped", file=sys.stderr)
         for path in dead:
@@ -89,13 +89,13 @@ def clear_dead_locks(state: Path = STATE) -> None:
 
 
 def is_locked(folder: Path, state: Path = STATE) -> bool:
-    """Return True if Snakemake has locked files in a folder, and the process that may hold the lock is not proven dead."""
+    """Return True if Snakemake has locked files in a folder, unless every possible owner is proven dead."""
     locked = list_locked(state, "output")
     return any(Path(path).absolute().is_relative_to(folder.absolute()) for path in locked)
 
 
 def list_locked(state: Path = STATE, kind: str = "*") -> list[str]:
-    """Return the files that Snakemake has locked (`input`, `output` or `*`); none if every possible owner is proven dead."""
+    """Return the files that Snakemake has locked (`input`, `output` or `*`), unless every possible owner is proven dead."""
     owners = [_read_owner(path) for path in (state / "relm-owners").glob("*.json")]
     if owners and all(_is_proven_dead(owner) for owner in owners):
         return []
@@ -103,7 +103,7 @@ def list_locked(state: Path = STATE, kind: str = "*") -> list[str]:
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
-    """Return the facts of a possible owner; an unreadable record gives none, so that it counts as alive."""
+    """Return a possible owner; an unreadable record counts as alive."""
     try:
         owner = json.loads(path.read_text())
         return {"machine": dict(owner["machine"]), "pid": int(owner["pid"]), "started": owner["started"]}
@@ -118,9 +118,9 @@ class Interrupts:
     """The requests to stop that this process received."""
 
     count = 0
-    """The number of Ctrl-C that it received."""
+    """The count of Ctrl-C."""
     sender = ""
-    """Who had the running steps stopped: Ctrl-C or SIGTERM; empty: nobody."""
+    """The reason why running steps were stopped: Ctrl-C or SIGTERM; empty: they were not."""
 
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -145,7 +145,7 @@ def _is_shell(pid: int) -> bool:
 
 
 def signal_jobs(number: signal.Signals) -> None:
-    """Send a signal to every running step: the children of Snakemake's shells; a shell waits for them."""
+    """Send a signal to every running step: to the children of Snakemake's shells, because a shell would only wait."""
     for child in _list_children(os.getpid()):
         for step in (_list_children(child) if _is_shell(child) else []) or [child]:
             try:
@@ -155,10 +155,10 @@ def signal_jobs(number: signal.Signals) -> None:
 
 
 def handle_interrupts() -> None:
-    """Stop quietly at Ctrl-C, from now on: ask the running steps to stop, and end the main process with 130.
+    """From now on, answer Ctrl-C by asking the running steps to stop, and end the main process with 130.
 
-    A second Ctrl-C changes nothing: a trainer still saves its checkpoint. A third one kills the steps; files that are written
-    whole or not at all, such as the checkpoint before it, stay.
+    A second Ctrl-C changes nothing, so that a trainer can save its checkpoint. A third kills the steps, which leaves earlier
+    checkpoints intact.
     """
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -174,15 +174,15 @@ def handle_interrupts() -> None:
 
 
 def exit_if_interrupted() -> None:
-    """End with the exit status of Ctrl-C if there was one; Snakemake would end with that of an error."""
+    """After Ctrl-C, end with its exit status, not with Snakemake's for an error."""
     if Interrupts.count:
         raise SystemExit(INTERRUPTED)
 
 
 def forward_termination_to_jobs() -> None:
-    """Forward TERM, sent to Snakemake alone, to the running steps; a trainer saves a checkpoint first.
+    """Forward a TERM that only Snakemake received to the running steps; a trainer saves a checkpoint first.
 
-    Call it after Snakemake has set its own handler, which still runs afterwards: it starts nothing new and ends.
+    Call this after Snakemake has set its handler, which runs afterwards: it starts nothing new and ends.
     """
     before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGTERM)
     received = queue.SimpleQueue[tuple[int, FrameType | None]]()  # its put is reentrant

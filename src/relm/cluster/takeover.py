@@ -1,7 +1,7 @@
 """Take over a run from another machine: copy what is finished, and the newest checkpoint, into the new run folder.
 
-`work/runs/NAME` and `work/runs/NAME@MACHINE` belong to one fingerprint, so either can resume from a checkpoint of the other.
-The copy appears by one rename: after a SIGKILL the new run has everything or nothing.
+`work/runs/NAME` and `work/runs/NAME@MACHINE` share a fingerprint, so either can resume from the other's checkpoint. The copy
+appears by one rename: after a SIGKILL the new run has everything or nothing.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from relm.recipes.machine.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_folder import CHECKPOINT_FILES, MACHINES, OF_ONE_MACHINE, WEIGHTS
-from relm.recipes.run_name import RunName
 from relm.reporting.file_copies import clone_file
 from relm.training.checkpoint_state import STATE, read_state, write_state
 from relm.training.interruption import run_lock
@@ -30,44 +29,31 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_seeds(target: Plan, source: Plan) -> str:
-    """Take over each run of a recipe that has begun elsewhere, and return a sentence for each.
-
-    Of several seeds the finished ones are taken as well if one is not finished.
-    """
-    pairs = [(ours, theirs) for ours, theirs in zip(target.runs, source.runs, strict=False) if _has_begun(theirs)]
-    if len(pairs) < 2:
-        return take_over(*(pairs[0] if pairs else (target, source)))
-    for ours, _ in pairs:
+    """Take over each run of a recipe that has begun elsewhere, and return a sentence for each."""
+    pairs = [
+        (ours, theirs)
+        for ours, theirs in zip(target.runs, source.runs, strict=False)
+        if any((theirs.run_folder / phase).is_dir() for phase in theirs.phases)
+    ]
+    for ours, theirs in (pairs := pairs or [(target, source)]):  # before the first is copied
+        _require_same_run(ours, theirs)
         _require_not_begun(ours)
-    unfinished = not all(_is_finished(theirs) for _, theirs in pairs)
-    return "\n".join(take_over(*pair, takes_finished=unfinished) for pair in pairs)
+    return "\n".join(take_over(*pair) for pair in pairs)
 
 
-def _has_begun(plan: Plan) -> bool:
-    return any((plan.run_folder / phase).is_dir() for phase in plan.phases)
-
-
-def _is_finished(plan: Plan) -> bool:
-    return all(sidecar_of(plan.model_folder(phase) / WEIGHTS).exists() for phase in plan.phases)
-
-
-def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> str:
+def take_over(target: Plan, source: Plan) -> str:
     """Copy the finished phases and the newest checkpoint of a run into the folder of the same run on another machine.
 
-    The source is unchanged. Returns a sentence with the step after which the target resumes.
+    The source is unchanged. Return a sentence with the step after which the target resumes.
     """
-    _require_same_run(target, source)
     folder = target.run_folder
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     _restore(folder, before)
-    _require_not_begun(target)
     for plan in (source, target):
         if is_locked(plan.run_folder):
-            raise RelmError(
-                f"{plan.name}: Snakemake is working on it at this moment; stop it first, then give this command again"
-            )
-    with phase_locks(source), phase_locks(target):
-        steps = _find_steps(source, target, takes_finished)
+            raise RelmError(f"{plan.name}: Snakemake is working on it; stop it first, then run this command again")
+    with hold_phase_locks(source), hold_phase_locks(target):
+        steps = _find_steps(source, target)
         files = [path for phase, step in steps.items() for path in _list_files(source, phase, step)]
         require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
         try:
@@ -84,31 +70,31 @@ def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> st
     done = ", ".join(
         f"phase {phase} {'is finished' if step is None else f'resumes after step {step:,}'}" for phase, step in steps.items()
     )
-    return f"{target.name} continues {source.name}: {done}. Give the command `snakemake {target.results}`"
+    return f"{target.name} continues {source.name}: {done}. Next: `snakemake {target.results}`"
 
 
 def _require_same_run(target: Plan, source: Plan) -> None:
     if target.fingerprint != source.fingerprint:
         raise RelmError(
             f"{source.name} has fingerprint {source.fingerprint} and {target.name} has {target.fingerprint}: data, model or "
-            "training differ. Give two runs of the same recipe"
+            "training differ. Name two runs of the same recipe"
         )
     if target.run_folder == source.run_folder:
         raise RelmError(f"{target.name} and {source.name} are the same run; `snakemake {target.results}` resumes it")
 
 
 def _restore(folder: Path, before: Path) -> None:
-    """Give a replaced folder its name again, after a kill or an error between the two renames of `_swap`."""
+    """Rename a replaced folder back, after a kill or an error between the two renames of `_swap`."""
     if before.exists() and not folder.exists():
         before.rename(folder)
 
 
 def _require_not_begun(target: Plan) -> None:
-    """Raise an error if a phase has files; figures of the starting weights and `compile.json` do not count."""
+    """Raise RelmError if a phase has files, except those of one machine, such as `compile.json`."""
     for phase in target.phases:
         folder = target.run_folder / phase
         if begun := next(
-            (path for path in _visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
+            (path for path in _list_visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
         ):
             raise RelmError(
                 f"{target.name} has begun already ({begun}); `snakemake {target.results}` resumes it. To continue another "
@@ -117,7 +103,7 @@ def _require_not_begun(target: Plan) -> None:
 
 
 @contextlib.contextmanager
-def phase_locks(plan: Plan) -> Iterator[None]:
+def hold_phase_locks(plan: Plan) -> Iterator[None]:
     """Hold the locks of a run's phases, so that no trainer works or starts in them."""
     with contextlib.ExitStack() as stack:
         for phase in plan.phases:
@@ -126,8 +112,8 @@ def phase_locks(plan: Plan) -> Iterator[None]:
         yield
 
 
-def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, int | None]:
-    """Return phase -> the step of its newest intact checkpoint, None for a finished phase; phases after that have nothing."""
+def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
+    """Return phase -> the step of its newest intact checkpoint, or None for a finished phase, without later phases."""
     steps: dict[str, int | None] = {}
     for phase in source.phases:
         weights = source.model_folder(phase) / WEIGHTS
@@ -135,24 +121,19 @@ def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, i
             checked_sidecar(weights)
             steps[phase] = None
             continue
-        newest = next(_intact_checkpoints(source, phase), None)
+        newest = next(_find_intact_checkpoints(source, phase), None)
         if newest is not None:
             steps[phase] = newest
         break
-    else:
-        # A variation of what is evaluated has another name, and takes the finished model.
-        names = {RunName.parse(plan.name).published._replace(machine=None) for plan in (source, target)}
-        if not takes_finished and len(names) == 1:
-            raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
     if not steps:
         raise RelmError(
-            f"{source.name} has no checkpoint in {source.run_folder}, so there is nothing to continue; "
-            f"`snakemake {target.results}` trains from the beginning"
+            f"{source.name} has no checkpoint in {source.run_folder}; nothing to continue. "
+            f"`snakemake {target.results}` trains from the start"
         )
     return steps
 
 
-def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
+def _find_intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
     """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first."""
     for checkpoint in sorted((source.run_folder / phase).glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
@@ -162,30 +143,30 @@ def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
         except (RelmError, OSError):
             intact = False
         if not intact:
-            logger.warning("%s: damaged; the checkpoint before it is taken", checkpoint)
+            logger.warning("%s: damaged; taking the checkpoint before it", checkpoint)
             continue
         if made_by != source.fingerprint:
             raise RelmError(
-                f"{checkpoint / STATE}: fingerprint: found {made_by}, expected {source.fingerprint}, that of "
-                f"{source.name}: the checkpoint belongs to another run. Move it away, then give this command again"
+                f"{checkpoint / STATE}: fingerprint: found {made_by}, expected {source.fingerprint} of {source.name}: the "
+                "checkpoint is another run's. Move it away, then run this command again"
             )
         yield int(checkpoint.name.removeprefix("step-"))
 
 
 def _list_files(source: Plan, phase: str, step: int | None) -> Sequence[Path]:
-    """Return the files of a phase to copy; of its checkpoints only that of a step, or the newest of a finished phase."""
+    """Return the files of a phase to copy, with one checkpoint: that of a step, or the newest of a finished phase."""
     folder = source.run_folder / phase
-    kept = next(_intact_checkpoints(source, phase), None) if step is None else step
+    kept = next(_find_intact_checkpoints(source, phase), None) if step is None else step
     files = []
-    for path in _visible_files(folder):
+    for path in _list_visible_files(folder):
         top, *inside = path.relative_to(folder).parts
         if inside[0] == f"step-{kept or 0:08d}" if top == "checkpoints" else top not in OF_ONE_MACHINE:
             files.append(path)
     return files
 
 
-def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, sorted, without those that are being written under a hidden name."""
+def _list_visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, sorted, without hidden ones, which are still being written."""
     for parent, folders, files in os.walk(folder, followlinks=True):  # checkpoints may be linked from a larger disk
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = (Path(parent, name) for name in sorted(files) if not name.startswith("."))
@@ -193,10 +174,10 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
-    """Copy a file with its times, so that no input is newer than its output; the records name the new run folder."""
+    """Copy a file with its times, so that no input is newer than its output; records get the new run folder."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith(".record.json"):
-        moved = _moved_record(read_sealed(path, "bring it back, or delete it"), source, target)
+        moved = _move_record(read_sealed(path, "restore it, or delete it"), source, target)
         write_json(copy, seal(moved))
     elif path.name == STATE and MACHINES not in (state := read_state(path.parent)):
         write_state(copy.parent, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
@@ -208,8 +189,8 @@ def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[str, Any]:
-    """Return the record of a step with its files in the target's run folder, and the run that they were copied from."""
+def _move_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[str, Any]:
+    """Return a step's record with paths in the target's run folder, and the run that they were copied from."""
     old, new = (f"{shorten_path(plan.run_folder)}/" for plan in (source, target))
     moved = {
         files: [{**entry, "path": entry["path"].replace(old, new, 1)} for entry in record[files]]
@@ -219,7 +200,7 @@ def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[st
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:
-    """Give a copied folder its name; keep other files of the folder, which belong to no phase."""
+    """Rename the copied folder into place, with the existing files of the folder that it does not have."""
     shutil.rmtree(before, ignore_errors=True)
     if folder.exists():
         for path in folder.rglob("*"):

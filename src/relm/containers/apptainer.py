@@ -1,7 +1,7 @@
-"""The surroundings of steps in real Apptainer, which takes them from variables of Snakemake's process.
+"""The mounts and variables of steps in real Apptainer, which reads them from the environment of Snakemake's process.
 
-Snakemake's command names no folder but the current one, as the home folder, and `--no-home` leaves that out. The shim, which
-gives each step only what it reads, passes over these variables.
+Snakemake's command mounts only the current folder, as home, and `--no-home` drops even that. The shim ignores these variables,
+because it gives each step only what it reads.
 """
 
 import os
@@ -14,21 +14,18 @@ from relm.recipes.files.own_folders import CONSENT, HOME, home_folder, list_cons
 from relm.recipes.identity import work_folder
 
 BIND = "APPTAINER_BIND"
-"""Variable with the folders and files that Apptainer mounts, separated by commas."""
+"""The variable with the folders and files that Apptainer mounts, separated by commas."""
 INSIDE = "APPTAINERENV_"
-"""Prefix of a variable that Apptainer sets inside, whatever is set outside."""
+"""The prefix of a variable that Apptainer sets inside the container."""
 
 
 def describe_surroundings(checkout: Path) -> dict[str, str]:
-    """Return the variables with which Apptainer mounts the folders of all steps, and sets what steps look for them by.
+    """Return the variables that make Apptainer mount the folders of all steps.
 
-    The checkout and the work folder are mounted to be written. The folders that datasets and models may name, those of
-    `RELM_MIRROR`, and extensions are only read. The caller's own mounts stay.
-
-    Raises:
-        RelmError: a path has a comma or a colon, or no recipe may read a folder.
+    The checkout and the work folder are writable. The folders that datasets and models may name, those of `RELM_MIRROR`, and
+    extensions are read-only. The caller's mounts stay. Raise RelmError if a path has a comma or a colon.
     """
-    work = work_folder().resolve()  # Apptainer refuses to mount what is absent, but Snakemake has made it before a job starts
+    work = work_folder().resolve()  # Apptainer cannot mount an absent folder; Snakemake makes this one before a job starts
     extensions = find_extensions(os.environ, (checkout, work))
     mirrors = [Path(name).resolve() for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
     consented = [resolve_own_folder(name, CONSENT).resolve() for name in list_consented()]
@@ -42,18 +39,20 @@ def describe_surroundings(checkout: Path) -> dict[str, str]:
     home = home_folder()
     return {
         BIND: ",".join(dict.fromkeys([*given, *mounts])),
-        f"{INSIDE}PYTHONPATH": os.pathsep.join(map(str, extensions.search_path)),  # not the caller's: the image has its own
+        f"{INSIDE}PYTHONPATH": os.pathsep.join(
+            map(str, extensions.search_path)
+        ),  # replaces the caller's, which is not for the image
         **({f"{INSIDE}{HOME}": str(home)} if home is not None else {}),
     }
 
 
 def _require_mountable(paths: Iterable[Path]) -> None:
-    """Raise an error for a path that the separators would cut: Apptainer can escape them in a source alone."""
+    """Raise RelmError for a path with separators, which Apptainer can escape only in a source."""
     for path in paths:
         if found := set(str(path)) & set(",:"):
             raise RelmError(
-                f"{path}: Apptainer cannot mount a path with {' and '.join(map(repr, sorted(found)))}, which separate mounts; "
-                "rename it, or use one without these characters"
+                f"{path}: Apptainer cannot mount a path with {' and '.join(map(repr, sorted(found)))}, which separates mounts; "
+                "rename it, or use another path"
             )
 
 

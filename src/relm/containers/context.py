@@ -1,7 +1,7 @@
-"""The build context of an image: wheels that the lock files hash, the locks, relm's wheel, and the Dockerfile, in one folder.
+"""The build context of an image, in one folder: the Dockerfile, the lock files, their hashed wheels, and relm's wheel.
 
-Wheels are fetched by pip from wherever pip is configured to look, and kept beside the cached environments, one folder for each
-content of the locks.
+Pip fetches the wheels from its configured index. They are kept next to the cached environments, in one folder for each content
+of a lock file.
 """
 
 import fcntl
@@ -30,18 +30,18 @@ class Context:
 
     folder: Path
     arguments: dict[str, str]
-    """Build arguments but the bases: the role, the commit, the hash of the locks, and for GPUs, that it has some."""
+    """Build arguments without the bases: the role, the commit, the hash of the locks, and whether it has GPUs."""
     bases: dict[str, str]
-    """Build argument -> the image that it stands for."""
+    """Build argument -> image."""
 
 
 def cache_folder() -> Path:
-    """Return the folder in which environments, wheels and the like are kept for all checkouts."""
+    """Return the cache of environments and wheels, which all checkouts share."""
     return Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
 
 
 def list_locks(role: Role, checkout: Path = Path(), loggers: bool = False) -> list[Path]:
-    """Return the lock files whose packages an image has: torch's first, that of TensorBoard and Weights & Biases last."""
+    """Return the lock files of an image's packages: torch's first, that of the loggers last."""
     return [checkout / "envs" / name for name in (DEVICES[role].lock, PACKAGES, *([LOGGERS] if loggers else []))]
 
 
@@ -54,21 +54,21 @@ def hash_locks(locks: list[Path]) -> str:
 
 
 def read_entries(lock: Path) -> list[tuple[str, str]]:
-    """Return a lock file's packages, each as its name and its lines with the hashes; pip's options are left out."""
+    """Return a lock file's packages as names and lines with hashes, without pip's options."""
     found = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
     return [(entry.partition("==")[0].lower().replace("_", "-"), entry) for entry in found]
 
 
 def select_requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
-    """Return a lock file without the packages that an image lacks."""
+    """Return a lock file without some packages."""
     return "".join(entry for name, entry in read_entries(lock) if name not in left_out)
 
 
 def read_left_out(lock: Path, loggers: bool = False) -> frozenset[str]:
-    """Return the packages of a checkout's lock file that no step in its image imports.
+    """Return the packages of a lock file that no step in the image imports.
 
-    They are in `containers/left-out.txt`, those of torch-NAME.txt in `containers/left-out-NAME.txt`. With loggers, the image
-    keeps those of `containers/loggers.txt`.
+    `containers/left-out.txt` lists them, and `containers/left-out-NAME.txt` those of torch-NAME.txt. With loggers, the image
+    keeps those in `containers/loggers.txt`.
     """
     folder = lock.parents[1] / "containers"
     left_out = _read_names(folder / f"left-out{'' if lock.name == PACKAGES else lock.stem.removeprefix('torch')}.txt")
@@ -76,20 +76,17 @@ def read_left_out(lock: Path, loggers: bool = False) -> frozenset[str]:
 
 
 def _read_names(path: Path) -> frozenset[str]:
-    """Return the names that a file lists, one a line; none where there is no file."""
+    """Return the names that a file lists, one a line; none without the file."""
     lines = path.read_text().splitlines() if path.exists() else []
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
 def fetch_wheels(lock: Path, wanted: str) -> Path:
-    """Return a folder with the wheels that a part of a lock file names, fetched once for all checkouts.
-
-    An interrupted fetch begins again.
-    """
+    """Return a folder with the wheels of a part of a lock file, fetched once for all checkouts."""
     folder = cache_folder() / f"wheels-{lock.stem}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # two builds that start at once fetch once
+        fcntl.flock(guard, fcntl.LOCK_EX)  # of two simultaneous builds, one fetches
         if (folder / "complete").exists():
             return folder
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,7 +101,7 @@ def fetch_wheels(lock: Path, wanted: str) -> Path:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ended.returncode:
             output = [line for line in ended.stdout.splitlines() if not line.startswith("WARNING")]
-            raise RelmError(f"{lock}: pip could not fetch what it names:\n" + "\n".join(output[-12:]))
+            raise RelmError(f"{lock}: pip could not fetch its packages:\n" + "\n".join(output[-12:]))
         (folder / "complete").write_text("")
     return folder
 
@@ -116,12 +113,12 @@ def lay_out(
     given_bases: dict[str, str] | None = None,
     loggers: bool = False,
 ) -> Context:
-    """Lay out the build context of a role.
+    """Prepare the build context of a role.
 
     Args:
-        folder: the context's folder, which must not exist yet.
+        folder: the context's folder, which must not exist.
         given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
-        loggers: the image gets TensorBoard and Weights & Biases as well.
+        loggers: add TensorBoard and Weights & Biases.
     """
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)

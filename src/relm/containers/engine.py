@@ -1,4 +1,4 @@
-"""The engine of this machine, Docker or podman, by its command."""
+"""Run Docker or podman, whichever this machine has."""
 
 import os
 import shlex
@@ -14,33 +14,25 @@ from relm.errors import RelmError
 
 ENGINES: tuple[Engine, ...] = ("podman", "docker")
 SHOW_COMMANDS = "RELM_SHOW_COMMANDS"
-# The time of all files of our layers, and of the image: the same content gives the same bytes, in any build. Podman sets it,
-# Docker's builder without BuildKit does not. 1980 is the first year that a zip archive can state.
+# The time of our layers' files and of the image, so that the same content gives the same bytes in any build. Podman sets it;
+# Docker's builder without BuildKit does not. 1980 is the first year of a zip archive.
 TIMESTAMP = 315532800
 
 
 def choose_engine(environment: Mapping[str, str] = os.environ) -> Engine:
-    """Return RELM_ENGINE, or the engine that is installed.
-
-    Raises:
-        RelmError: there is none, or RELM_ENGINE names another program.
-    """
+    """Return RELM_ENGINE, or the installed engine; raise RelmError if there is none."""
     chosen = environment.get("RELM_ENGINE")
     for engine in ENGINES:
         if chosen in (None, engine) and shutil.which(engine, path=environment.get("PATH")):
             return engine
     if chosen is not None:
-        fault = "is not installed" if chosen in ENGINES else "is no engine"
+        fault = "is not installed" if chosen in ENGINES else "is not an engine"
         raise RelmError(f"RELM_ENGINE: {chosen!r} {fault}; expected podman or docker")
-    raise RelmError("neither podman nor docker is installed; install one (apt install podman), or use real Apptainer")
+    raise RelmError("podman and docker are not installed; install one (apt install podman), or use real Apptainer")
 
 
 def require_image(engine: Engine, reference: str) -> None:
-    """Pull an image that the engine does not have.
-
-    Raises:
-        RelmError: it was built here and is gone, or it cannot be pulled.
-    """
+    """Pull an image unless the engine has it; raise RelmError for one that was built here and is gone."""
     found = subprocess.run(
         [engine, "image", "inspect", reference], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -50,14 +42,14 @@ def require_image(engine: Engine, reference: str) -> None:
         *_, message = ["no message", *found.stderr.strip().splitlines()]
         raise RelmError(
             f"{engine} has no image {reference[:19]}..., which containers/lock.local.yaml names ({message[:200]}). It was "
-            "removed, or another engine built it (RELM_ENGINE chooses one); build it again: make images"
+            "removed, or another engine built it (see RELM_ENGINE). Build it again: make images"
         )
     if subprocess.run([engine, "pull", reference]).returncode:
         raise RelmError(f"{engine} could not pull {reference}; its message is above")
 
 
 def build_image(engine: Engine, folder: Path, tag: str, arguments: Mapping[str, str], network: bool) -> tuple[str, int]:
-    """Build the Dockerfile of a folder, whose output goes to stderr; return the image's id, ``sha256:...``, and its size."""
+    """Build a folder's Dockerfile, with output on stderr; return the image's id, ``sha256:...``, and its size in bytes."""
     words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     words += ["--timestamp", str(TIMESTAMP)] if engine == "podman" else []
     words += [] if network else ["--network", "none"]
@@ -69,7 +61,7 @@ def build_image(engine: Engine, folder: Path, tag: str, arguments: Mapping[str, 
 
 
 def execute(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> NoReturn:
-    """Run a step in its image in the place of this process: its output, its signals and its exit status are the engine's."""
+    """Replace this process by the engine, which runs a step in its image."""
     line = run_line(engine, run, caller)
     if caller.get(SHOW_COMMANDS):
         print(shlex.join(line), file=sys.stderr)

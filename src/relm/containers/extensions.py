@@ -1,7 +1,7 @@
-"""The modules that `RELM_EXTENSIONS` names, for a step in an image, which has none of them.
+"""Find the modules in `RELM_EXTENSIONS`, to mount them for a step in an image.
 
-Each is mounted read-only, and nothing beside it: the file of a module, or the folder of a package. An extension of several
-modules is therefore a package, or names them all.
+Only the file of a module or the folder of a package is mounted, read-only. An extension of several modules must therefore be a
+package, or be listed completely.
 """
 
 import importlib.util
@@ -18,18 +18,13 @@ class Extensions:
     """The files of the modules, and the folders in which Python finds them."""
 
     files: tuple[Path, ...] = ()
-    """Files of modules and folders of packages that are to be mounted at their own path."""
+    """Files of modules and folders of packages to mount at the same path."""
     search_path: tuple[Path, ...] = ()
-    """Folders for PYTHONPATH."""
+    """The folders for PYTHONPATH."""
 
 
 def find_extensions(environment: Mapping[str, str], mounted: Sequence[Path]) -> Extensions:
-    """Return the extensions that a step needs.
-
-    Args:
-        environment: the variables of the step's caller.
-        mounted: folders that the step sees anyway.
-    """
+    """Return the extensions in the caller's environment; files inside `mounted` folders need no mount."""
     files: dict[Path, None] = {}
     for name in dict.fromkeys(name.partition(".")[0] for name in list_extensions(environment)):
         if name != "relm":
@@ -44,5 +39,5 @@ def _locate(name: str) -> list[Path]:
     places = [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or ""])]
     found = [Path(place).resolve() for place in places if place and Path(place).exists()]
     if not found:
-        raise RelmError(f"{EXTENSIONS}: no file of {name} is found, which a container needs; put its folder on PYTHONPATH")
+        raise RelmError(f"{EXTENSIONS}: {name} has no file to mount into the container; put its folder on PYTHONPATH")
     return found

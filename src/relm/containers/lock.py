@@ -1,6 +1,6 @@
-"""`containers/lock.yaml`: role -> image by digest, the bases they are built on, and the device flags an image runs with.
+"""`containers/lock.yaml`: role -> image by digest, the bases of images, and the device flags of an image.
 
-An image that is built here and never published has no digest of its own: `relm images build` writes its id into the override
+An image that was built here and never published has no digest: `relm images build` writes its id into the override
 `containers/lock.local.yaml`, which git ignores.
 """
 
@@ -21,7 +21,7 @@ from relm.recipes.section import Section, Slug, read_yaml, validate
 Role = Annotated[str, NameIn(DEVICES)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 LOCK = Path("containers/lock.yaml")
-# An image as an engine takes it: never an option, a path or two words.
+# An image that an engine accepts; never an option, a path or two words.
 REFERENCE = re.compile(r"sha256:[0-9a-f]{64}|[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?")
 OVERRIDE = Path("containers/lock.local.yaml")
 
@@ -34,20 +34,20 @@ class Pinned(Section):
     tag: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
     """The tag that the digest was looked up for."""
     digest: Digest | None = None
-    """The registry's digest; none: never published."""
+    """The registry's digest; absent: never published."""
     source: str | None = None
-    """The digest's origin: the registry itself, or the address of a public file that names it."""
+    """The digest's origin: the registry, or the address of a public file."""
     verified: bool = False
-    """True if the registry itself confirmed that the tag has this digest."""
+    """True if the registry confirmed the digest of the tag."""
     checked: datetime.date | None = Field(default=None, strict=False)
     """The day on which the source was read."""
 
     @model_validator(mode="after")
     def a_digest_says_where_it_is_from(self) -> Self:
         if self.digest and not (self.source and self.checked):
-            raise ValueError("digest: give its `source` and when it was `checked`; a digest from nowhere pins nothing")
+            raise ValueError("digest: add its `source` and the day it was `checked`")
         if self.verified and not self.digest:
-            raise ValueError("verified: there is no digest to verify; leave it out")
+            raise ValueError("verified: expected only with a digest; remove it")
         return self
 
     @property
@@ -57,40 +57,40 @@ class Pinned(Section):
 
 
 class Image(Pinned):
-    """The image of one role, with the rights and devices that its steps need."""
+    """The image of one role, and the rights and devices of its steps."""
 
     bases: dict[Annotated[str, Field(pattern=r"^[A-Z_]+$")], Slug] = Field(min_length=1)
-    """The Dockerfile's argument -> one of the bases: BASE is the one that the image begins with."""
+    """The Dockerfile's argument -> one of the bases; BASE is the image to start from."""
     gpus: bool = False
-    """True if it sees all NVIDIA GPUs."""
+    """True if steps see all NVIDIA GPUs."""
     privileged: bool = False
-    """True if it may do all that root may with the machine's devices."""
+    """True if steps have root's rights on the machine's devices."""
     network: Literal["none", "host"] = "none"
-    """The network of all its steps; one that needs the network for itself has it anyway."""
+    """The network of steps that do not need one themselves."""
     devices: list[str] = Field(default_factory=list)
-    """Device files, as patterns: /dev/ipu* means those that the machine has."""
+    """Patterns of device files: /dev/ipu* matches those that the machine has."""
     capabilities: list[str] = Field(default_factory=list)
-    """Linux capabilities that are kept though all others are dropped."""
+    """Linux capabilities that are not dropped."""
     ulimits: dict[str, str] = Field(default_factory=dict)
     """Name -> soft:hard, such as memlock: "-1:-1"."""
     shm_size: str | None = Field(default=None, pattern=r"^[0-9]+[bkmg]$")
-    """Size of /dev/shm; none: the engine's."""
+    """Size of /dev/shm; absent: the engine's default."""
     ipc: Literal["private", "host"] = "private"
-    """The shared memory it uses: its own or the machine's."""
+    """The shared memory: private or the machine's."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of its steps, with their values."""
+    """Variables of its steps."""
     passed: list[str] = Field(default_factory=list)
-    """Variables that its steps inherit from the caller, where they are set."""
+    """Variables that its steps inherit from the caller, if set."""
     passed_files: list[str] = Field(default_factory=list)
-    """Variables that its steps inherit too, each with the path of a file that they may read."""
+    """Inherited variables, each with the path of a file that steps may read."""
     configuration: list[str] = Field(default_factory=list)
-    """Files and folders that its steps may read, where the machine has them."""
+    """Files and folders that its steps may read, if they exist."""
     own_devices: list[str] = Field(default_factory=list)
-    """Device files, as patterns, of accelerators in the machine itself. Where it has some, its steps get these alone:
-    `network`, `ipc`, `devices`, `capabilities` and `ulimits` are for accelerators that are reached over a network."""
+    """Patterns of device files of accelerators in the machine itself. If one matches, steps get only these files: `network`,
+    `ipc`, `devices`, `capabilities` and `ulimits` are for accelerators that are reached over a network."""
 
     def for_own_devices(self) -> "Image":
-        """Return the entry for a machine that has accelerators itself."""
+        """Return the entry for a machine with accelerators in itself."""
         fields: dict[str, Any] = {"network": "none", "ipc": "private", "capabilities": [], "ulimits": {}}
         return self.model_copy(update={**fields, "devices": self.own_devices})
 
@@ -100,31 +100,33 @@ class Lock(Section):
 
     images: dict[Role, Image] = Field(default_factory=dict)
     bases: dict[Slug, Pinned] = Field(default_factory=dict)
-    """Images that the Dockerfile begins with."""
+    """Images that the Dockerfile starts from."""
 
     @model_validator(mode="after")
     def bases_are_known(self) -> Self:
         for role, image in self.images.items():
             for name in image.bases.values():
                 if name not in self.bases:
-                    raise ValueError(f"images.{role}.bases: {name} is not among the bases: {', '.join(self.bases) or 'none'}")
+                    raise ValueError(
+                        f"images.{role}.bases: unknown base {name}; expected one of {', '.join(self.bases) or 'none'}"
+                    )
         return self
 
 
 class Built(Section):
-    """A role's image as it was built here."""
+    """A role's image that was built here."""
 
     id: Digest
-    """The engine's id of it: the hash of its configuration."""
+    """The engine's id: the hash of the image's configuration."""
     bases: dict[str, str]
-    """The Dockerfile's argument -> the image it was built on: the lock's base, or the one given instead."""
+    """The Dockerfile's argument -> the image it was built on: the lock's base, or another."""
     built: datetime.date = Field(strict=False)
     commit: str | None = None
-    """The commit of the checkout it was built from, with `+changes` where that had some; none: no checkout."""
+    """The checkout's commit, with `+changes` if it had any; absent: no checkout."""
     loggers: bool = False
     """True if it has TensorBoard and Weights & Biases."""
     apptainer: Path | None = Field(default=None, strict=False)
-    """The same image as Apptainer runs it: a .sif file or a folder."""
+    """The same image for Apptainer: a .sif file or a folder."""
 
 
 class Override(Section):
@@ -134,16 +136,12 @@ class Override(Section):
 
 
 def read_lock(folder: Path = Path()) -> Lock:
-    """Read the lock of a checkout.
-
-    Raises:
-        RelmError: the file is absent or has a fault; names the key.
-    """
+    """Read the lock of a checkout; an error names the key."""
     return validate(Lock, read_yaml(folder / LOCK), folder / LOCK)
 
 
 def read_override(folder: Path = Path()) -> Override:
-    """Read the images that were built here; empty where none was."""
+    """Read the images that were built here; empty if none was."""
     path = folder / OVERRIDE
     return validate(Override, read_yaml(path), path) if path.exists() else Override()
 
@@ -152,36 +150,30 @@ def find_image(role: Role, folder: Path = Path()) -> Image:
     """Return a role's entry in the lock."""
     lock = read_lock(folder)
     if role not in lock.images:
-        raise RelmError(f"{LOCK}: has no image for {role}; it has {', '.join(lock.images) or 'none'}")
+        raise RelmError(f"{LOCK}: no image for {role}; expected one of {', '.join(lock.images) or 'none'}")
     return lock.images[role]
 
 
 def find_reference(role: Role, folder: Path = Path()) -> str:
-    """Return a role's image as an engine takes it: ``sha256:...``, built here, or ``NAME:TAG@sha256:...``, published.
-
-    Raises:
-        RelmError: the role has no entry, was neither built here nor published, or its digest was never verified.
-    """
+    """Return a role's image for an engine: ``sha256:...``, built here, or ``NAME:TAG@sha256:...``, published and verified."""
     built = read_override(folder).images.get(role)
     if built is not None:
         return built.id
     image = find_image(role, folder)
     if image.digest is None:
         raise RelmError(
-            f"{LOCK}: the image of {role} ({image.pinned}) has no digest, for it was never published; "
-            f"build it here: make images ROLES={role}"
+            f"{LOCK}: the image of {role} ({image.pinned}) has no digest, because it was never published. "
+            f"Build it here: make images ROLES={role}"
         )
     require_verified(image, f"images.{role}", f"or build it here: make images ROLES={role}")
     return image.pinned
 
 
 def find_bases(role: Role, folder: Path = Path()) -> dict[str, Pinned]:
-    """Return the Dockerfile's arguments with the bases they stand for, by verified digests."""
+    """Return the Dockerfile's arguments -> bases with verified digests."""
     known, bases = read_lock(folder).bases, {}
     for argument, name in find_image(role, folder).bases.items():
-        require_verified(
-            known[name], f"bases.{name}", f"or name an image of your own: make images ROLES={role} {argument}=NAME"
-        )
+        require_verified(known[name], f"bases.{name}", f"or name another image: make images ROLES={role} {argument}=NAME")
         bases[argument] = known[name]
     return bases
 
@@ -190,28 +182,32 @@ def record_built(role: Role, built: Built, folder: Path = Path()) -> None:
     """Record in the override that a role's image was built here."""
     known = read_override(folder).images | {role: built}
     content = {"images": {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in known.items()}}
-    comment = "# Written by `make images`: images that were built here and replace the lock's. Delete it to be rid of them.\n"
+    comment = (
+        "# Written by `make images`: images built here, which replace the lock's. Delete this file to use the lock again.\n"
+    )
     with atomic_file(folder / OVERRIDE, "w") as file:
         file.write(comment + yaml.safe_dump(content, sort_keys=False))
 
 
 def require_verified(pinned: Pinned, key: str, otherwise: str) -> None:
-    """Raise for an image whose digest the registry never confirmed."""
+    """Raise RelmError for an image whose digest the registry never confirmed."""
     if pinned.verified:
         return
-    origin = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "there is none"
+    origin = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "none is given"
     raise RelmError(
-        f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({origin}); ask the registry, which needs "
-        f"the network: relm images resolve {key}; {otherwise}"
+        f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({origin}). Ask the registry: "
+        f"relm images resolve {key}; {otherwise}"
     )
 
 
 def find_role(given: str, folder: Path = Path()) -> Role:
-    """Return the role that an image belongs to: its reference, or the path that Apptainer runs."""
+    """Return the role of an image, given its reference or the path for Apptainer."""
     for role, built in read_override(folder).images.items():
         if given in (built.id, str(built.apptainer)):
             return role
     for role, image in read_lock(folder).images.items():
         if image.digest and given == image.pinned:
             return role
-    raise RelmError(f"{given}: no role in {LOCK} or {OVERRIDE} has this image, so its device flags are not known")
+    raise RelmError(
+        f"{given}: not in {LOCK} or {OVERRIDE}, so its device flags are unknown; add it, or use an image that is listed"
+    )

@@ -1,6 +1,6 @@
-"""The image that a step runs in, whether it has the network, and the folders that it reads beside the checkout.
+"""Decide a step's image, whether it has the network, and which folders outside the checkout it reads.
 
-The rules, the shim for Snakemake, `relm images run` and `relm STEP NAME --print` all ask here.
+The rules, the shim for Snakemake, `relm images run` and `relm STEP NAME --print` all use this.
 """
 
 import itertools
@@ -27,11 +27,11 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import LOGGING_STEP
 from relm.recipes.run_name import RunName
 
-# Steps that run where the recipe trains; evaluations follow it to a GPU, fine-tuning to a TPU too, all others stay on the CPU.
+# Steps that run on the recipe's device. Evaluations follow it to a GPU, fine-tuning also to a TPU; all others use the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
 # Steps whose first argument is a recipe's name.
 OF_A_RECIPE = TRAINING | {"compile", "verify", "report", "publish", "status"}
-# How a rule starts a step: in one process, in several or, on IPUs, by PopRun with a variable of Poplar's.
+# A rule starts a step in one process, in several or, on IPUs, by PopRun with a variable of Poplar's.
 _PYTHON = r"(?:env '?[A-Z_]+=[^ ]+ )?(?:poprun (?:[^ |&;]+ )+?)?python"
 STEP_COMMAND = re.compile(rf"\b{_PYTHON}\s*-m relm(?:\s+|$)(?:{PROCESSES} \d+ )?")
 
@@ -42,15 +42,15 @@ class Placement:
 
     role: Role
     network: bool
-    """True if it needs the network for itself, whatever its device needs."""
+    """True if the step itself needs the network; its device may need it anyway."""
     reads: tuple[Path, ...] = ()
-    """Folders beside the checkout and the work folder, absolute, only read."""
+    """Absolute folders outside the checkout and the work folder that it reads."""
     logs: bool = False
-    """True if it sends a log to a server, for which it needs the keys of loggers."""
+    """True if it sends a log to a server and so needs the loggers' keys."""
 
 
 def training_role(recipe: Recipe) -> Role:
-    """Return the role of the image that a recipe is trained in."""
+    """Return the role of the image for training a recipe."""
     return DEVICES[recipe.run.device].image
 
 
@@ -60,23 +60,18 @@ def evaluation_role(plan: Plan, task: str) -> Role:
 
 
 def step_role(step: str) -> Role:
-    """Return the role of the image that has a step's packages, whatever its recipe's device."""
+    """Return the role of the image that has a step's packages."""
     return next((declaration.image for declaration in DEVICES if step in declaration.steps), HOST)
 
 
 def parse_step_command(command: str) -> list[str]:
-    """Return the words after `relm` in a shell command of Snakemake's; empty where it runs no step of relm."""
+    """Return the words after `relm` in Snakemake's shell command; empty if it runs no step of relm."""
     found = STEP_COMMAND.search(command)
     return shlex.split(command[found.end() :]) if found else []
 
 
 def place_step(words: Sequence[str], project: Project) -> Placement:
-    """Decide where a step runs.
-
-    Args:
-        words: the step's name and its arguments, without `relm`.
-        project: the project whose recipes the arguments name.
-    """
+    """Decide where a step runs; `words` are its name and arguments, without `relm`."""
     if not words:
         return Placement(HOST, network=False)
     plan = _find_plan(words, project)
@@ -97,7 +92,7 @@ def _find_packaged(words: Sequence[str]) -> Role:
 
 
 def _find_option(words: Sequence[str], name: str) -> str | None:
-    """Return the value of an option, given as one word or as two."""
+    """Return the value of an option that is one word or two."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == name:
             return following
@@ -107,7 +102,7 @@ def _find_option(words: Sequence[str], name: str) -> str | None:
 
 
 def _find_plan(words: Sequence[str], project: Project) -> Plan | None:
-    """Return the plan of the recipe that the words name; none where they ask for help instead."""
+    """Return the plan of the recipe that the words name, if they name one."""
     has_name = words[0] in OF_A_RECIPE and len(words) > 1 and not words[1].startswith("-")
     if not has_name:
         return None
@@ -121,16 +116,16 @@ def _load_dataset(words: Sequence[str]) -> Dataset | None:
 
 
 def _find_content(words: Sequence[str]) -> Any:
-    """Return the content in a job's document: the list of files, the mapping of a dataset of the hub, or a folder's digest."""
+    """Return `content` in a job's document: a list of files, a mapping for a hub dataset, or a folder's digest."""
     try:
         document = json.loads(_find_option(words, "--job") or "{}")
     except (ValueError, RecursionError):
-        return None  # the step itself reports what is wrong
+        return None  # the step reports the fault
     return document.get("content") if isinstance(document, dict) else None
 
 
 def _logs_to_server(words: Sequence[str], plan: Plan | None) -> bool:
-    """Return True for training whose log goes to a server."""
+    """Return True for training that logs to a server."""
     if words[0] != LOGGING_STEP or plan is None:
         return False
     return "wandb" in plan.recipe.run.loggers and os.environ.get("WANDB_MODE") == "online"
@@ -146,7 +141,7 @@ def _needs_network(words: Sequence[str]) -> bool:
 
 
 def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
-    """Return the user's own folders with a dataset or a model, whose content names a recipe's paths, and the mirrors."""
+    """Return the user's folders with a dataset or a model, and the mirrors."""
     step = words[0]
     parts: list[Dataset | PretrainedModel | None] = [_load_dataset(words)]
     if plan is not None:
@@ -155,7 +150,7 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
         parts.append(load_model(Path(model)))
     given = [part.folder for part in parts if part is not None and part.folder is not None]
     typed = (_find_option(words, "--source") or "") if step == "extract" else ""
-    for name in given:  # before an engine mounts it
+    for name in given:  # check before an engine mounts it
         if resolve_own_folder(name, "folder") != expand_home(typed):
             require_consent(name, "folder")
     if step == "extract" and isinstance(_find_content(words), str):

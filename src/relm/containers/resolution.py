@@ -1,50 +1,36 @@
-"""`relm images resolve`: compare the digests in the lock with the registries', which skopeo asks with its own login."""
+"""`relm images resolve`: compare the digests in the lock with the registries', using skopeo and its login."""
 
-import datetime
 import hashlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, Lock, Pinned, read_lock
 from relm.errors import RelmError
-from relm.recipes.files.yaml_file import parse_yaml, read_text
-from relm.recipes.section import validate
 
 SECONDS = 60
-# What registries answer where they have no such image.
+# Answers of registries about an unknown image.
 _UNKNOWN = ("manifest unknown", "name unknown", "repository name not known")
 
 
-def resolve(wanted: str | None, write: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
+def resolve(wanted: str | None, folder: Path = Path()) -> str:
     """Compare one entry of the lock or all of them with the registry, and return a line for each.
 
-    Args:
-        wanted: ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; none: all.
-        write: write into the lock what is confirmed.
-        today: written as `checked`; by default the day in UTC.
-
-    Raises:
-        RelmError: an entry is not confirmed; the others are written all the same.
+    `wanted` is ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; None: all. Raise RelmError with
+    all lines if an entry is not confirmed.
     """
-    checked = (today or datetime.datetime.now(datetime.UTC).date()).isoformat()
     lines, fails = [], False
     for key, entry in _select_entries(read_lock(folder), wanted):
         try:
             if key.startswith("images.") and entry.digest is None:
-                lines.append(f"{key}: {entry.pinned} was never published, so there is no registry to ask")
+                lines.append(f"{key}: {entry.pinned} was never published; nothing to compare")
                 continue
-            line = f"{key}: {_confirm(entry)}, as the lock has it: verified"
-            if write:
-                _write(folder / LOCK, key, {"verified": "true", "checked": checked})
-            lines.append(line + (f"; {LOCK} has it now" if write else " (--write notes it there)"))
+            note = "" if entry.verified else f"; set `verified: true` and today's date as `checked` in {LOCK}"
+            lines.append(f"{key}: {_confirm(entry)}, as in the lock{note}")
         except RelmError as error:
             fails = True
             lines.append(f"{key}: {error}")
@@ -54,7 +40,7 @@ def resolve(wanted: str | None, write: bool, folder: Path = Path(), today: datet
 
 
 def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
-    """Yield key and entry of what is wanted."""
+    """Yield key and entry of the wanted images."""
     entries: dict[str, Pinned] = {f"images.{role}": image for role, image in lock.images.items()}
     entries |= {f"bases.{name}": base for name, base in lock.bases.items()}
     keys = list(entries)
@@ -64,12 +50,12 @@ def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinne
         keys = [wanted]
     for key in keys:
         if key not in entries:
-            raise RelmError(f"{LOCK}: has no entry {key!r}; it has {', '.join([*lock.images, *entries])}")
+            raise RelmError(f"{LOCK}: unknown entry {key!r}; expected one of {', '.join([*lock.images, *entries])}")
         yield key, entries[key]
 
 
 def _confirm(entry: Pinned) -> str:
-    """Return the digest of an entry's tag in words; raise unless it, or one platform's image of the tag, is the lock's."""
+    """Return a phrase on an entry's tag; raise RelmError unless its digest, or one platform's, is the lock's."""
     tag = f"{entry.image}:{entry.tag}"
     content = read_manifest(tag)
     found = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -81,13 +67,13 @@ def _confirm(entry: Pinned) -> str:
             named = "/".join(str(platform[key]) for key in ("os", "architecture", "variant") if platform.get(key))
             return f"{tag} is {found}, whose image for {named} is {entry.digest}"
     raise RelmError(
-        f"{tag} is {found}, but the lock has {entry.digest or 'no digest'}: not verified. If that is the image you want, write "
-        f"its digest and `source: the registry` into {LOCK}, and run this again"
+        f"{tag} is {found}, but the lock has {entry.digest or 'no digest'}: not verified. If you want that image, write its "
+        f"digest and `source: the registry` into {LOCK}, and run this again"
     )
 
 
 def find_host(image: str) -> str:
-    """Return the registry of an image's name, as Docker reads it.
+    """Return the registry in an image's name, by Docker's rules.
 
     >>> find_host("python"), find_host("gcr.io/tpu-pytorch/xla")
     ('docker.io', 'gcr.io')
@@ -97,15 +83,11 @@ def find_host(image: str) -> str:
 
 
 def read_manifest(reference: str) -> bytes:
-    """Return the bytes of a manifest, whose sha256 is its digest.
-
-    Raises:
-        RelmError: the registry does not have it, or does not answer from here.
-    """
+    """Return the bytes of a manifest; their sha256 is its digest."""
     host = find_host(reference)
     if shutil.which("skopeo") is None:
-        raise RelmError("skopeo: no such program; install it (apt-get install skopeo)")
-    # As Docker, without TLS on this machine alone.
+        raise RelmError("skopeo is not installed; install it (apt-get install skopeo)")
+    # Like Docker, without TLS only on this machine.
     unencrypted = ["--tls-verify=false"] if host.partition(":")[0] in ("localhost", "127.0.0.1") else []
     command = ["skopeo", "inspect", "--raw", *unencrypted, f"docker://{reference}"]
     try:
@@ -116,46 +98,16 @@ def read_manifest(reference: str) -> bytes:
         return done.stdout
     said = done.stderr.decode(errors="replace").strip()
     if any(words in said.lower() for words in _UNKNOWN):
-        raise RelmError(f"{host} has no image {reference} that it shows to you; correct the image or its tag")
+        raise RelmError(f"{host} has no image {reference}, or hides it from you; correct the image or its tag")
     line = re.sub(r'^time=.* msg="(.*)"$', r"\1", (said.splitlines() or ["skopeo gave no reason"])[-1])
-    reason = ": ".join(line.replace('\\"', '"').split(": ")[-2:])  # what comes before repeats the address
+    reason = ": ".join(line.replace('\\"', '"').split(": ")[-2:])  # the parts before repeat the address
     raise RelmError(f"{host}: {reason[:200]}; run this where the registry can be reached")
 
 
 def _list_images(content: bytes) -> list[dict[str, Any]]:
-    """Return the images of an index; none of another manifest."""
+    """Return the images of an index; none for another kind of manifest."""
     try:
         found = json.loads(content)["manifests"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def _write(path: Path, key: str, values: Mapping[str, str]) -> None:
-    """Write values into the lock, which must stay valid."""
-    text = set_values(read_text(path), key.split("."), values)
-    validate(Lock, parse_yaml(text, path), path)
-    with atomic_file(path, "w") as file:
-        file.write(text)
-
-
-def set_values(text: str, keys: list[str], values: Mapping[str, str]) -> str:
-    """Return YAML text in which one mapping has other values; every other character, comments included, stays.
-
-    Args:
-        keys: the keys that lead to the mapping.
-        values: plain scalars, written unchanged; a key that is not there yet follows the last one.
-    """
-    node: Any = yaml.compose(text, yaml.SafeLoader)
-    for name in keys:
-        node = next(value for key, value in node.value if key.value == name)
-    there = {key.value: value for key, value in node.value}
-    last, column = node.value[-1][1], node.value[0][0].start_mark.column
-    end = text.find("\n", last.end_mark.index - 1)
-    end = len(text) if end < 0 else end
-    added = "".join(f"\n{' ' * column}{name}: {value}" for name, value in values.items() if name not in there)
-    edits = [(end, end, added)]
-    edits += [(there[key].start_mark.index, there[key].end_mark.index, value) for key, value in values.items() if key in there]
-    for start, stop, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[stop:]
-    return text

@@ -1,4 +1,4 @@
-"""The command that runs a step in its image by Docker or podman, with the given parts of the machine and nothing else of it."""
+"""The command of Docker or podman that runs a step in its image, with only the given parts of the machine."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from relm.recipes.identity import work_folder
 from relm.recipes.redaction import LOGGER_ADDRESSES, LOGGER_KEYS
 
 Engine = Literal["docker", "podman"]
-# Inherited from the caller where they are set, by name alone, so that no secret stands on the line. Proxies and tokens go only
-# to steps that have the network, the keys of loggers only to a training step that sends its log to a server.
+# Inherited from the caller by name, so that the command contains no secret. Proxies and tokens go only to steps with network
+# access, loggers' keys only to training that logs to a server.
 ALWAYS_PASSED = (
     "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_RANK_TIMEOUT", "RELM_ENCODER", "RELM_STOP_WITH_PARENT",
     "RELM_KILL_AT", "RELM_JOB_LOGS", "RELM_EXTENSIONS", "RELM_DATA_FOLDERS", "RELM_TRUST_TASKS", "OMP_NUM_THREADS",
@@ -27,7 +27,7 @@ PASSED_WITH_NETWORK = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
 PASSED_TO_LOGGERS = (*LOGGER_KEYS, *LOGGER_ADDRESSES)
-# The image's caches and its HOME lie here. Compiled kernels are loaded from it, so it may hold programs.
+# For the image's caches and HOME; `exec` because compiled kernels are loaded from it.
 SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"
 
 
@@ -38,39 +38,39 @@ class ContainerRun:
     image: Image
     """Its entry in the lock, with the device's flags."""
     reference: str
-    """The image as the engine takes it."""
+    """The image, for the engine."""
     command: Sequence[str]
-    """The words after the entry point: after `relm`, if that is the image's own."""
+    """The words after the entry point, which by default is `relm`."""
     writable: Sequence[Path]
-    """Folders mounted at their own path: the checkout and, where that lies elsewhere, the work folder."""
+    """Folders mounted at the same path: the checkout and, if it is elsewhere, the work folder."""
     read: Sequence[Path] = ()
-    """Folders and files mounted at their own path, read-only."""
+    """Folders and files mounted read-only at the same path."""
     home: Path | None = None
-    """The folder that `~` names in datasets and models; None: no folder of it is mounted."""
+    """The folder that `~` means in datasets and models; None: nothing in it is mounted."""
     search_path: Sequence[Path] = ()
-    """Folders in which Python finds modules beside its own."""
+    """Additional folders in which Python finds modules."""
     working_folder: Path = field(default_factory=Path.cwd)
     network: bool = False
-    """True if the step needs the network, whatever its device needs."""
+    """True if the step itself needs the network."""
     logs: bool = False
-    """True if the step sends a log to a server, for which it needs the keys of loggers."""
+    """True if the step sends a log to a server and so needs the loggers' keys."""
     user: tuple[int, int] = field(default_factory=lambda: (os.getuid(), os.getgid()))
-    """The user and the group that own the files it writes."""
+    """The user and group that will own its files."""
     rootless: bool = field(default_factory=lambda: os.getuid() != 0)
-    """True if the caller of the engine is not root: podman then has to keep the user's id inside."""
+    """True if the engine's caller is not root, so podman must keep the user's id."""
     devices: Sequence[str] = ()
-    """The machine's device files that match the image's patterns."""
+    """The device files that match the image's patterns."""
     entry_point: str | None = None
-    """The entry point instead of the image's own."""
+    """A replacement for the image's entry point."""
 
 
 def prepare_run(
     role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
 ) -> ContainerRun:
-    """Return the run of a step with the checkout, the work folder, the folders that it reads, extensions, and nothing else."""
+    """Return a step's run with only the checkout, the work folder, the folders that it reads, and extensions."""
     image, work = fit_image(find_image(role)), work_folder().resolve()
     extensions = find_extensions(os.environ, (checkout, work))
-    work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
+    work.mkdir(parents=True, exist_ok=True)  # otherwise the engine makes it, as root
     return ContainerRun(
         image=image,
         reference=reference,
@@ -88,11 +88,7 @@ def prepare_run(
 
 
 def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
-    """Return the words of `docker run` or `podman run`.
-
-    Args:
-        caller: the caller's variables; of those that are passed on, only the names stand on the line.
-    """
+    """Return the words of `docker run` or `podman run`, with only the names of the caller's variables."""
     line = [
         engine,
         "run",
@@ -104,7 +100,7 @@ def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> li
         *_format_rights(engine, run),
         *_format_device(engine, run),
     ]
-    # Without a network Docker's name for the container leads nowhere, and ranks wait for each other for ever.
+    # Without a network, Docker's name for the container cannot be resolved, and ranks would wait for each other forever.
     line += ["--network", "host"] if _has_network(run) else ["--network", "none", "--hostname", "localhost"]
     for folder in run.writable:
         line += ["--volume", f"{folder}:{folder}"]
@@ -117,25 +113,25 @@ def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> li
 
 
 def fit_image(image: Image, root: Path = Path("/")) -> Image:
-    """Return an image's entry with the flags for this machine's own accelerators, or for those it reaches over a network."""
+    """Return an image's entry with the flags for accelerators in this machine, or for those over a network."""
     own = image.for_own_devices()
     return own if list_devices(own, root) else image
 
 
 def list_configuration(image: Image, caller: Mapping[str, str]) -> list[Path]:
-    """Return the files and folders of the machine from which an image's steps learn how to reach its accelerators."""
+    """Return the machine's files and folders that tell an image's steps how to reach its accelerators."""
     found = [Path(name) for name in image.configuration if Path(name).exists()]
     for name in image.passed_files:
         path = Path(caller.get(name, ""))
         if name in caller and not (path.is_absolute() and path.is_file()):
-            raise RelmError(f"{name}: expected the whole path of a file, found {caller[name]!r}; correct it, or unset {name}")
+            raise RelmError(f"{name}: expected the absolute path of a file, found {caller[name]!r}; correct or unset it")
         if name in caller and not any(path.is_relative_to(folder) for folder in found):
             found.append(path)
     return found
 
 
 def list_devices(image: Image, root: Path = Path("/")) -> list[str]:
-    """Return the machine's device files that match an image's patterns, sorted."""
+    """Return the sorted device files that match an image's patterns."""
     patterns = [pattern.removeprefix("/") for pattern in image.devices]
     return sorted({f"/{path.relative_to(root)}" for pattern in patterns for path in root.glob(pattern)})
 
@@ -145,7 +141,7 @@ def _has_network(run: ContainerRun) -> bool:
 
 
 def _format_rights(engine: Engine, run: ContainerRun) -> list[str]:
-    """Return the flags that give a step the caller's own files, and the rights that its image's device needs."""
+    """Return the flags for the user, and for the rights that the image's device needs."""
     rights = ["--user", f"{run.user[0]}:{run.user[1]}"]
     if engine == "podman" and run.rootless:
         rights += ["--userns", "keep-id"]
@@ -170,7 +166,7 @@ def _format_device(engine: Engine, run: ContainerRun) -> list[str]:
 
 
 def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
-    """Return the flags of the step's variables; RELM_IMAGE names the image for the record."""
+    """Return the flags of the step's variables, including RELM_IMAGE for its record."""
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
     if run.home is not None:
         fixed[HOME] = str(run.home)

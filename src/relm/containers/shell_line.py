@@ -1,7 +1,7 @@
-"""Lines for a shell that repeat a recorded step, to be copied: plain, and as `docker run`.
+"""Shell lines to copy that repeat a recorded step, plain and as `docker run`.
 
-They name nothing of the machine they were written on: the checkout is `$PWD`, a home folder `$HOME`, a work folder elsewhere
-`$RELM_WORK`, the user `id -u`. Everything else that a shell would expand is quoted.
+They work on any machine: the checkout is `$PWD`, the home folder `$HOME`, a work folder elsewhere `$RELM_WORK`, the user
+`id -u`. Everything else that a shell would expand is quoted.
 """
 
 import dataclasses
@@ -29,23 +29,23 @@ from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.redaction import shorten_path
 
-# A variable in a word, which has no NUL of its own: one that has is refused.
+# A variable in a word is marked by NULs, which recorded words must not contain.
 _VARIABLE = re.compile("\0([A-Z_]+)\0")
 CHECKOUT, HOME, WORK = "\0PWD\0", "\0HOME\0", "\0RELM_WORK\0"
 USER = '"$(id -u):$(id -g)"'
-# On an unknown machine no mirror: its folder would have to be mounted.
+# Without RELM_MIRROR, whose folder would have to be mounted on an unknown machine.
 _PASSED = {name: "" for name in (*PASSED_WITH_NETWORK, *PASSED_TO_LOGGERS) if name != "RELM_MIRROR"}
 
 
 @dataclasses.dataclass(frozen=True)
 class DockerLine:
-    """The `docker run` of a step, or why there is none."""
+    """The `docker run` line of a step, or the reason why there is none."""
 
     line: str | None
     image: str | None = None
     """The image on the line."""
     caveat: str | None = None
-    """The reason why the image is not pinned by a digest of its registry, or why there is no line."""
+    """The reason why the image is not pinned by a registry's digest, or why there is no line."""
 
 
 def plain_line(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
@@ -53,7 +53,7 @@ def plain_line(argv: Sequence[str], environment: Mapping[str, str] | None = None
 
     Args:
         argv: as recorded: paths are `work/...`, `~/...` or relative to the checkout.
-        environment: of the shell that the line is for; none: of one whose `RELM_WORK` is not set.
+        environment: of the shell that the line is for; None: `RELM_WORK` is not set.
     """
     return _join(_insert_variables(argv, environment or {}))
 
@@ -69,11 +69,11 @@ def docker_line(
     Args:
         argv: as `plain_line` takes it.
         project: the project whose recipes the step names.
-        ran_in: the image that it ran in, if it did: no other one is named then.
-        environment: of the shell that the line is for, with this machine's own images; none: for any machine.
+        ran_in: the image that the step ran in, if any, which the line then names.
+        environment: of the shell that the line is for, with this machine's images; None: for any machine.
     """
     if not (argv[:1] in (["relm"], ["torchrun"]) or argv[2:3] == ["poprun"]) or "relm" not in argv:
-        return DockerLine(None, caveat="the recorded command is not one of relm")
+        return DockerLine(None, caveat="the recorded command is not a command of relm")
     if ran_in is not None and not REFERENCE.fullmatch(ran_in):
         return DockerLine(None, caveat=f"{ran_in!r} is not an image's name")
     words = words_of_step(argv)
@@ -85,9 +85,7 @@ def docker_line(
         return DockerLine(None, caveat=str(error))
     named, caveat = (ran_in, None) if ran_in else _name_image(placed.role, image, own=environment is not None)
     if named.startswith("sha256:"):
-        caveat = (
-            f"{named} was built where it ran and not published; what make images ROLES={placed.role} builds anew has another id"
-        )
+        caveat = f"{named} is a local image that was not published; make images ROLES={placed.role} builds one with another id"
     run = _prepare_run(argv, placed, image, named, environment or {})
     run = dataclasses.replace(run, read=[*run.read, *configuration])
     line = run_line("docker", run, _PASSED | dict.fromkeys(image.passed, "") if environment is None else environment)
@@ -95,7 +93,7 @@ def docker_line(
 
 
 def _name_image(role: Role, image: Image, own: bool) -> tuple[str, str | None]:
-    """Return a role's image as a line names it, and a caveat if that does not pin it."""
+    """Return a role's image for a line, and a caveat if that does not pin it."""
     if own:
         try:
             return find_reference(role), None
@@ -105,13 +103,13 @@ def _name_image(role: Role, image: Image, own: bool) -> tuple[str, str | None]:
         return image.pinned, None
     tag = f"{image.image}:{image.tag}"
     why = "its digest is not verified" if image.digest else "it was never published"
-    return tag, f"{tag} is not pinned by a digest, for {why}; make images ROLES={role} builds it"
+    return tag, f"{tag} is not pinned by a digest, because {why}; make images ROLES={role} builds it"
 
 
 def _prepare_run(
     argv: Sequence[str], placed: Placement, image: Image, named: str, environment: Mapping[str, str]
 ) -> ContainerRun:
-    """Return the step as `run_line` takes it, with variables for its folders; the command is appended later."""
+    """Return the step's run for `run_line`, with variables as folders and without the command."""
     elsewhere = os.path.isabs(environment.get("RELM_WORK", ""))
     extensions = find_extensions(environment, (Path.cwd(), work_folder().resolve()))
     return ContainerRun(
@@ -136,7 +134,7 @@ def _prepare_run(
 
 
 def _format_engine_words(line: Sequence[str]) -> str:
-    """Return the engine's own words: the user is the caller, and device files are those that its machine has."""
+    """Return the engine's words for a shell, with the caller as user and patterns of device files expanded there."""
     quoted: list[str] = []
     for option, word in zip(["", *line], line, strict=False):
         if option == "--device" and "*" in word:
@@ -147,9 +145,9 @@ def _format_engine_words(line: Sequence[str]) -> str:
 
 
 def _insert_variables(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return words in which the short names of folders in a record are variables."""
+    """Replace the short names of folders in recorded words by variables."""
     if any("\0" in word for word in argv):
-        raise RelmError("a word of the command has a NUL, which no command can have; it was not recorded by relm")
+        raise RelmError("the recorded command contains a NUL, so relm did not write this record; do not run it")
     names = {"~": HOME, **({"work": WORK} if environment.get("RELM_WORK") else {})}
     return [re.sub(r"^(~|work)(?=/|$)", lambda found: names.get(found[0], found[0]), word) for word in argv]
 
@@ -159,7 +157,7 @@ def _join(words: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Quote a word for a shell, which expands its variables and nothing else."""
+    """Quote a word for a shell, which then expands only its variables."""
     pieces = _VARIABLE.split(word)
     if len(pieces) == 1:
         return shlex.quote(word)

@@ -1,9 +1,8 @@
-"""The few calls that Snakemake 9 makes of Apptainer, carried out by Docker or podman.
+"""The few calls that Snakemake 9 makes to Apptainer, carried out by Docker or podman.
 
-With `containers/bin` first in PATH, `snakemake --sdm apptainer` runs each rule in its image, with the flags that the image's
-device needs, the network only for steps that need it, and the checkout and the work folder mounted and nothing else.
-RELM_ENGINE chooses the engine; without it podman or docker, whichever is installed. On a cluster real Apptainer takes its
-place.
+With `containers/bin` first in PATH, `snakemake --sdm apptainer` runs each rule in its image, with the flags for the image's
+device, the network only for steps that need it, and only the checkout and the work folder mounted. RELM_ENGINE chooses the
+engine; by default it is podman or docker, whichever is installed. On a cluster, use real Apptainer.
 """
 
 import os
@@ -21,12 +20,12 @@ from relm.errors import RelmError
 from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
 
-# Snakemake reads the first word and the last.
+# Snakemake reads the first and the last word.
 VERSION = "apptainer version 1.4.0"
 
 
 def pull(arguments: Sequence[str]) -> None:
-    """Carry out ``pull --name FILE docker://IMAGE``: have the image, and note its reference in the file."""
+    """Carry out ``pull --name FILE docker://IMAGE``: pull the image, and write its reference into the file."""
     file, reference = Path(arguments[arguments.index("--name") + 1]), arguments[-1].removeprefix("docker://")
     require_image(choose_engine(), reference)
     file.write_text(f"{reference}\n")
@@ -39,10 +38,12 @@ def parse_exec(arguments: Sequence[str]) -> ContainerRun:
         option = words.pop(0)
         if option == "--home":
             home = Path(words.pop(0))
-        elif option == "--bind":  # Snakemake's cache of scripts, which no rule here has
+        elif option == "--bind":  # Snakemake's cache of scripts, which our rules do not use
             words.pop(0)
         else:
-            raise RelmError(f"{option}: --apptainer-args are for real Apptainer; what Docker and podman get stands in the lock")
+            raise RelmError(
+                f"{option}: --apptainer-args need real Apptainer; set options of Docker and podman in containers/lock.yaml"
+            )
     given, shell, _, command = words
     image = read_pulled(given)
     role, placed = find_role(image), place_step(parse_step_command(command), Project())
@@ -53,13 +54,13 @@ def parse_exec(arguments: Sequence[str]) -> ContainerRun:
 
 
 def read_pulled(given: str) -> str:
-    """Return the reference that `pull` noted in a file; an image for real Apptainer is its path."""
+    """Return the reference that `pull` wrote into a file; for real Apptainer, the path itself."""
     file = Path(given)
     return file.read_text().strip() if file.suffix == ".simg" and file.is_file() else given
 
 
 def replace_shell(command: str) -> str:
-    """Return a shell command in which the step takes the shell's place, so that a signal to the container reaches the step."""
+    """Make the step replace its shell with `exec`, so that a signal to the container reaches the step."""
     found = STEP_COMMAND.search(command)
     if found is None or re.search(r"[|&;<>\n]", command[found.end() :].strip()):
         return command
@@ -67,7 +68,7 @@ def replace_shell(command: str) -> str:
 
 
 def main(arguments: Sequence[str], caller: Mapping[str, str]) -> int:
-    """Carry out one call of Snakemake's; return its exit status, unless the engine takes this process's place."""
+    """Carry out one call of Snakemake, and return its exit status, unless the engine replaces this process."""
     words = [word for word in arguments if word not in ("--quiet", "--silent")]
     try:
         if words == ["--version"]:
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str], caller: Mapping[str, str]) -> int:
             load_extensions()
             execute(choose_engine(), parse_exec(words[1:]), caller)
         else:
-            raise RelmError(f"only what Snakemake asks for is known: --version, pull and exec; found {shlex.join(words)!r}")
+            raise RelmError(f"expected one of Snakemake's calls: --version, pull or exec; found {shlex.join(words)!r}")
     except RelmError as error:
         print(f"relm: containers/bin/apptainer: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The wheel of relm that an image gets: built outside the image, from a copy of the sources, the same bytes at each build."""
+"""Build relm's wheel for an image: outside the image, from a copy of the sources, with the same bytes each time."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from relm.errors import RelmError
 
-# The files of the checkout that pip builds the wheel from.
+# What pip needs to build the wheel.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "envs/build_wheel.py")
 
 
 def build_wheel(checkout: Path, folder: Path) -> Path:
-    """Build the wheel of a checkout into a folder, and return its path; the checkout stays unchanged."""
+    """Build a checkout's wheel into a folder, and return its path; the checkout stays unchanged."""
     with tempfile.TemporaryDirectory(prefix="relm-wheel-") as scratch:
         copy = Path(scratch) / "relm"
         for source in SOURCES:

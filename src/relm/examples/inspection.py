@@ -48,7 +48,10 @@ def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Con
         raise RelmError(f"{path}: not a file that `relm extract` wrote; give one of its outputs, or a manifest")
     wanted = set(_spread(facts["documents"], examples))
     shown = [
-        (f"document {number:,}: {escape_controls(document.title)}", [escape_controls(document.text[:SHOWN_CHARACTERS])])
+        (
+            f"document {number:,}: {escape_controls(document.title)}",
+            [escape_controls(line) for line in document.text[:SHOWN_CHARACTERS].split("\n")],
+        )
         for number, document in enumerate(read_documents(path))
         if number in wanted
     ]

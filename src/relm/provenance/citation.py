@@ -1,4 +1,4 @@
-"""The authors and the address of a checkout, as its CITATION.cff states them; a fork writes its own there."""
+"""The authors and the address in a checkout's CITATION.cff, which a fork edits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ class Author:
     name: str
     is_person: bool = False
     page: str | None = None
-    """An ORCID, or a web page of theirs."""
+    """An ORCID or a web page."""
 
 
 @dataclass(frozen=True)
 class Citation:
-    """The statements of a CITATION.cff that published runs repeat."""
+    """The parts of a CITATION.cff that published runs repeat."""
 
     authors: Sequence[Author]
     url: str | None = None
-    """The code's address, where it has one."""
+    """The code's address, if it has one."""
 
 
 def read_citation(folder: Path | None = None) -> Citation:
-    """Return a folder's citation, this checkout's by default; without the file, that of relm's maintainers."""
+    """Return a folder's citation, this checkout's by default; without the file, relm's maintainers."""
     path = (Path(relm.__file__).resolve().parents[2] if folder is None else folder) / CITATION
     if not path.is_file():
         return Citation([Author("The relm maintainers")])

@@ -1,7 +1,7 @@
 """`ro-crate-metadata.json`: the content of `results/NAME` and its origin, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1).
 
-It follows the profile Process Run Crate 0.5 of Workflow Run RO-Crate: each step is an action with a tool, and the workflow is
-implicit, for the Snakefile that ordered the steps is not in the folder.
+It follows the profile Process Run Crate 0.5: each step is an action with a tool. The workflow is implicit, because the folder
+does not contain the Snakefile.
 """
 
 import re
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from relm.containers.shell_line import plain_line
 from relm.provenance.citation import Author, Citation
 from relm.provenance.origin import Origin
-from relm.provenance.step_record import Record, file_facts
+from relm.provenance.step_record import Record, describe_file
 from relm.recipes.run_folder import METADATA
 
 FORMATS = {
@@ -40,18 +40,18 @@ class PublishedRun:
     description: str
     date: str
     origins: Sequence[Origin]
-    """The first one's licence is the folder's."""
+    """The first one's licence is also the folder's."""
     records: Sequence[Record]
     """The records of its steps, in order."""
     citation: Citation
-    """Its first author publishes the folder, and ran the steps."""
+    """Its first author is named as publisher, and as agent of the steps."""
 
 
 def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
-    """Return the JSON-LD document of a folder that holds ``files`` (name -> where it is now) beside this document itself."""
-    facts = {name: file_facts(path) for name, path in files.items()}
+    """Return the JSON-LD document of a folder with these files (name in the folder -> present path)."""
+    facts = {name: describe_file(path) for name, path in files.items()}
     names = {fact["path"]: quote(name) for name, fact in facts.items()}
-    agent = author_id(run.citation.authors[0], 1)
+    agent = identify_author(run.citation.authors[0], 1)
     actions = [_action(number, record, names, agent) for number, record in enumerate(run.records, 1)]
     entities: list[Entity] = [
         {"@id": METADATA, "@type": "CreativeWork", "conformsTo": {"@id": SPECIFICATION}, "about": {"@id": "./"}},
@@ -70,7 +70,7 @@ def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
 
 
 def _references(identifiers: list[str]) -> dict[str, str] | list[dict[str, str]]:
-    """Return references; a single one stands without a list, as RO-Crate recommends."""
+    """Return a list of references, or a single one without a list, as RO-Crate recommends."""
     found = [{"@id": identifier} for identifier in identifiers]
     return found[0] if len(found) == 1 else found
 
@@ -85,8 +85,8 @@ def _root(run: PublishedRun, files: list[str], actions: list[Entity]) -> Entity:
         "description": run.description,
         "datePublished": run.date,
         "license": {"@id": _licence(run.origins[0])},
-        "author": _references([author_id(author, number) for number, author in enumerate(run.citation.authors, 1)]),
-        "publisher": {"@id": author_id(run.citation.authors[0], 1)},
+        "author": _references([identify_author(author, number) for number, author in enumerate(run.citation.authors, 1)]),
+        "publisher": {"@id": identify_author(run.citation.authors[0], 1)},
         "isBasedOn": _references([_basis_id(origin) for origin in run.origins]),
         "hasPart": _references([quote(name) for name in files]),
         "mentions": _references([action["@id"] for action in actions]),
@@ -126,7 +126,7 @@ def _file_id(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def _moment(utc: str) -> str:
-    """Return a time with its offset in digits, the one form of ISO 8601 that the profile's validator knows."""
+    """Return a time with a numeric offset, the only form that the profile's validator accepts."""
     return utc.replace("Z", "+00:00")
 
 
@@ -150,14 +150,14 @@ def _instruments(run: PublishedRun) -> list[Entity]:
 
 
 def _intermediates(run: PublishedRun, names: Mapping[str, str]) -> list[Entity]:
-    """Return the files that steps read or wrote and that are not in the folder."""
+    """Return the files of steps that are not in the folder."""
     entries = [entry for record in run.records for entry in (*record["inputs"], *record["outputs"])]
-    told = []
+    found = []
     for entry in entries:
         if entry["path"] not in names:
             hashes = {"sha256": entry["sha256"], "contentSize": str(entry["size"])} if entry["sha256"] else {}
-            told.append({"@id": _file_id(entry, names), "@type": "CreativeWork", "name": entry["path"], **hashes})
-    return told
+            found.append({"@id": _file_id(entry, names), "@type": "CreativeWork", "name": entry["path"], **hashes})
+    return found
 
 
 def _basis_id(origin: Origin) -> str:
@@ -169,7 +169,7 @@ def _licence(origin: Origin) -> str:
 
 
 def _basis(origin: Origin) -> list[Entity]:
-    """Return a work that the run is based on, and its licence."""
+    """Return a work that the run uses, and its licence."""
     work = {
         "@id": _basis_id(origin),
         "@type": "CreativeWork",
@@ -182,12 +182,12 @@ def _basis(origin: Origin) -> list[Entity]:
     return [work, {"@id": _licence(origin), "@type": "CreativeWork", "name": origin.licence, "description": described}]
 
 
-def author_id(author: Author, number: int) -> str:
-    """Return the identifier of an author: a page of theirs, or their number."""
+def identify_author(author: Author, number: int) -> str:
+    """Return the identifier of an author: their page, or their number."""
     return author.page or f"#author-{number}"
 
 
 def _author(author: Author, number: int) -> Entity:
     kind = "Person" if author.is_person else "Organization"
     url = {"url": author.page} if author.page else {}
-    return {"@id": author_id(author, number), "@type": kind, "name": author.name, **url}
+    return {"@id": identify_author(author, number), "@type": kind, "name": author.name, **url}

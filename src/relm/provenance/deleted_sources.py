@@ -1,4 +1,4 @@
-"""Downloads and documents that were deleted after use, of which the records stay: `snakemake --config shards_on_disk=N`."""
+"""Downloads and documents that `snakemake --config shards_on_disk=N` deleted after use; their records stay."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ SHOWN = 6
 
 
 def recorded_sha256(source: Path) -> str | None:
-    """Return the sha256 that the record of a step has of a download or of documents, there or deleted; None: there is none."""
-    first = source.with_name(source.name.replace(".held_out.", ".train."))  # `extract` makes both, with one record
+    """Return the recorded sha256 of a download or of documents, even after deletion; None without a record."""
+    first = source.with_name(source.name.replace(".held_out.", ".train."))  # `extract` makes both and writes one record
     for record in filter(Path.is_file, map(record_of, (source, first))):
         for entry in read_record(record)["outputs"]:
             if entry["path"] == shorten_path(source) and isinstance(entry["sha256"], str):
@@ -25,10 +25,7 @@ def recorded_sha256(source: Path) -> str | None:
 
 
 def find_deleted(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return path -> sha256 of the sources among the outputs of steps that were deleted, and whose records stayed beside them.
-
-    Of a run that was copied elsewhere without its work folder, there are none.
-    """
+    """Return path -> sha256 of deleted sources whose records are still in the work folder."""
     outputs = [entry for record in records for entry in record["outputs"] if entry["sha256"]]
     return {entry["path"]: entry["sha256"] for entry in outputs if _is_deleted(expand_path(entry["path"]), entry["sha256"])}
 
@@ -41,10 +38,10 @@ def _is_deleted(path: Path, sha256: str) -> bool:
 
 
 def describe_deleted(deleted: Mapping[str, str]) -> list[str]:
-    """Return lines on sources that were deleted after use, each with its sha256; many are counted."""
+    """Return lines on deleted sources: the count, and the first ones with their sha256."""
     if not deleted:
         return []
     count = "1 source was" if len(deleted) == 1 else f"{len(deleted):,} sources were"
     listed = [f"  {path}: sha256 {sha256}" for path, sha256 in list(deleted.items())[:SHOWN]]
-    more = [f"  and {len(deleted) - SHOWN:,} more, as provenance.json and the records beside them say"]
+    more = [f"  and {len(deleted) - SHOWN:,} more, listed in provenance.json"]
     return [f"{count} deleted after use; recorded:", *listed, *(more if len(deleted) > SHOWN else [])]

@@ -1,4 +1,4 @@
-"""The datasets, models and tests that a run is based on, with their licences and the sources of their files."""
+"""The datasets, models and tests that a run uses, with their licences and the sources of their files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from relm.recipes.redaction import shorten_path
 
 @dataclass(frozen=True)
 class Origin:
-    """A dataset, model or test that the run is based on."""
+    """A dataset, model or test that a run uses."""
 
     use: str
     name: str
@@ -25,12 +25,12 @@ class Origin:
 
     @property
     def places(self) -> list[list[str]]:
-        """For each file, descriptions of the sources that it may be fetched from."""
+        """The described sources of each file."""
         return [[format_source(source) for source in remote.sources] for _, remote in self.files]
 
 
 def describe_origin(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
-    """Return the origin of a dataset, model or test that a recipe names, with what it is used for."""
+    """Return the origin of a dataset, model or test that a recipe names, and its use."""
     folder = getattr(spec, "folder", None)
     folder_name = None if folder is None else shorten_path(expand_home(folder))
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), folder_name)

@@ -1,4 +1,4 @@
-"""Each step's record, `FILE.record.json` beside its first output, and the path back from a result to its sources."""
+"""Write each step's record, `FILE.record.json` next to its first output, and follow records from a result to its sources."""
 
 import contextlib
 import datetime
@@ -51,38 +51,37 @@ SHAPE = {
     "outputs": _FILES,
 }
 """The shape of a step's record."""
-UNKNOWN = {"sha256": None, "size": None}
 
 
 @contextlib.contextmanager
 def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Sequence[str]) -> Iterator[Record]:
     """Run a step and, if it succeeds, record its inputs, outputs, duration, code and machine.
 
-    Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
-    without a hash. Nothing written holds the host's or user's name, the home folder or a token.
+    Yield a dict to which the step may add facts, such as ``summary`` or ``device``. Folders are listed without a hash. The
+    record contains no host name, user name, home folder or token.
     """
-    facts: Record = {}
+    added: Record = {}
     path_of_record = record_of(outputs[0])
-    # Sources that were deleted and are made again: the key in their path identifies what they were made from, and how.
+    # Deleted sources that are made again must be the same: the key in their path identifies what they were made from, and how.
     before = read_record(path_of_record) if path_of_record.is_file() and is_source(outputs[0]) else None
-    code, read = read_commit(), [file_facts(path) for path in inputs]  # before the step changes them
+    code, read = read_commit(), [describe_file(path) for path in inputs]  # before the step changes them
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    yield facts
+    yield added
     seconds = time.monotonic() - clock
     if absent := [str(path) for path in outputs if not path.exists()]:
-        raise RelmError(f"step {step}: ended without an error but did not make {', '.join(absent)}")
-    made = [file_facts(path) for path in outputs]
+        raise RelmError(f"step {step}: succeeded but did not make {', '.join(absent)}")
+    made = [describe_file(path) for path in outputs]
     if before is not None:
         _require_same(before, made, path_of_record)
-    told = {
+    facts = {
         "step": step,
         "argv": list(argv),
         "started": _utc(started),
         "ended": _utc(started + datetime.timedelta(seconds=seconds)),
         "seconds": round(seconds, 3),
-        **surroundings.resources_used(),
+        **surroundings.measure_resources(),
         "device": surroundings.device(),
-        **facts,
+        **added,
         "host": surroundings.host(),
         "code": code,
         "software": surroundings.software(),
@@ -90,32 +89,31 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "packages": container.packages(),
     }
     files = {"inputs": read, "outputs": made}
-    write_json(path_of_record, seal(mask_value(told) | files))
+    write_json(path_of_record, seal(mask_value(facts) | files))
 
 
 def _require_same(before: Record, made: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Raise unless files that were made again have the sha256 in the record at `path` of the ones before."""
+    """Raise RelmError unless files that were made again have the sha256 of the earlier ones, recorded at `path`."""
     recorded = {entry["path"]: entry["sha256"] for entry in before["outputs"]}
     for entry in made:
         if (expected := recorded.get(entry["path"])) not in (None, entry["sha256"]):
             raise RelmError(
-                f"{entry['path']}: was made again with sha256 {entry['sha256']}, but {path} has {expected}, made at commit "
-                f"{before['code']['commit'] or 'unknown'}. Files made from the one before would pass as made from this one, so "
-                "nothing uses it. Make the file with the code and packages of that record; or delete the record, and the same "
-                "snakemake command makes the file again, and from it whatever the command needs"
+                f"{entry['path']}: made again with sha256 {entry['sha256']}; {path} has {expected}, from commit "
+                f"{before['code']['commit'] or 'unknown'}, and files were made from that one. Use the code and packages "
+                "of that record, or delete the record and run the same snakemake command again"
             )
 
 
 def require_as_made(path: Path, expected_sha256: str | None = None, *, first_output: Path | None = None) -> None:
-    """Raise RelmError unless a file that a step reads is the one that another step made: the one check of all inputs.
+    """Raise RelmError unless an input is the file that a step made: the one check of all inputs.
 
-    It is compared with its sidecar or, as small files have none, with the record of its step. A file with neither passes
-    unless the recipe has its sha256.
+    Compare it with its sidecar or, for a small file without one, with its step's record. A file with neither passes, unless the
+    recipe has its sha256.
 
     Args:
         path: the file; a folder passes.
-        expected_sha256: what the recipe has for it.
-        first_output: the first output of the step that made it, beside which the record is; None: the file itself.
+        expected_sha256: the recipe's sha256 of it.
+        first_output: the first output of the step that made it, which has the record; None: the file itself.
     """
     require_regular_file(path)
     if sidecar(path) is not None:
@@ -131,13 +129,13 @@ def require_as_made(path: Path, expected_sha256: str | None = None, *, first_out
         require_sha256(path, found, expected_sha256)
     if expected is not None and found != expected:
         raise RelmError(
-            f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
-            "quoted. Delete it, and the same snakemake command makes it again"
+            f"{path}: sha256 is {found}, but {record.name} has {expected}: changed since it was made. Delete it, and the same "
+            "snakemake command makes it again"
         )
 
 
 def require_phases_as_made(plan: Plan) -> None:
-    """Raise RelmError unless the logs and attestations of each phase are those that the record of its training lists."""
+    """Raise RelmError unless each phase has the logs and attestations in its training record."""
     for phase in plan.phases:
         folder = plan.run_folder / phase
         for path in (*final_logs(folder).values(), folder / DEVICE_FIGURES):
@@ -145,7 +143,7 @@ def require_phases_as_made(plan: Plan) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Return a step's record; raise RelmError if it is damaged, or not what a step wrote."""
+    """Return a step's record; raise RelmError if it is damaged or has another shape."""
     remedy = "delete it and the file that it describes, and the same snakemake command makes both"
     content = read_sealed(path, remedy)
     require_shape(content, SHAPE, str(path), remedy)
@@ -156,21 +154,21 @@ def _utc(moment: datetime.datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def file_facts(path: Path) -> dict[str, Any]:
-    """Return path, sha256 and size of a file, null for folders; the sha256 is its sidecar's if the sizes agree.
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return path, sha256 and size of a file, null for folders, from its sidecar if that has the same size.
 
-    Of a file that is on another machine, the sidecar has both.
+    A file that only another machine has is described by its sidecar.
     """
-    told = sidecar(path)
+    described = sidecar(path)
     if not path.is_file():
-        return {"path": shorten_path(path), **({key: told[key] for key in ("sha256", "size")} if told else UNKNOWN)}
+        return {"path": shorten_path(path), **{key: described[key] if described else None for key in ("sha256", "size")}}
     size = path.stat().st_size
-    known = told is not None and told.get("size") == size
-    return {"path": shorten_path(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
+    sha256 = described["sha256"] if described and described.get("size") == size else sha256_of(path)
+    return {"path": shorten_path(path), "sha256": sha256, "size": size}
 
 
 def sidecar(path: Path) -> Record | None:
-    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else."""
+    """Return the sidecar of a file; None if `FILE.json` is absent or something else."""
     if not sidecar_of(path).is_file():
         return None
     content = read_json(sidecar_of(path))
@@ -180,14 +178,14 @@ def sidecar(path: Path) -> Record | None:
     return content if content.get("file") == path.name else None
 
 
-# --- the way back ------------------------------------------------------------------------------------------------------------
+# --- from a result to its sources --------------------------------------------------------------------------------------------
 
 
 def collect(outputs: Sequence[Path]) -> list[Record]:
     """Return the records of all steps that led to ``outputs``, producers before consumers, each once.
 
-    A file of the work folder whose record is absent is named by an entry without ``step`` whose ``missing`` has the reason.
-    Files outside the work folder, such as recipes, are sources and have no record.
+    A file of the work folder without a record gets an entry without ``step``, whose ``missing`` says why. Files outside the
+    work folder, such as recipes, are sources and have no record.
     """
     search = _Search()
     for path in outputs:
@@ -196,7 +194,7 @@ def collect(outputs: Sequence[Path]) -> list[Record]:
 
 
 class _Search:
-    """A depth-first search, which appends a record after the records of its inputs."""
+    """A depth-first search that appends each record after those of its inputs."""
 
     def __init__(self) -> None:
         self.found: list[Record] = []
@@ -204,7 +202,7 @@ class _Search:
         self.folders: dict[Path, dict[Path, Path]] = {}
 
     def visit(self, path: Path) -> None:
-        """Append the record of the step that made a file after those of its inputs."""
+        """Append the record of the step that made a file, after those of its inputs."""
         path = _resolve_sidecar(path.absolute())
         path_of_record = self.maker(path)
         key = path_of_record or path
@@ -214,7 +212,7 @@ class _Search:
         if path_of_record is None:
             if path.is_relative_to(work_folder().absolute()):
                 outputs = [{"path": shorten_path(path), "sha256": None, "size": None}]
-                self.found.append({"step": None, "missing": "no record beside it", "inputs": [], "outputs": outputs})
+                self.found.append({"step": None, "missing": "no record", "inputs": [], "outputs": outputs})
             return
         content = read_record(path_of_record)
         _require_match(content, path, path_of_record)
@@ -223,7 +221,7 @@ class _Search:
         self.found.append(content)
 
     def maker(self, path: Path) -> Path | None:
-        """Return the record beside a file, or beside its folder, that has it among its outputs."""
+        """Return the record that lists a file or its folder as an output."""
         for output in (path, path.parent):
             path_of_record = self.records_in(output.parent).get(output)
             if path_of_record is not None:
@@ -231,7 +229,7 @@ class _Search:
         return None
 
     def records_in(self, folder: Path) -> dict[Path, Path]:
-        """Return output -> record for all records in a folder."""
+        """Return output -> record for the records in a folder."""
         if folder not in self.folders:
             self.folders[folder] = {
                 _resolve_sidecar(expand_path(entry["path"]).absolute()): path_of_record
@@ -242,20 +240,20 @@ class _Search:
 
 
 def _resolve_sidecar(path: Path) -> Path:
-    """Return the file that ``path`` is the sidecar of, or ``path`` if it is not a sidecar."""
+    """Return the file that a sidecar describes; any other path unchanged."""
     file = path.with_name(path.name.removesuffix(".json"))
     return file if file != path and file.is_file() and sidecar(file) else path
 
 
 def _require_match(content: Record, path: Path, path_of_record: Path) -> None:
-    """Raise RelmError unless a record has the sha256 that the sidecar of a file has or, without one, that of the small file."""
+    """Raise RelmError unless a record has the sha256 of a file's sidecar or, without one, of the file."""
     recorded = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
     if not recorded or not path.is_file():
         return
-    beside = sidecar(path)
-    if recorded[0] != (found := beside["sha256"] if beside else sha256_of(path)):
-        stated = f"{sidecar_of(path).name} has {found}" if beside else f"its sha256 is {found}"
+    described = sidecar(path)
+    if recorded[0] != (found := described["sha256"] if described else sha256_of(path)):
+        stated = f"{sidecar_of(path).name} has {found}" if described else f"its sha256 is {found}"
         raise RelmError(
-            f"{path}: {stated}, {path_of_record} has {recorded[0]}: they disagree. Delete them, and the same snakemake command "
-            "makes them again"
+            f"{path}: {stated}, but {path_of_record} has {recorded[0]}. Delete them, and the same snakemake command makes them "
+            "again"
         )

@@ -1,4 +1,4 @@
-"""The machine and the software that a step ran on, without the name of the host."""
+"""The machine and the software of a step, without the host's name."""
 
 import contextlib
 import importlib.metadata
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def processor() -> str:
-    """Return the CPU's model, or its architecture where the system does not report one."""
+    """Return the CPU's model, or its architecture if the system reports none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -47,8 +47,8 @@ def host() -> dict[str, Any]:
     }
 
 
-def resources_used() -> dict[str, float | int]:
-    """Return the CPU time of this process and its ended children in seconds, and the peak memory of the largest of them."""
+def measure_resources() -> dict[str, float | int]:
+    """Return the CPU seconds of this process and its ended children, and the largest peak memory of one of them."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
         "cpu_seconds": round(sum(each.ru_utime + each.ru_stime for each in used), 3),
@@ -57,8 +57,8 @@ def resources_used() -> dict[str, float | int]:
 
 
 def device() -> str:
-    """Return the name of the hardware that this process opened, as its device describes it; "cpu" if it opened no other."""
-    contract = sys.modules.get("relm.devices.contract")  # it imports torch, which most steps do without
+    """Return the hardware that this process opened, as its device describes it; "cpu" if it opened none."""
+    contract = sys.modules.get("relm.devices.contract")  # not imported here, because it imports torch
     return ", ".join(contract.opened_hardware) if contract is not None and contract.opened_hardware else HOST
 
 

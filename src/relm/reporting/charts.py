@@ -1,7 +1,7 @@
-"""Line charts for pages: a drawing without letters that stretches to any width, and its ticks and legend as the page's text.
+"""Line charts for pages: a drawing without text that stretches to any width; its ticks and legend are text of the page.
 
-The same values give the same bytes. Colours are classes of the page's style, which has a light and a dark form of each; dashes
-distinguish the lines without colour. `chart.html.j2` writes a chart.
+The same values give the same bytes. Colours are classes of the page's style, each in a light and a dark form; dashes
+distinguish the lines without colour. The macro `draw` in `pieces.html.j2` writes a chart.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Curve = NDArray[np.float64]
-POINTS = 300  # of a line; longer ones are averaged in bins of equal length
+POINTS = 300  # of one line; longer lines are averaged in bins of equal length
 SMOOTHED_FROM = 100  # rows; a shorter line is not smoothed
 SIDE = 1000  # width and height of the drawing, in its units
 TICKS = 5  # of an axis at most
@@ -33,7 +33,7 @@ class Series(NamedTuple):
     half_widths: Curve | None = None
     """Half-widths of a band around the values."""
     is_noisy: bool = False
-    """A long one is smoothed, over its faint values."""
+    """If True, a long series is drawn smoothed over its faint values."""
 
 
 class Level(NamedTuple):
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
     step: float
     kind: str
-    """`phase`, whose label is written beside it, or `interruption`."""
+    """`phase`, which is labelled, or `interruption`."""
     label: str
 
 
@@ -86,13 +86,13 @@ class Chart:
     title: str
     unit: str
     described: str
-    """A sentence for those who cannot see it."""
+    """A sentence for readers who cannot see the chart."""
     lines: Sequence[Line]
     """The highest at the end first."""
     across: Sequence[Tick]
     up: Sequence[Tick]
     marks: Sequence[tuple[float, Mark]]
-    """Each with its position in percent."""
+    """Each mark with its position in percent."""
     is_logarithmic: bool
     across_title: str = "optimizer step"
 
@@ -117,7 +117,7 @@ def draw_chart(
 ) -> Chart:
     """Return a chart of values over steps, whose horizontal axis ends at `last_step`.
 
-    It draws logarithms, where allowed, if few values are far above the others; `form` formats a value for the legend.
+    The axis is logarithmic, where allowed, if a few values are far above the rest; `form` formats a value for the legend.
     """
     series = [_finite(each) for each in series]
     values = np.concatenate([*(each.values for each in series), np.array([level.value for level in levels])])
@@ -172,18 +172,18 @@ def _finite(series: Series) -> Series:
 
 
 def _draw(series: Series, scale: _Scale, form: Callable[[float], str]) -> Line:
-    steps, values = decimated(series.steps), decimated(series.values)
+    steps, values = decimate(series.steps), decimate(series.values)
     facts: dict[str, Any] = {"label": series.label, "style": series.style, "value": form(float(series.values[-1]))}
     if len(values) == 1:
         ((x, y),) = scale.points(steps, values)
         return Line(**facts, path=f"M{x} {y}h0")
     if series.half_widths is not None:
-        widths = decimated(series.half_widths)
+        widths = decimate(series.half_widths)
         border = np.concatenate([values + widths, (values - widths)[::-1]])
         facts["band"] = path(scale.points(np.concatenate([steps, steps[::-1]]), border)) + "z"
     if series.is_noisy and len(series.values) >= SMOOTHED_FROM:
         facts["faint"] = path(scale.points(steps, values))
-        values = decimated(smoothed(series.values, len(series.values) // 40))
+        values = decimate(smooth(series.values, len(series.values) // 40))
     return Line(**facts, path=path(scale.points(steps, values)))
 
 
@@ -202,7 +202,7 @@ def path(points: Iterator[tuple[int, int]]) -> str:
     return text
 
 
-def decimated(values: Curve, points: int = POINTS) -> Curve:
+def decimate(values: Curve, points: int = POINTS) -> Curve:
     """Return means over consecutive bins of equal length, ``(rows,) -> (at most points,)``; short arrays stay unchanged."""
     size = -(-len(values) // points)
     if size <= 1:
@@ -212,7 +212,7 @@ def decimated(values: Curve, points: int = POINTS) -> Curve:
     return means
 
 
-def smoothed(values: Curve, width: int) -> Curve:
+def smooth(values: Curve, width: int) -> Curve:
     """Return the centred running mean of ``width`` rows, narrower towards both ends, ``(rows,) -> (rows,)``."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     rows = np.arange(len(values))
@@ -241,7 +241,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Return powers of ten between two logarithms; where there are fewer than two, twice and five times those as well."""
+    """Return the powers of ten between two logarithms; if there are fewer than two, also 2 and 5 times these."""
     for factors in ((1,), (1, 2, 5)):
         powers = range(math.floor(low), math.ceil(high) + 1)
         found = [factor * 10.0**power for power in powers for factor in factors]
@@ -252,7 +252,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def format_tick(value: float) -> str:
-    """Return a round value as short as it can be.
+    """Return a round value in its shortest form.
 
     >>> [format_tick(value) for value in (0, 0.25, 0.0004, 1500, 150_000, 2_500_000)]
     ['0', '0.25', '4e-4', '1,500', '150 k', '2.5 M']

@@ -1,4 +1,4 @@
-"""`relm check`: the files of a published folder, or of a run's own, that are not as the steps made them."""
+"""`relm check`: find files of a published folder or a run's folder that changed since the steps made them."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ class DamagedResult(RelmError):
 
 
 def check_folders(folders: Sequence[Path]) -> str:
-    """Compare every file of some folders with its recorded hash, and return a line for each folder.
+    """Compare every file of the folders with its recorded hash, and return a line for each folder.
 
     Raises DamagedResult with each file that differs or is missing, and the step that made it.
     """
@@ -31,29 +31,29 @@ def check_folders(folders: Sequence[Path]) -> str:
 
 
 def _check(folder: Path) -> tuple[bool, str]:
-    """Return whether a folder is damaged, and the lines on it."""
+    """Return True if a folder is damaged, and the lines to print."""
     if not is_published(folder) and is_run_folder(folder):
         return _check_run_folder(folder)
     differences, count = find_differences(folder, reads_all=True)
     text = describe_differences(folder, differences, count)
-    if is_damaged(differences):
+    if find_damaged(differences):
         return True, text
     return False, "\n  ".join([text, *describe_deleted(find_deleted(published_records(folder)))])
 
 
 def require_as_published(folder: Path, names: Collection[str]) -> None:
-    """Raise DamagedResult unless some files of a published folder are as they were published, before they are quoted."""
+    """Raise DamagedResult if one of these files of a published folder changed, before anything is quoted from it."""
     for changed in find_changed(folder, names):
-        raise DamagedResult(f"{folder}/{changed}; so nothing of it is quoted. To mend it, {_describe_remedy(folder)}")
+        raise DamagedResult(f"{folder}/{changed}. Nothing is quoted from it. To repair it, {_describe_remedy(folder)}")
 
 
 def is_published(folder: Path) -> bool:
-    """Return whether a folder has a list of hashes, so that relm published it."""
+    """Return True if a folder has the list of hashes that relm publishes."""
     return any((folder / name).is_file() for name in LISTS)
 
 
 def _check_run_folder(folder: Path) -> tuple[bool, str]:
-    """Compare the files of a run's own folder with the steps' records; return whether some differ, and the lines on it."""
+    """Compare the files of a run's folder with the steps' records; return True if one differs, and the lines to print."""
     project = Project()
     runs = [find_run(project, folder, phase) for phase in project.plan(run_of_folder(folder)).phases]
     wrong = [*wrong_files(runs[0]), *(line for run in runs for line in run.differing_lines())]
@@ -72,18 +72,17 @@ def _check_run_folder(folder: Path) -> tuple[bool, str]:
     ])  # fmt: skip
 
 
-def is_damaged(differences: Sequence[FileDifference]) -> bool:
-    """Return whether a published file is not as it was; a file that was added damages nothing."""
-    return any(found.state != UNEXPECTED for found in differences)
+def find_damaged(differences: Sequence[FileDifference]) -> list[FileDifference]:
+    """Return the published files that are changed or missing; an added file damages nothing."""
+    return [found for found in differences if found.state != UNEXPECTED]
 
 
 def describe_differences(folder: Path, differences: Sequence[FileDifference], count: int) -> str:
-    """Return the lines on a folder: the verdict, each difference, the first step whose files differ, and the remedy."""
+    """Return the lines to print: the verdict, each difference, the first step whose files differ, and the remedy."""
     named = [f"  {found}" for found in differences]
-    if not is_damaged(differences):
-        return "\n".join([f"{folder}: whole: {count} files have the sha256 with which they were published", *named])
-    bad = sum(found.state != UNEXPECTED for found in differences)
-    files = "1 file differs or is missing" if bad == 1 else f"{bad} files differ or are missing"
+    if not (damaged := find_damaged(differences)):
+        return "\n".join([f"{folder}: whole: {count} files have their published sha256", *named])
+    files = "1 file differs or is missing" if len(damaged) == 1 else f"{len(damaged)} files differ or are missing"
     return "\n".join([
         f"{folder}: DAMAGED: {files}, the first of them from step {first_differing_step(list(differences)) or 'unknown'}",
         *named,
@@ -92,19 +91,19 @@ def describe_differences(folder: Path, differences: Sequence[FileDifference], co
 
 
 def _describe_remedy(folder: Path) -> str:
-    """Return what restores a damaged folder."""
+    """Return what to do about a damaged folder."""
     if folder.parts[:1] == ("results",):
         return f"delete {folder}, and `snakemake {folder}` publishes it again from the run's own files"
-    return "bring these files again from where the folder was copied"
+    return "copy these files again from where the folder came from"
 
 
 def describe_published(plan: Plan) -> str:
-    """Return a phrase on the published folder of a recipe; only files are hashed that were changed since the last time."""
+    """Return a phrase on a recipe's published folder; hash only files that changed since the last check."""
     try:
         differences, count = find_differences(plan.results)
     except RelmError as error:
         return f"cannot be checked: {error}"
-    if is_damaged(differences):
-        names = ", ".join(found.name for found in differences if found.state != UNEXPECTED)
+    if damaged := find_damaged(differences):
+        names = ", ".join(found.name for found in damaged)
         return f"DAMAGED: {names}; `relm check {plan.results}` says more"
     return f"{count} files as they were published"

@@ -1,4 +1,4 @@
-"""A finished run compared with the published loss curve of its recipe, for the report."""
+"""Compare a finished run with the published loss curve of its recipe, for the report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from relm.training.curve_watch import watched
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """A run compared with its published curve, for the page."""
+    """A run and its published curve, for the page."""
 
     phase: str
     verdict: str
-    """The same sentence as in the progress and in `relm status`."""
+    """The sentence that progress and `relm status` show too."""
     left: bool
     """True if the run left the band."""
     curve: Curve
@@ -28,8 +28,8 @@ class WatchedRun:
     drawn: PublishedCurve
 
 
-def watched_run(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
-    """Return the comparison of a run with its published curve, from the lines of its log; None if it has no curve."""
+def compare_with_curve(plan: Plan, logs: Mapping[str, Path]) -> WatchedRun | None:
+    """Compare the lines of a run's log with its published curve; None without a curve."""
     expected = plan.recipe.expect_curve
     if expected is None or plan.curve is None:
         return None

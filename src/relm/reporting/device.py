@@ -1,4 +1,4 @@
-"""The counters of a device, for the report: over all processes of a phase, and for each."""
+"""The counters of a device, for the report: summed over the processes of a phase, and of each process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,23 +37,23 @@ class DeviceFigure(NamedTuple):
     name: str
     in_all: str
     a_step: str
-    """The figure per step; empty where it would mean nothing."""
+    """The figure per step; empty where that means nothing."""
 
 
 class DeviceSummary(NamedTuple):
-    """One phase of a run on such a device."""
+    """The counters of one phase."""
 
     steps: int
-    """The steps of all processes; steps that were lost and taken again count twice."""
+    """The steps of all processes; a step that was lost and repeated counts twice."""
     figures: Sequence[DeviceFigure]
     """Sums over all processes."""
     names: Sequence[str]
     processes: Sequence[Sequence[str]]
-    """A row for each process: its steps, then its figures, as `names` name them."""
+    """A row for each process: its steps, then its figures, in the order of `names`."""
 
 
 def summarise_device(processes: Sequence[Mapping[str, Any]]) -> DeviceSummary:
-    """Return the summary of the processes in `device.json`: known counters first, then others by their keys."""
+    """Return the summary of the processes in `device.json`: known counters first, then the others by key."""
     steps = sum(process["steps"] for process in processes)
     found = dict.fromkeys(key for process in processes for key in process if key not in ("after_step", "steps"))
     keys = {key: entry for key, entry in KEYS.items() if key in found}

@@ -1,7 +1,7 @@
 """The cost of one change: a recipe's figures and those of its control, paired by seed.
 
-Two runs with the same seed have the same initial weights and, of as many examples, the same order, so their difference varies
-less than either. Of n differences with mean m and standard deviation s, the 95 % interval of the true one is
+Two runs with the same seed have the same initial weights and, for the same number of examples, the same order, so their
+difference varies less than either figure. For n differences with mean m and standard deviation s, the 95 % interval is
 m -+ t(0.975) * s / sqrt(n), with n - 1 degrees of freedom.
 """
 
@@ -56,9 +56,7 @@ def format_row(change: str, metric: str, pairs: list[tuple[float, float]]) -> st
     if interval is None:
         words = "one seed, so no interval"
     else:
-        words = (
-            f"{interval[0]:+.3f} to {interval[1]:+.3f}{'; not told apart from 0' if interval[0] <= 0 <= interval[1] else ''}"
-        )
+        words = f"{interval[0]:+.3f} to {interval[1]:+.3f}{'; includes 0' if interval[0] <= 0 <= interval[1] else ''}"
     means = " | ".join(f"{statistics.fmean(values):.3f}" for values in zip(*pairs, strict=True))
     each = ", ".join(f"{value:+.3f}" for value in differences)
     return f"| {change} | {metric} | {means} | {statistics.fmean(differences):+.3f}, {words} | {each} |\n"
@@ -67,7 +65,7 @@ def format_row(change: str, metric: str, pairs: list[tuple[float, float]]) -> st
 def write_differences(key: str, pairs: Mapping[str, tuple[Plan, Plan]], output: Path) -> str:
     """Write the Markdown table of a paper's recipes that have a control; `pairs` maps a name to the plans of both."""
     if not pairs:
-        raise RelmError(f"differences: no recipe of paper {key} has a control; give `control` in one, or another key")
+        raise RelmError(f"differences: no recipe of paper {key} has a control; add `control` to one, or choose another paper")
     rows = [row for name, (plan, control) in pairs.items() for row in _rows(name, plan, control)]
     with atomic_file(output) as file:
         file.write("".join([TITLES, *rows]).encode())
@@ -76,13 +74,13 @@ def write_differences(key: str, pairs: Mapping[str, tuple[Plan, Plan]], output: 
 
 def _rows(name: str, plan: Plan, control: Plan) -> Iterator[str]:
     section = plan.recipe.control
-    assert section is not None, "the recipe has one"
+    assert section is not None, "the recipe has a control"
     measured, controls = _measured(plan), _measured(control)
     for metric in section.metrics:
         pairs = pair_figures(metric, controls, measured)
         if not pairs:
             raise RelmError(
-                f"recipe {name}: control.metrics: {metric} was not measured both here and in {section.recipe} with one seed; "
+                f"recipe {name}: control.metrics: no seed has {metric} both here and in {section.recipe}; "
                 "add its task to evaluate, or name another figure"
             )
         yield format_row(section.change, metric, pairs)

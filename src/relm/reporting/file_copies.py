@@ -1,4 +1,4 @@
-"""Copies of finished files that share no byte with them: damage to a published file leaves the run's own unharmed."""
+"""Copy finished files so that damage to a published copy leaves the run's file unharmed."""
 
 import errno
 import fcntl
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from relm.artifact import sync_path
 
-# Linux's request to share all blocks of another file until one of the two is written: Btrfs, XFS, bcachefs, ZFS.
+# Linux's request to share the blocks of another file until one of the two is written: Btrfs, XFS, bcachefs, ZFS.
 FICLONE = 0x40049409
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Make ``target`` a file of the same content, mode and times, which shares blocks where the file system can."""
+    """Copy a file with its mode and times, sharing blocks where the file system can."""
     source = source.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     if not clone_file(source, target):
@@ -22,7 +22,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def clone_file(source: Path, target: Path) -> bool:
-    """Share the blocks of a file with a new one; return False, and leave nothing, where the file system cannot."""
+    """Make a file that shares the blocks of another; return False, and leave nothing, if the file system cannot."""
     with open(source, "rb") as read, open(target, "wb") as written:
         try:
             fcntl.ioctl(written.fileno(), FICLONE, read.fileno())

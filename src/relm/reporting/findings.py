@@ -24,10 +24,10 @@ from relm.recipes.resolved import resolve
 from relm.recipes.run_folder import DEVICE_SHAPE
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
-from relm.reporting.headline import Trained, describe_gain, describe_measured
+from relm.reporting.headline import describe_gain, describe_measured
 from relm.reporting.result_files import read_contamination, read_evaluation, read_verdict
 from relm.reporting.seeds import SeedTable, compare_seeds
-from relm.reporting.usage import describe_context, usage_lines
+from relm.reporting.usage import describe_context, list_usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
 from relm.training.attested_hashes import read_lines
 from relm.training.machine.history import machines_of
@@ -53,9 +53,9 @@ class Findings:
     evaluations: Mapping[str, Mapping[str, Any]]
     """Task -> the content of eval/TASK.json."""
     before: Mapping[str, Mapping[str, Any]]
-    """The evaluations of the weights that training started from, where the recipe names some."""
+    """The evaluations of the starting weights, if the recipe names some."""
     contamination: Mapping[str, Mapping[str, Any]]
-    """Published test -> the counts of its items in the training documents, where the recipe asks for them."""
+    """Published test -> the counts of its items in the training documents, if the recipe asks for them."""
     logs: Mapping[str, Path]
     """Phase -> its train.jsonl."""
     devices: Mapping[str, DeviceSummary]
@@ -63,10 +63,10 @@ class Findings:
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
-    """The records of all steps in order of the data flow, each with its line of `docker run`."""
+    """The records of all steps in order of the data flow, each with its `docker run` line."""
     seeds: SeedTable | None
     date: str
-    """When the last step ended, UTC; not when the report was written, so that writing it again gives the same bytes."""
+    """When the last step ended, UTC. The time of writing would change the bytes of a report that is written again."""
 
     @property
     def is_smoke(self) -> bool:
@@ -75,7 +75,7 @@ class Findings:
 
     @property
     def headline(self) -> str:
-        """The verdict as the report's headline; without a published figure, what the model reached."""
+        """The verdict; without a published figure, what the model reached."""
         if self.is_smoke:
             return "Smoke twin: its figures mean nothing"
         reached = describe_gain(self.evaluations) if self.verdict["verdict"] == NOTHING_PUBLISHED else ""
@@ -88,7 +88,7 @@ class Findings:
 
     @property
     def summary(self) -> str:
-        """The sentences beneath the headline."""
+        """The sentences below the headline."""
         if self.is_smoke:
             return (
                 f"This is the small twin of {self.plan.name.removeprefix('smoke/')}: its steps, objective and optimizer, but "
@@ -101,7 +101,7 @@ class Findings:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """The evaluated tasks in the recipe's order, each with its figures."""
+        """The evaluated tasks with their figures, in the recipe's order."""
         found = self.evaluations.items()
         return [measured_task(name, each, self.before.get(name), self.contamination.get(name)) for name, each in found]
 
@@ -143,20 +143,26 @@ class Findings:
 
     @property
     def machines(self) -> list[str]:
-        """The kinds of machine that steps ran on."""
+        """The machines and devices that steps ran on."""
         recorded = [record for record in self.records if record["step"]]
         devices = [record["device"] for record in recorded if record["device"] != "cpu"]
-        return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._machines_of_steps()]))
+        return list(
+            dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._list_machines_of_steps()])
+        )
 
     @property
-    def trained(self) -> Trained:
-        """The trained model and the hardware that trained it."""
+    def trained_by(self) -> list[str]:
+        """The processors or devices that trained the model, as the steps recorded them."""
         steps = [record for record in self.records if record["step"] == "pretrain"]
-        names = [_processor(record["host"]) if record["device"] == HOST else record["device"] for record in steps]
-        machines = {machine for _, machine, _ in self._stretches()}
-        return Trained(self.model.get("parameters"), self.tokens, "; ".join(dict.fromkeys(names)), max(1, len(machines)))
+        names = (_processor(record["host"]) if record["device"] == HOST else record["device"] for record in steps)
+        return list(dict.fromkeys(names))
 
-    def _stretches(self) -> list[tuple[str, str | None, int]]:
+    @property
+    def trained_on(self) -> set[str | None]:
+        """The named machines that trained the model, one after another."""
+        return {machine for _, machine, _ in self._list_stretches()}
+
+    def _list_stretches(self) -> list[tuple[str, str | None, int]]:
         """Return phase, machine and the step before it of each stretch of training."""
         phases = {
             phase: machines_of(read_lines(log))
@@ -165,19 +171,18 @@ class Findings:
         }
         return [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
 
-    def _machines_of_steps(self) -> list[str]:
-        """Return which named machine trained which steps, for a run that more than one of them trained."""
-        stretches = self._stretches()
-        if len({machine for _, machine, _ in stretches}) < 2:
+    def _list_machines_of_steps(self) -> list[str]:
+        """Return which named machine trained which steps, if there were several."""
+        if len(self.trained_on) < 2:
             return []
         return [
             f"phase {phase} on {machine or 'a machine without a name'} from step {after + 1:,} on"
-            for phase, machine, after in stretches
+            for phase, machine, after in self._list_stretches()
         ]
 
     @property
     def commits(self) -> list[str]:
-        """The commits of the code that steps ran with, marked if the checkout differed; or the reason why none is known."""
+        """The commits that steps ran with, marked if the checkout had changes; or why none is known."""
         commits = []
         for code in (record["code"] for record in self.records if record["step"]):
             changed = " with local changes" if code.get("changed") else ""
@@ -188,7 +193,7 @@ class Findings:
 
     @property
     def containers(self) -> dict[str, int]:
-        """The count of steps in each image and outside any container; older records have no such entry."""
+        """The count of steps in each image and outside containers; older records do not say."""
         recorded = [record for record in self.records if record["step"]]
         return Counter(
             format_container(record["container"]) if "container" in record else "not recorded" for record in recorded
@@ -201,13 +206,13 @@ class Findings:
 
     @property
     def caveats(self) -> list[str]:
-        """The caveats on the images in the lines of `docker run`, each once."""
+        """The caveats on the images of the `docker run` lines, each once."""
         found = (record["docker"]["caveat"] for record in self.records if record["step"])
         return list(dict.fromkeys(caveat for caveat in found if caveat))
 
     @cached_property
     def origins(self) -> list[Origin]:
-        """The origins of training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
+        """The origins of training data, tokenizer, starting weights and tests that the run did not make itself."""
         recipe = self.plan.recipe
         origins = [describe_origin("training data", recipe.data.dataset, self.plan.dataset)]
         if self.plan.tokenizer_model is not None:
@@ -218,9 +223,9 @@ class Findings:
 
     @property
     def usage(self) -> list[str]:
-        """The three lines of Python that use the model from the checkout."""
+        """Three lines of Python that use the model from the checkout."""
         prompt = next((sample["prompt"] for sample in self.samples if sample["prompt"].strip()), "A")
-        return usage_lines(self.plan, prompt, str(self.plan.results))
+        return list_usage_lines(self.plan, prompt, str(self.plan.results))
 
     @property
     def context(self) -> str:
@@ -271,7 +276,7 @@ def gather(
         require_as_made(path)
     for run in plan.runs:
         require_phases_as_made(run)
-    records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
+    records = [add_docker_line(record, project) for record in collect([verify, *figures, model])]
     sidecar = read_sidecar(model)
     require_shape(sidecar, {"parameters?": COUNT}, str(sidecar_of(model)))
     written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -293,8 +298,8 @@ def gather(
     )
 
 
-def with_docker_line(record: Record, project: Project) -> Record:
-    """Return a step's record with `docker`: the line that runs it in its image, the image, and its caveat."""
+def add_docker_line(record: Record, project: Project) -> Record:
+    """Return a step's record with `docker`: the `docker run` line, its image, and its caveat."""
     if not record["step"]:
         return record
     image = (record.get("container") or {}).get("image")

@@ -1,4 +1,4 @@
-"""The JSON Schemas, generated from the classes: of recipes and the files that they name, for editors, and of results."""
+"""JSON Schemas, generated from the classes: of recipes and the files they name, for editors, and of results."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ KINDS: dict[str, type[Section]] = {
 
 
 def schema_of(kind: type[Section]) -> dict[str, object]:
-    """Return the JSON Schema of one kind of YAML file; a recipe may also name another one that it `extends`."""
+    """Return the JSON Schema of one kind of file; a recipe may also have `extends`."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}
     if kind is Recipe:
-        extends = {"type": "string", "description": "Name of a recipe whose keys this one lays its own over."}
+        extends = {"type": "string", "description": "Name of a recipe whose keys this one overrides."}
         schema["properties"] = {"extends": extends, **schema["properties"]}
-        # What is missing here may stand in the recipe below.
+        # The recipe that this one extends may have the required keys.
         schema["if"], schema["then"] = {"not": {"required": ["extends"]}}, {"required": schema.pop("required")}
     return schema
 

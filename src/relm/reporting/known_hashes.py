@@ -1,6 +1,6 @@
-"""Published files whose hashes this machine knows: a file whose size, times and inode are unchanged keeps its hash.
+"""A cache of the hashes of published files: a file whose size, times and inode are unchanged is not hashed again.
 
-`work/checked/results/NAME.json` has them. It is a cache: without it files are hashed again, and a folder elsewhere has none.
+It is kept in `work/checked/results/NAME.json`, only for folders in `results/`.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from relm.recipes.run_folder import CHECKSUMS
 
 
 def _cache_of(folder: Path) -> Path | None:
-    """Return the path of the cache of a folder of results, as a checkout names it; None for any other folder."""
+    """Return the cache of a folder, or None if the folder is outside `results/`."""
     if folder.is_absolute() or folder.parts[:1] != ("results",) or ".." in folder.parts:
         return None
     return work_folder() / "checked" / folder.with_name(f"{folder.name}.json")
 
 
 def note_checked(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Keep the hashes of a folder's files, which were just read; a work folder that cannot be written is no fault."""
+    """Cache the hashes of a folder's files, which were just read; do nothing if the work folder cannot be written."""
     if (cache := _cache_of(folder)) is None:
         return
     with contextlib.suppress(OSError, RelmError):
@@ -31,7 +31,7 @@ def note_checked(folder: Path, hashes: Mapping[str, str]) -> None:
 
 
 class _Hashes:
-    """The sha256 of a published folder's files; a known one counts while the file's stamp is the same."""
+    """The sha256 of a published folder's files; a cached one is used while the file's stamp is the same."""
 
     def __init__(self, folder: Path, known: Mapping[str, tuple[list[int], str]], largest: int | None) -> None:
         self.folder, self.known, self.largest = folder, known, largest
@@ -39,7 +39,7 @@ class _Hashes:
         self.count_read = 0
 
     def sha256(self, path: Path) -> str | None:
-        """Return the sha256 of a file; None: it was changed, is larger than `largest`, and has the size that it had."""
+        """Return the sha256 of a file; None for a file over `largest` bytes that was touched but has its old size."""
         name, stamp = path.relative_to(self.folder).as_posix(), stamp_of(path)
         before, sha256 = self.known.get(name, (stamp, None))
         if sha256 is None or before != stamp:
@@ -52,7 +52,7 @@ class _Hashes:
 
 
 def _read_known(folder: Path) -> dict[str, tuple[list[int], str]]:
-    """Return name -> stamp and sha256 in the cache of a folder; {} where there is none, or it is damaged."""
+    """Return name -> stamp and sha256 in the cache of a folder; {} if it is absent or damaged."""
     cache = _cache_of(folder)
     try:
         content = read_json(cache) if cache is not None else {}
@@ -62,19 +62,19 @@ def _read_known(folder: Path) -> dict[str, tuple[list[int], str]]:
 
 
 def knows_file(folder: Path, name: str) -> bool:
-    """Return whether this machine has seen a file of this name in a published folder."""
+    """Return True if the cache lists a file of a published folder."""
     return name in _read_known(folder)
 
 
 def find_differences(
     folder: Path, *, reads_all: bool = False, largest: int | None = None, keeps: bool = True
 ) -> tuple[list[FileDifference], int]:
-    """Return the differences of a published folder from its recorded hashes, and the count of its files.
+    """Compare a published folder with its recorded hashes; return the differences and the count of its files.
 
     Args:
-        reads_all: read every file; otherwise only those whose stamp has changed since the last time.
-        largest: of those, skip files of more bytes whose size is as before; None: read all of them.
-        keeps: keep the hashes for the next time.
+        reads_all: hash every file, not only those whose stamp has changed.
+        largest: skip a touched file of more bytes if its size is unchanged; None: skip none.
+        keeps: update the cache.
     """
     hashes = _Hashes(folder, {} if reads_all else _read_known(folder), largest)
     differences, count = compare_files(folder, hashes.sha256)

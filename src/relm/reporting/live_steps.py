@@ -1,4 +1,4 @@
-"""The steps of relm that run on this machine at this moment, and the locks that trainers hold."""
+"""The steps of relm that are running on this machine, and the locks that trainers hold."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ class LiveStep(NamedTuple):
     """Seconds since the epoch."""
     pid: int
     words: frozenset[str]
-    """Its arguments, read as paths from its own folder, absolute."""
+    """Its arguments as absolute paths, resolved from its working folder."""
 
     def names_any(self, files: Iterable[Path]) -> bool:
         """Return True if its command names one of these files."""
@@ -30,7 +30,7 @@ class LiveStep(NamedTuple):
 
 
 def list_live_steps() -> list[LiveStep]:
-    """Return the steps that run on this machine, the oldest first; those of other hosts cannot be seen."""
+    """Return the steps that run on this machine, oldest first."""
     found = [step for process in psutil.process_iter(["pid", "cmdline", "cwd", "create_time"]) for step in _read(process)]
     return sorted((step for step in found if step.pid != os.getpid()), key=lambda step: step.started)
 
@@ -46,7 +46,7 @@ def _read(process: psutil.Process) -> Iterator[LiveStep]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a trainer holds the lock of a run folder; it is probed for an instant, which a trainer waits for."""
+    """Return True if a trainer holds a run's lock. The probe takes it for an instant; a trainer waits for that."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

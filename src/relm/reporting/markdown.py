@@ -1,19 +1,19 @@
-"""Text of recipes in Markdown pages: it is shown as text and makes no heading, table, link or HTML.
+"""Escape text of recipes for Markdown, so that it makes no heading, table, link or HTML.
 
-Code between backticks stays code, as recipes write it.
+Code between backticks stays code.
 """
 
 import re
 
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(?:.+?)(?<!`)\1(?!`)")
 _INLINE = re.compile(r"[\\\[\]<]")
-# What begins a new block at the start of a line, also within the item of a list.
+# These begin a new block at the start of a line, also inside a list item.
 _BLOCK = re.compile(r"(#{1,6}(?=\s|$)|>|[-+*](?=\s|$)|~~~|```|=+\s*$|([-*_]\s*){3,}$|\|)")
 _NUMBER = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
 
 def escape_prose(text: object) -> str:
-    r"""Return a text as Markdown that shows it.
+    r"""Return Markdown that shows a text literally.
 
     >>> print(escape_prose("# Verdict: [consistent](javascript:x) with `<s>`"))
     \# Verdict: \[consistent\](javascript:x) with `<s>`
@@ -38,5 +38,5 @@ def escape_cell(text: object) -> str:
 
 
 def escape_target(address: str) -> str:
-    """Return an address as the target of a link, which a bracket would end."""
+    """Return an address as the target of a link; a parenthesis would end it."""
     return address.replace("(", "%28").replace(")", "%29")

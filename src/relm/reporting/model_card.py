@@ -51,7 +51,7 @@ METRICS = {
 
 
 def front_matter(findings: Findings) -> str:
-    """Return the YAML that stands between two lines of dashes."""
+    """Return the YAML between the two lines of dashes."""
     dataset = findings.plan.dataset
     hub = sorted(set(_list_repositories(dataset, "dataset")))
     base = next(_list_repositories(findings.plan.init_model, "model"), None)
@@ -63,23 +63,20 @@ def front_matter(findings: Findings) -> str:
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
         **({"base_model": base} if base else {}),
-        **({"model-index": index} if (index := model_index(findings)) else {}),
+        **({"model-index": index} if (index := list_results(findings)) else {}),
     }
     return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000).strip()
 
 
 def _list_repositories(named: Any, kind: str) -> Iterator[str]:
-    """Yield the hub's repositories that the files of a dataset or model come from; none without one."""
+    """Yield the hub repositories that the files of a dataset or model come from."""
     for source in (source for remote in (named.files.values() if named is not None else ()) for source in remote.sources):
         if source.huggingface and source.repository_type == kind:
             yield str(source.huggingface)
 
 
-def model_index(findings: Findings) -> list[dict[str, Any]]:
-    """Return the measured figures as the hub reads them: a result for each evaluation, with metrics that it can compare.
-
-    Those of a smoke twin mean nothing and are left out.
-    """
+def list_results(findings: Findings) -> list[dict[str, Any]]:
+    """Return the measured figures in the hub's form: a result for each evaluation. A smoke twin has none."""
     if findings.is_smoke:
         return []
     results = []

@@ -1,6 +1,6 @@
-"""The step-for-step comparisons of training with original programs, read from docs/oracles.json.
+"""Step-by-step comparisons of training with the original programs, read from docs/oracles.json.
 
-`tests/oracles/compare.py` measures and writes them; a test keeps them true.
+`tests/oracles/compare.py` measures and writes them, and a test keeps them true.
 """
 
 import json
@@ -16,7 +16,7 @@ TABLE = Path(relm.__file__).resolve().parents[2] / "docs" / "oracles.json"
 
 @dataclass(frozen=True)
 class MeasuredOracle:
-    """The largest differences between relm and an original's own program, from the same weights and batches, at twin size."""
+    """The largest differences between relm and an original program, from the same weights and batches, at twin size."""
 
     name: str
     original: str
@@ -44,12 +44,12 @@ def format_difference(value: float) -> str:
 
 
 def read_oracles() -> list[MeasuredOracle]:
-    """Return the comparisons; none where relm is installed without documentation."""
+    """Return the comparisons; none if relm is installed without its documentation."""
     return [MeasuredOracle(**row) for row in json.loads(TABLE.read_text())["originals"]] if TABLE.exists() else []
 
 
 def describe_oracles(name: str) -> list[str]:
-    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation."""
+    """Return a sentence on each comparison of a recipe; none for a smoke twin or a variation."""
     run = RunName.parse(name)
     if run.is_twin or run.published.settings:
         return []

@@ -26,15 +26,15 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "duration": format_duration,
         "bytes": format_bytes,
-        "command": lambda record: breakable_line(plain_line(record["argv"])),
-        "line": breakable_line,
-        "path": breakable,
+        "command": lambda record: break_line(plain_line(record["argv"])),
+        "line": break_line,
+        "path": break_path,
         "short": lambda sha256: sha256[:12] if sha256 else "",
         "yaml": lambda value: yaml.safe_dump(_given(value), sort_keys=False, allow_unicode=True, width=100),
         "cell": escape_cell,
         "prose": escape_prose,
         "target": escape_target,
-        "fence": fenced,
+        "fence": fence_text,
     }
     return environment
 
@@ -51,22 +51,22 @@ def template(name: str) -> jinja2.Template:
     return _environment().get_template(f"{name}.j2")
 
 
-def fenced(text: str) -> str:
-    """Return text as a Markdown code block that it cannot break out of."""
+def fence_text(text: str) -> str:
+    """Return text as a Markdown code block, with a fence that the text does not contain."""
     marks = "```"
     while marks in text:
         marks += "`"
     return f"{marks}text\n{text}\n{marks}"
 
 
-def breakable(path: str) -> Markup:
-    """Return a path that a narrow column breaks after slashes first."""
+def break_path(path: str) -> Markup:
+    """Return a path that may break after slashes in a narrow column."""
     return Markup("<wbr>").join(escape(part) for part in path.replace("/", "/\n").split("\n"))
 
 
-def breakable_line(line: str) -> Markup:
-    """Return a shell line that never breaks within the dashes of an option, and is copied unchanged."""
+def break_line(line: str) -> Markup:
+    """Return a shell line that never breaks inside an option; copying it gives the same line."""
     return Markup(" ").join(
-        Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word)
+        Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else break_path(word)
         for word in line.split(" ")
     )

@@ -1,4 +1,4 @@
-"""Publishing, the last and cheap step: finished files are copied into `results/NAME`, which is complete or absent."""
+"""Publish, the last and cheap step: copy finished files into `results/NAME`, which is complete or absent."""
 
 import shutil
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from relm.training.model_files import checked_model
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
-    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists."""
+    """Publish a finished run; each file must be the one that its report or its model's sidecar lists."""
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
@@ -35,8 +35,8 @@ def publish_run(plan: Plan, folder: Path) -> str:
 def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str, str] | None = None) -> str:
     """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder) and the list of their hashes.
 
-    It is built under a temporary name beside its path and renamed, so that readers find all files or none; after an error the
-    existing folder stays. `reported` has the sha256 that files must have, by name.
+    The folder is built under a temporary name and renamed, so readers find all files or none; after an error the existing
+    folder stays. `reported` maps names to the sha256 that these files must have.
     """
     _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
@@ -48,8 +48,8 @@ def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str,
         for name, sha256 in (reported or {}).items():
             if hashes.get(name, sha256) != sha256:
                 raise RelmError(
-                    f"{plan_files[name]}: sha256 is {hashes[name]}, the report lists {sha256}: changed since. Delete it and "
-                    f"{plan_files[METADATA]}, and give the same command again"
+                    f"{plan_files[name]}: sha256 is {hashes[name]}, but the report lists {sha256}: changed since. Delete it "
+                    f"and {plan_files[METADATA]}, and run the same command again"
                 )
         with atomic_file(partial / CHECKSUMS, "w") as file:
             file.write(format_checksums(hashes))

@@ -1,4 +1,4 @@
-"""`results/reference/NAME`: the figures of weights that a paper's authors released, by the code that judges our own run."""
+"""`results/reference/NAME`: the figures of the authors' released weights, from the code that judges our own run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +19,9 @@ PAGE = "README.md"
 
 
 def publish_reference(plan: Plan, folder: Path) -> str:
-    """Write the page of the reference, and make `folder` hold it with the verdict and the figures."""
+    """Write the page of the reference, and publish it with the verdict and the figures."""
     if plan.reference_model is None:
-        raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
+        raise RelmError(f"recipe {plan.name}: expect_reference is not set; name the authors' released weights there")
     files = published_files(plan, in_reference=True)
     for name, path in files.items():
         if name != PAGE:

@@ -1,4 +1,4 @@
-"""The result of an earlier version of a recipe that a new one replaces in `results/NAME`: where it stays, and what differs."""
+"""The result of an earlier version of a recipe, which a new result replaces: where its files stay, and what differs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +15,12 @@ from relm.recipes.run_folder import REPLACED, VERIFY, newest_first
 SHOWN = 4
 _PAIR = Kind("the value before and the present one", lambda value: isinstance(value, list) and len(value) == 2)
 _SHAPE = {"fingerprint": LINE, "files": LINE, "differs": {"*": _PAIR}}
-# Folder in the folder of a run, whose own files are gone, for those that were published.
+# Folder for the published files of a run whose own files are gone, in that run's folder.
 PUBLISHED = "published"
 
 
 def find_replaced(plan: Plan) -> dict[str, Any] | None:
-    """Return fingerprint, files and differing keys of the result in `results/NAME` if its fingerprint is another one."""
+    """Return fingerprint, files and differing keys of the result in `results/NAME`; None if the fingerprint is the same."""
     try:
         before = read_json(plan.results / "recipe.json")
         if (fingerprint := str(before["fingerprint"])) == plan.fingerprint:
@@ -38,20 +38,20 @@ def find_replaced(plan: Plan) -> dict[str, Any] | None:
 
 
 def describe_replaced(plan: Plan, replaced: Mapping[str, Any]) -> str:
-    """Return the line on a result that is to be replaced."""
+    """Return the line on a result that will be replaced."""
     keys = [f"{key} {before} → {now}" for key, (before, now) in replaced["differs"].items()]
     more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     differs = ", ".join(keys[:SHOWN]) + more if keys else "data, starting weights or the code's revision"
     return (
-        f"{plan.results}: replaces fingerprint {replaced['fingerprint']} by {plan.fingerprint} ({differs}); "
+        f"{plan.results}: replaces fingerprint {replaced['fingerprint']} with {plan.fingerprint} ({differs}); "
         f"the files of the old one stay in {replaced['files']}"
     )
 
 
 def keep_replaced(plan: Plan) -> dict[str, Any] | None:
-    """Return the facts on the result that this run's replaces, and keep them and, where its run is gone, its files.
+    """Record the result that this run replaces, and keep its published files if its run is gone; return the record.
 
-    Snakemake deletes a published folder before it is published again, so that this comes before.
+    Call it before Snakemake deletes the published folder to publish it again.
     """
     kept = plan.run_folder / REPLACED
     replaced = find_replaced(plan)

@@ -2,22 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.artifact import atomic_file, write_json
+from relm.formatting import format_count, format_duration, format_price
 from relm.plan.products import SEEDS, name_files, published_files
 from relm.provenance.citation import read_citation
 from relm.provenance.crate import PublishedRun, build_crate
+from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CONTAMINATION, METADATA, REPORT_FILES
-from relm.reporting.curve import watched_run
+from relm.reporting.curve import compare_with_curve
 from relm.reporting.findings import Findings, gather
-from relm.reporting.headline import run_facts
 from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.replaced_results import keep_replaced
-from relm.reporting.training_charts import training_charts, values_table
+from relm.reporting.training_charts import tabulate_values, training_charts
 from relm.reporting.training_log import read_log
 
 
@@ -37,7 +38,7 @@ def write_report(
     Args:
         evaluations: task -> figures of the trained model.
         before: task -> figures of the starting weights.
-        other_seeds: the evaluations of the recipe's other seeds, in turn.
+        other_seeds: the evaluations of each of the recipe's other seeds.
         contamination: test -> counts of its items in the training documents.
     """
     findings = gather(plan, verify, evaluations, before, other_seeds, contamination)
@@ -65,8 +66,7 @@ def _write(path: Path, text: str) -> None:
 def provenance(findings: Findings, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of `provenance.json`.
 
-    It has the records of all steps in order of the data flow, each list of packages once by its sha256, and the compiled
-    programs with their compiler.
+    It has the records of all steps in order of the data flow, and each list of packages once, by its sha256.
     """
     steps = [
         record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
@@ -76,30 +76,64 @@ def provenance(findings: Findings, replaced: Mapping[str, Any] | None = None) ->
     return run | before | {"packages": findings.installed}
 
 
+class Fact(NamedTuple):
+    """One figure at the top of the page, with a note below."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def list_facts(findings: Findings, seconds: float | None) -> list[Fact]:
+    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost on one machine with a price."""
+    plan, facts = findings.plan, list[Fact]()
+    if (parameters := findings.model.get("parameters")) is not None:
+        facts.append(Fact("parameters", format_count(parameters), plan.recipe.model.architecture))
+    steps = sum(phase.steps for phase in plan.recipe.pretrain.values())
+    facts.append(Fact("training tokens", format_count(findings.tokens), f"in {steps:,} steps"))
+    if seconds:
+        facts.append(Fact("training time", format_duration(seconds), "without evaluation"))
+        facts.append(Fact("throughput", format_rate(findings.tokens / seconds), "tokens per second"))
+    if plan.machine is None or plan.machine.device == HOST:
+        facts.append(Fact("hardware", "; ".join(findings.trained_by) or "not recorded"))
+    else:
+        facts.append(Fact("hardware", str(plan.recipe.run.machine), plan.machine.title))
+    if plan.machine is not None and (price := plan.machine.price) is not None and seconds and len(findings.trained_on) < 2:
+        cost = format_price(price.usd_per_hour * seconds / 3600)
+        facts.append(Fact("cost", cost, f"at ${price.usd_per_hour:g} an hour, {price.date}"))
+    return facts
+
+
+def format_rate(value: float) -> str:
+    """Return a count per second with at least three digits.
+
+    >>> format_rate(13884.2), format_rate(3.14159)
+    ('13,884', '3.14')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def report_page(findings: Findings) -> str:
     """Return the report as one HTML page that needs nothing else."""
     log = read_log(findings.logs)
     levels = findings.evaluations.get("held_out", {}).get("figures", {})
-    watched = watched_run(findings.plan, findings.logs)
+    watched = compare_with_curve(findings.plan, findings.logs)
     published, sentence = (watched.drawn, watched.verdict) if watched else (None, "")
     return template("report.html").render(
         findings=findings,
         plan=findings.plan,
         recipe=findings.plan.recipe,
-        facts=run_facts(findings.plan, findings.trained, log.total_seconds),
+        facts=list_facts(findings, log.total_seconds),
         rows=[row | scale(row) for row in findings.verdict["rows"]],
         charts=training_charts(log, levels, published, sentence),
-        values=values_table(log),
+        values=tabulate_values(log),
         watched=watched,
         oracles=describe_oracles(findings.plan.name),
     )
 
 
 def scale(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the positions of a row's tolerance, interval and difference on a line from 0 to 100; {} without a difference.
-
-    The page's small diagram shows them.
-    """
+    """Return a row's tolerance, interval and difference as positions from 0 to 100; {} without a difference."""
     if "difference" not in row:
         return {}
     low, high = row.get("interval", (row["difference"], row["difference"]))

@@ -1,4 +1,4 @@
-"""The files of results that pages quote, `verify.json` and `eval/TASK.json`, compared with their shapes as they are read."""
+"""The result files that pages quote, such as `verify.json` and `eval/TASK.json`; reading one checks its shape."""
 
 from collections.abc import Mapping
 from pathlib import Path

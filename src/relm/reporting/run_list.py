@@ -21,16 +21,16 @@ from relm.training.arithmetic import operations, parameters
 WIDTH = 100
 NO_PAPER = "Runs without a paper"
 LEGEND = f"""\
-Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine,
-or, on a machine without one, those that all seeds of the run in results/ took.
+Size is the count of parameters. Hours are estimated at {USUAL:.0%} of the machine's published peak;
+for a machine without one, they are what all seeds of the run in results/ took.
 `relm estimate NAME` has the hours on every machine, `relm estimate NAME@MACHINE` the memory there."""
 TARGETS = """\
-snakemake results/NAME runs one on its own machine, results/NAME@MACHINE on another one;
+snakemake results/NAME runs one on its machine, results/NAME@MACHINE on another one;
 snakemake results/smoke/NAME runs its small twin on any CPU."""
 
 
 def describe_runs(project: Project) -> str:
-    """Return a row for each run, at most `WIDTH` columns wide, by paper, and a line for each file with faults."""
+    """Return a row for each run, grouped by paper, and a line for each file with faults."""
     plans, faults = _read_plans(project)
     states = {run.name: run.state for run in find_runs(work_folder(), [project]) if run.plan is not None}
     cells = {name: _list_cells(project, plan, states.get(name, "")) for name, plan in plans.items()}
@@ -60,7 +60,7 @@ def _find_hours(plan: Plan, machine: Machine) -> float | None:
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
-    """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
+    """Return the plans by name, and a line for each recipe or machine with faults or an unusable file name."""
     plans, faults = {}, []
     width = max((len(name) for name in project.names()), default=0)
     for name in project.names():
@@ -78,7 +78,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
 
 
 def _group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
-    """Yield a heading and the plans of each paper, and at last those without a paper."""
+    """Yield a heading and the plans of each paper; plans without a paper come last."""
     groups: dict[str, list[Plan]] = {}
     for plan in plans:
         paper = plan.recipe.paper
@@ -103,7 +103,7 @@ def _list_cells(project: Project, plan: Plan, state: str) -> list[str]:
 
 
 def _format_size(plan: Plan) -> str:
-    """Return the count of parameters with three digits; an empty string where the recipe describes no model."""
+    """Return the count of parameters with three digits; empty if the recipe describes no model."""
     try:
         facts = vocabulary(plan)[0]
         published = read_object(plan.results / "config.json").get("vocab_size")  # the assumed one may be larger

@@ -1,6 +1,6 @@
-"""The record of a run by its files: state, step, figures, size, and the keys that differ from its recipe. Imports no torch.
+"""The record of a run, read from its files: state, step, figures, size, keys that differ from its recipe. Imports no torch.
 
-A damaged or absent file leaves a gap in that run's record, and the other runs are still listed.
+A damaged or absent file leaves a gap in one run's record; the other runs are still listed.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from relm.recipes.run_name import RUN_NAME, SMOKE, RunName
 from relm.reporting.live_steps import LiveStep, is_locked, list_live_steps
 
 RUNNING, STOPPED, FINISHED, FAILED, PUBLISHED = "running", "stopped", "finished", "failed", "published"
-# What is shown of a line of train.jsonl.
+# The part of a line of train.jsonl that is shown.
 _SHOWN = {"step": COUNT, "loss?": NUMBER, "seconds?": NUMBER, "tokens_per_second?": NUMBER, f"{CURVE}?": {"verdict": TEXT}}
-# A line of a step's log: its time, and `relm STEP: ...` for an error, or `STEP: ...` for what came of it.
+# A line of a step's log: its time, and `relm STEP: ...` for an error or `STEP: ...` for the outcome.
 _LAST_MESSAGE = re.compile(r"^\d{4}-\d\d-\d\dT\S+ (relm \S+: )?(.*)", re.MULTILINE)
-# Beginnings of messages of steps that somebody stopped; the same command resumes.
+# First words of a step that was stopped on request; the same command resumes it.
 _STOPPED = ("stopped by ", "interrupted")
 
 
 class PhaseProgress(NamedTuple):
-    """The newest complete line of a phase's train.jsonl, and how far the phase has to go."""
+    """The newest complete line of a phase's train.jsonl, and the length of the phase."""
 
     name: str
     last: Mapping[str, Any]
@@ -44,7 +44,7 @@ class PhaseProgress(NamedTuple):
     seconds_per_step: float | None
     """Between the two newest lines."""
     steps: int | None
-    """Steps of the phase; None: not known."""
+    """Steps of the phase; None: unknown."""
 
     @property
     def step(self) -> int:
@@ -52,7 +52,7 @@ class PhaseProgress(NamedTuple):
         return int(self.last.get("step", 0))
 
     def describe(self, is_running: bool = False) -> str:
-        """Return step, loss and the verdict on the curve; of a running phase the rate and the time left as well.
+        """Return step, loss and the verdict on the curve; for a running phase also the rate and the time left.
 
         >>> line = {"step": 50, "loss": 3.91, "tokens_per_second": 13884.2}
         >>> PhaseProgress("main", line, 0.5, 200).describe(is_running=True)
@@ -78,27 +78,27 @@ class DiskUse(NamedTuple):
     size: int
     """Bytes on the disk; a file with several names counts once."""
     freed: int
-    """Bytes that a removal frees: files with another name elsewhere do not count."""
+    """Bytes that a removal frees; a file with another hard link elsewhere does not count."""
     changed: float
     """The time of the last change, in seconds since the epoch."""
 
 
 class Requested(NamedTuple):
-    """The plans that a name asks for now; several where a recipe stands for runs with different seeds."""
+    """The plans of a run name as the recipes are now; several if the recipe has several seeds."""
 
     plans: Sequence[Plan] = ()
     exists: bool = False
     """False: unknown recipe or machine."""
     fault: str | None = None
-    """The fault because of which nothing can be planned."""
+    """The fault that prevents a plan."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A folder `work/runs/NAME/FINGERPRINT`, and what its recipe asks for now."""
+    """A folder `work/runs/NAME/FINGERPRINT`, and the present plans of its recipe."""
 
     name: str
-    """Name of the run, as in `results/NAME`."""
+    """As in `results/NAME`."""
     fingerprint: str
     folder: Path
     work: Path
@@ -110,23 +110,23 @@ class RunRecord:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The plan of the run; None: no recipe asks for it now."""
+        """The plan of the run; None: no present recipe has its fingerprint."""
         found = (each for each in self.requested.plans if (each.run_name, each.fingerprint) == (self.name, self.fingerprint))
         return next(found, None)
 
     @property
     def is_old(self) -> bool:
-        """True if no recipe asks for the run now; where a recipe has faults, nobody knows."""
+        """True if no present recipe has the run's fingerprint; False while the recipe has faults."""
         return self.plan is None and self.requested.fault is None
 
     @property
     def seed(self) -> int | None:
-        """The run's seed, where its recipe asks for several runs; None elsewhere."""
+        """The run's seed if its recipe has several; otherwise None."""
         return self.plan.recipe.seed if self.plan is not None and len(self.requested.plans) > 1 else None
 
     @cached_property
     def resolved(self) -> Mapping[str, Any] | None:
-        """The recipe as it was when the run was trained or reported; None: no file has it."""
+        """The recipe with which the run was trained or reported; None: not recorded."""
         for path in (self.folder / RESOLVED, *newest_first(self.folder, "report", "recipe.json")):
             content = read_object(path)
             if isinstance(content.get("recipe"), dict) and content.get("fingerprint") == self.fingerprint:
@@ -135,7 +135,7 @@ class RunRecord:
 
     @cached_property
     def differences(self) -> list[KeyDifference] | None:
-        """Keys of the fingerprint, this run's value first; None: it is asked for, or cannot be compared."""
+        """Keys that differ from the recipe, this run's value first; None: the run is current, or cannot be compared."""
         if self.plan is not None or not self.requested.plans or self.resolved is None:
             return None
         nearest = min((differing_keys(self.resolved, resolve(plan)) for plan in self.requested.plans), key=len)
@@ -143,7 +143,7 @@ class RunRecord:
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Evaluation -> its figures, of the trained weights; a file that was damaged or changed is left out."""
+        """Evaluation -> its figures, of the trained weights, without damaged or changed files."""
         newest: dict[str, Path] = {}
         for path in newest_first(self.folder, TRAINED, "*.json"):
             if not path.name.endswith(".record.json"):
@@ -163,12 +163,12 @@ class RunRecord:
 
     @property
     def locked_phase(self) -> str | None:
-        """The phase that a trainer works on at this moment; None without one."""
+        """The phase that a trainer is working on; None: no trainer runs."""
         return next((lock.parent.name for lock in sorted(self.folder.glob("*/lock")) if is_locked(lock)), None)
 
     @cached_property
     def phases(self) -> list[PhaseProgress]:
-        """The progress of each phase of the recorded recipe, else of the present one, else of each phase that has files."""
+        """The progress of each phase, from the recorded recipe, or the present one, or the folders."""
         if self.resolved is not None:
             pretrain = self.resolved["recipe"].get("pretrain")
             steps = {name: phase["steps"] for name, phase in pretrain.items()} if isinstance(pretrain, dict) else {}
@@ -180,7 +180,7 @@ class RunRecord:
 
     @property
     def loss(self) -> float | None:
-        """The newest loss that was logged; None before the first."""
+        """The newest logged loss; None before the first."""
         return next((phase.last["loss"] for phase in reversed(self.phases) if "loss" in phase.last), None)
 
     @property
@@ -190,7 +190,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The steps of all phases; None: not known."""
+        """The steps of all phases; None: unknown."""
         known = [phase.steps for phase in self.phases if phase.steps is not None]
         return sum(known) if known and len(known) == len(self.phases) else None
 
@@ -200,7 +200,7 @@ class RunRecord:
 
     @property
     def working(self) -> list[LiveStep]:
-        """The steps that name its files in their commands, the oldest first; a trainer on several processes is several."""
+        """The processes whose commands name its files, oldest first."""
         return [step for step in self.live if step.works_in(self.folder)]
 
     @cached_property
@@ -212,7 +212,7 @@ class RunRecord:
             return PUBLISHED
         if self.failure is not None:
             return FAILED
-        # The verdict on several seeds is in the folder of the first.
+        # The verdict on several seeds is in the first one's folder.
         if self.plan is None:
             is_judged = bool(newest_first(self.folder, VERIFY, "verify.json"))
         else:
@@ -223,7 +223,7 @@ class RunRecord:
 
     @cached_property
     def failure(self) -> str | None:
-        """The last message of a step's log if it is an error, unless somebody stopped the step; None: no step failed."""
+        """The last message of a step's log if it is an error and not a request to stop; None: no step failed."""
         for log in sorted((self.work / "logs" / "runs" / self.name / self.fingerprint).rglob("*.log")):
             with contextlib.suppress(OSError):
                 *_, (is_error, message) = [("", ""), *_LAST_MESSAGE.findall(log.read_text(encoding="utf-8", errors="replace"))]
@@ -233,7 +233,7 @@ class RunRecord:
 
 
 def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
-    """Return all runs in a work folder, the twins last; follow no links. The checkouts have the recipes."""
+    """Return all runs in a work folder, the twins last, without following links; `projects` have the recipes."""
     runs = work / "runs"
     folders = [(path.name, path) for path in _folders(runs) if path.name != SMOKE.rstrip("/")]
     folders += [(f"{SMOKE}{path.name}", path) for path in _folders(runs / SMOKE)]
@@ -250,14 +250,14 @@ def find_runs(work: Path, projects: Sequence[Project] = ()) -> list[RunRecord]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the sorted folders in a folder; none where it is absent or a link."""
+    """Return the sorted folders in a folder; none if it is absent or a link."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def find_requested(projects: Sequence[Project], name: str) -> Requested:
-    """Return the plans that a run's name asks for as the recipes of some checkouts are now."""
+    """Return the plans of a run name in the present recipes of some checkouts."""
     run, plans, known, fault = RunName.parse(name), [], False, None
     for project in projects:
         absent_machine = run.machine is not None and run.machine not in project.machine_names()
@@ -276,7 +276,7 @@ def find_requested(projects: Sequence[Project], name: str) -> Requested:
 
 
 def find_published(project: Project) -> set[tuple[str, str]]:
-    """Return (name in `work/runs`, fingerprint) of every published run, those of a recipe's other seeds included."""
+    """Return (name in `work/runs`, fingerprint) of every published run, including other seeds."""
     found = set()
     for path in iterate_published(project, "recipe.json"):
         content = read_object(path)
@@ -290,7 +290,7 @@ def find_published(project: Project) -> set[tuple[str, str]]:
 
 
 def iterate_published(project: Project, file: str) -> Iterator[Path]:
-    """Yield the files of a name in the published folders, `results/NAME` and at most two folders deeper, also behind links."""
+    """Yield the files of a name in `results/NAME` and up to two folders deeper, following links."""
     for depth in ("*", "*/*", "*/*/*"):
         yield from sorted((project.recipes.parent / "results").glob(f"{depth}/{file}"))
 
@@ -307,7 +307,7 @@ def read_progress(folder: Path, steps: int | None) -> PhaseProgress:
 
 
 def _read_newest_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the newest complete lines of a train.jsonl that have a step; [] where there is none or no such file."""
+    """Return the newest complete lines of a train.jsonl that have a step; [] without any."""
     try:
         require_regular_file(path)
         with open(path, "rb") as file:
@@ -328,7 +328,7 @@ def _read_newest_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; {} where it is absent or damaged."""
+    """Return the object in a JSON file; {} if it is absent or damaged."""
     try:
         content = read_sealed(path, "the others are shown")
     except (RelmError, OSError):
@@ -337,7 +337,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def measure(path: Path) -> DiskUse:
-    """Return the bytes of a file or a folder's files on the disk, and their last change."""
+    """Return the disk use of a file or a folder, and its last change."""
     links, sizes = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
     changed = 0.0
     for each in [path, *(Path(inside, name) for inside, _, files in os.walk(path) for name in files)]:

@@ -1,4 +1,4 @@
-"""`relm runs`: all runs of the work folder, as text of a hundred columns or as JSON."""
+"""`relm runs`: all runs of the work folder, as text or as JSON."""
 
 import difflib
 import json
@@ -20,7 +20,7 @@ WIDTH = 100
 
 
 def describe_stored_runs(project: Project, name: str | None, as_json: bool = False, only_running: bool = False) -> str:
-    """Return all runs of the work folder, or those of one recipe, on its machines too."""
+    """Return all runs of the work folder, or those of one recipe on any machine."""
     work = work_folder()
     runs = [run for run in find_runs(work, [project]) if not only_running or run.state == RUNNING]
     order = {run.name: number for number, run in enumerate(runs)}
@@ -30,39 +30,39 @@ def describe_stored_runs(project: Project, name: str | None, as_json: bool = Fal
     if as_json:
         return json.dumps([describe_as_json(run) for run in runs], indent=1, ensure_ascii=False)
     if not runs and only_running:
-        return f"no run in {work} is running on this machine; `relm runs` lists all, `relm status NAME` the steps of a recipe"
+        return f"nothing is running here in {work}; `relm runs` lists all runs, `relm status NAME` the steps of a recipe"
     if not runs:
-        return f"{work}/runs has no run{f' of {name}' if name else ''}; snakemake results/{name or 'NAME'} makes one"
+        return f"{work}/runs has no run{f' of {name}' if name else ''}; start one: snakemake results/{name or 'NAME'}"
     rows = format_table([_cells(run) for run in runs], "<<<<>>", indent="  ")
     pairs = groupby(zip(runs, rows, strict=True), lambda pair: pair[0].name)
     lines = [line for _, group in pairs for line in _name_lines([*group])]
     total = sum(run.disk.size for run in runs)
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {format_bytes(total)} in {work}/runs"
     old = [run for run in runs if run.is_old and run.state not in (RUNNING, PUBLISHED)]
-    advice = f"; `relm gc` shows what could be removed of {len(old)} that no recipe asks for" if old else ""
+    advice = f"; {len(old)} of them are old: `relm gc` shows what can be removed" if old else ""
     return "\n".join([*lines, count + advice])
 
 
 def _require_known(project: Project, name: str, runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs of a name, and those of the same recipe or twin on other machines."""
+    """Return the runs of a name, and of the same recipe or twin on other machines."""
     found = [run for run in runs if name in (run.name, str(RunName.parse(run.name)._replace(machine=None)))]
     if found or RunName.parse(name).recipe in project.names():
         return found
     known = sorted({run.name for run in runs} | set(project.names()))
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`relm runs` lists all runs, `relm list` all recipes"
-    raise RelmError(f"there is no run and no recipe {name!r}; {hint}")
+    raise RelmError(f"unknown run or recipe {name!r}; {hint}")
 
 
 def _name_lines(runs: Sequence[tuple[RunRecord, str]]) -> Iterator[str]:
-    """Yield the name of some runs, and the row of each with what is known of it beneath."""
+    """Yield the common name of some runs, and for each its row and details."""
     first, _ = runs[0]
-    fault = "    its recipe has faults" if first.requested.fault else "" if first.requested.exists else "    no such recipe now"
+    fault = "    its recipe has faults" if first.requested.fault else "" if first.requested.exists else "    its recipe is gone"
     yield first.name + fault
     for run, row in runs:
         yield row
         for text in _details(run):
-            yield from wrap_lines(text, indent="    ")
+            yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
     yield ""
 
 
@@ -76,7 +76,7 @@ def _cells(run: RunRecord) -> list[str]:
 
 
 def _details(run: RunRecord) -> Iterator[str]:
-    """Yield the texts beneath a run: its figures or progress, its fault, and what differs from the present recipe."""
+    """Yield a run's details: its figures or progress, its fault, and the keys that differ from the present recipe."""
     for step, working in groupby(sorted(run.working), lambda each: each.name):
         first, *others = working
         yield f"{step}: process {first.pid}{f' and {len(others)} more' if others else ''}"
@@ -91,15 +91,15 @@ def _details(run: RunRecord) -> Iterator[str]:
     if run.plan is not None or not run.requested.plans:
         return
     if run.differences is None:
-        yield "its recipe was not recorded, so that nothing can be compared"
+        yield "its recipe was not recorded, so it cannot be compared"
     elif not run.differences:
-        yield "no key differs: the code or the content of its data has another version now"
+        yield "no key differs: its code or data has changed since"
     for each in run.differences or ():
         yield f"{each.key}: {format_value(each.first)} here, {format_value(each.second)} now"
 
 
 def format_leading_figures(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the first known figure of each evaluation; an evaluation without figures, such as samples, has none."""
+    """Return the first known figure of each evaluation that has figures."""
     shown = []
     for task, values in figures.items():
         key = next((key for key in (*FIGURES, *values) if isinstance(values.get(key), int | float)), None)
@@ -109,20 +109,15 @@ def format_leading_figures(figures: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value of a recipe as text, on one line and not too long."""
+    """Return a value of a recipe as one short line."""
     if value is None:
         return "absent"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return textwrap.shorten(text, 120, placeholder=" ...")
 
 
-def wrap_lines(text: str, indent: str) -> list[str]:
-    """Return a text in lines of at most `WIDTH` columns; all but the first are indented further."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-
-
 def describe_as_json(run: RunRecord) -> dict[str, Any]:
-    """Return everything that is known of a run as a JSON object."""
+    """Return a run as a JSON object."""
     plain = {key: getattr(run, key) for key in ("name", "fingerprint", "state", "seed", "step", "steps", "loss", "figures")}
     differences = [{"key": each.key, "run": each.first, "recipe": each.second} for each in run.differences or ()]
     return {

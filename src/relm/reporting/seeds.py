@@ -1,16 +1,16 @@
-"""The report's table of the runs of a recipe with `seeds`."""
+"""The report's table of a recipe with several seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from relm.recipes.plan import Plan
-from relm.reporting.curve import watched_run
+from relm.reporting.curve import compare_with_curve
 from relm.reporting.figures import format_figure
 
 
 class SeedRow(NamedTuple):
-    """One figure of all runs, as text."""
+    """One figure of every run, as text."""
 
     task: str
     name: str
@@ -20,17 +20,17 @@ class SeedRow(NamedTuple):
 
 
 class SeedTable(NamedTuple):
-    """The figures of a recipe's runs that differ between them."""
+    """The figures that differ between the seeds of a recipe."""
 
     seeds: Sequence[int]
     fingerprints: Sequence[str]
     rows: Sequence[SeedRow]
     curves: Sequence[str]
-    """The verdict on each run's loss curve; empty without a published one."""
+    """The verdict on each run's loss curve; empty without a published curve."""
 
 
 def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, Any]]]) -> SeedTable | None:
-    """Return the table of a recipe's runs from the figures of each run in turn, by task; None for a single run."""
+    """Return the table from each run's evaluations by task; None for a single run."""
     if len(plan.runs) < 2:
         return None
     first, *others = evaluations
@@ -40,7 +40,7 @@ def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, An
         for key, value in first[task]["figures"].items()
         if isinstance(value, int | float) and all(key in other.get(task, {"figures": ()})["figures"] for other in others)
     ]
-    watched = [watched_run(run, dict(zip(run.phases, run.logs, strict=True))) for run in plan.runs]
+    watched = [compare_with_curve(run, dict(zip(run.phases, run.logs, strict=True))) for run in plan.runs]
     return SeedTable(
         seeds=[run.recipe.seed for run in plan.runs],
         fingerprints=[run.fingerprint for run in plan.runs],
@@ -56,7 +56,7 @@ def _row(task: str, key: str, values: Sequence[float]) -> SeedRow:
 
 
 def format_spread(spread: float) -> str:
-    """Return a standard deviation with three digits or all before the point, a dash for none.
+    """Return a standard deviation with three digits, or all before the point; a dash for zero.
 
     >>> format_spread(0.0244905), format_spread(1410.2), format_spread(0.0)
     ('0.0245', '1,410', '–')

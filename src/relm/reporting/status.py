@@ -1,10 +1,11 @@
-"""`relm status`: the progress of a recipe, read from files alone."""
+"""`relm status`: the progress of a recipe, read from its files."""
 
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import sidecar_of
+from relm.formatting import format_row
 from relm.recipes.identity import is_source
 from relm.recipes.plan import Plan
 from relm.reporting.check import describe_published
@@ -13,7 +14,7 @@ from relm.reporting.run_record import Requested, RunRecord
 
 
 def describe_progress(plan: Plan) -> str:
-    """Return the stages of a recipe, each done, running or left, and the next command; pretraining seed by seed."""
+    """Return the stages of a recipe, each done, running or left, and the next command."""
     runs = plan.runs
     phases = list(plan.examples_keys.values())
     examples = [path for phase in phases for path in plan.examples_jobs[phase].files()]
@@ -35,7 +36,7 @@ def describe_progress(plan: Plan) -> str:
         _stage("verify", [plan.verdict()], live),
         _stage("report", [plan.report_folder / "report.html"], live),
         _stage("publish", [plan.results / "report.html"], live),
-        *([f"  check        {describe_published(plan)}"] if is_published else []),
+        *([format_row("check", describe_published(plan))] if is_published else []),
         f"look at {plan.results}/report.html" if is_published else f"next: snakemake {shlex.quote(str(plan.results))}",
     ]
     return "\n".join(lines)
@@ -49,7 +50,7 @@ def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
         mark += f", {used_up} deleted after use; their sha256 is in the records that stayed"
     if done < len(files) and any(step.names_any(files) for step in live):
         mark = f"running, {mark}"
-    return f"  {name:<12} {mark}"
+    return format_row(name, mark)
 
 
 def _phase_lines(plan: Plan, seed: str) -> Iterator[str]:
@@ -63,4 +64,4 @@ def _phase_lines(plan: Plan, seed: str) -> Iterator[str]:
         else:
             mark = "stopped; the same command resumes it" if phase.last else "left"
         progress = f", {phase.describe(is_running=mark == 'running')}" if phase.last else ""
-        yield f"  pretrain     {seed}{phase.name}: {mark}{progress}"
+        yield format_row("pretrain", f"{seed}{phase.name}: {mark}{progress}")

@@ -1,4 +1,4 @@
-"""The charts of a finished run's training: loss, learning rate, gradient norm, throughput, memory."""
+"""The charts of a finished run: loss, learning rate, gradient norm, throughput, memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class PublishedCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class _Column:
-    """The form in which one column of the log is drawn."""
+    """The form of the chart of one column of the log."""
 
     column: str
     title: str
@@ -56,7 +56,7 @@ OTHERS = (
 def training_charts(
     log: Log, levels: Mapping[str, Any], published: PublishedCurve | None = None, verdict: str = ""
 ) -> list[Chart]:
-    """Return the chart of the loss, with the `LEVELS` of eval/held_out.json as lines, and one for each other column."""
+    """Return the chart of the loss, with the `LEVELS` of eval/held_out.json as lines, and one chart for each other column."""
     phases = [Mark(start, "phase", phase) for phase, start in log.starts.items()] if len(log.starts) > 1 else []
     marks = [*phases, *(Mark(at, "interruption", f"resumed after step {at:,.0f}") for at in log.interruptions)]
     last_step = float(log.steps[-1])
@@ -102,11 +102,11 @@ def _loss_chart(
 
 
 def describe_loss(log: Log, verdict: str = "") -> str:
-    """Return a sentence on the loss for those who cannot see it."""
-    beside = f" The published curve is drawn with its band: {verdict}." if verdict else ""
+    """Return a sentence on the loss, for readers who cannot see the chart."""
+    published = f" The published curve is drawn with its band: {verdict}." if verdict else ""
     return (
         f"Training loss from {log.losses[0]:.2f} to {log.losses[-1]:.2f} nats per token over "
-        f"{log.steps[-1]:,.0f} optimizer steps.{beside}"
+        f"{log.steps[-1]:,.0f} optimizer steps.{published}"
     )
 
 
@@ -116,8 +116,8 @@ def _describe(column: _Column, values: Curve) -> str:
     return f"{column.title} ({column.unit}) from {first} to {last}, between {least} and {most}."
 
 
-def values_table(log: Log) -> tuple[list[str], list[list[str]]]:
-    """Return titles and rows of a table of some of the log's rows, with the columns that it has."""
+def tabulate_values(log: Log) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of a table of some rows of the log."""
     columns = [name for name in COLUMNS if np.isfinite(log.columns[name]).any()]
     rows = np.unique(np.rint(np.linspace(0, len(log.steps) - 1, TABLE_ROWS)).astype(int))
     forms = {column.column: column for column in OTHERS}

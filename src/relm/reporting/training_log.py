@@ -1,4 +1,4 @@
-"""The training logs of a finished run as arrays, for its charts."""
+"""Read the training logs of a finished run as arrays, for its charts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Curve = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Log:
-    """The rows of one or several train.jsonl that hold a loss; arrays of shape (rows,)."""
+    """The rows of one or several train.jsonl that have a loss; arrays of shape (rows,)."""
 
     steps: Curve
     """Optimizer steps, counted on over the phases."""
@@ -28,7 +28,7 @@ class Log:
     interruptions: tuple[float, ...] = ()
     """The steps after which training was resumed."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """The wall time of each phase, as far as it was logged."""
+    """The wall time of each phase that logged it."""
 
     @property
     def losses(self) -> Curve:
@@ -37,12 +37,12 @@ class Log:
 
     @property
     def total_seconds(self) -> float | None:
-        """The wall time of all phases; None where one did not log it."""
+        """The wall time of all phases; None if one did not log it."""
         return sum(self.seconds.values()) if len(self.seconds) == len(self.starts) else None
 
 
 def read_log(logs: Mapping[str, Path]) -> Log:
-    """Return the training logs of all phases in sequence: the rows that have a loss."""
+    """Return the rows with a loss of all phases in sequence."""
     tables: list[Curve] = []
     starts: dict[str, float] = {}
     seconds: dict[str, float] = {}
@@ -51,7 +51,7 @@ def read_log(logs: Mapping[str, Path]) -> Log:
     for phase, path in logs.items():
         rows = [row for row in read_lines(path) if row.get("loss") is not None]
         if not rows:
-            raise RelmError(f"{path}: no line has a step and a loss; delete the run's folder of phase {phase} and train again")
+            raise RelmError(f"{path}: no line has a step and a loss; delete the folder of phase {phase} and train again")
         tables.append(np.array([(begin + row["step"], *_values(row)) for row in rows], dtype=np.float64))
         interruptions += [begin + row[RESUMED_AFTER] for row in rows if RESUMED_AFTER in row]
         if "seconds" in rows[-1]:
@@ -63,7 +63,7 @@ def read_log(logs: Mapping[str, Path]) -> Log:
 
 
 def _values(row: Mapping[str, Any]) -> Iterator[float]:
-    """Yield the value of each column; NaN where the line has none."""
+    """Yield the value of each column; NaN for a missing one."""
     for column in COLUMNS:
         value = row.get(column)
         yield np.nan if value is None else float(value)

@@ -1,14 +1,14 @@
-"""Three lines of Python that use a published model as they stand, and the longest text that it takes."""
+"""Three complete lines of Python that use a published model, and its longest input."""
 
 import json
 
 from relm.recipes.plan import Plan
 
-NEW_TOKENS = 40  # that the lines for a model that writes ask for, or half of its context
+NEW_TOKENS = 40  # to generate, or half of the context if that is less
 
 
-def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
-    """Return three lines of Python that load a model and print what it makes of a text."""
+def list_usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
+    """Return three lines of Python that load a model and print its output for a prompt."""
     kind = plan.recipe.model.declaration
     text = json.dumps(prompt, ensure_ascii=False)
     if kind.auto_class is None:
@@ -34,15 +34,15 @@ def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
 
 
 def context(plan: Plan) -> int:
-    """Return the longest sequence that a model takes, or, where it has no longest one, that it was trained on."""
+    """Return the longest sequence that a model takes or, without such a limit, was trained on."""
     return plan.recipe.model.longest_sequence or max(phase.sequence_length for phase in plan.recipe.pretrain.values())
 
 
 def describe_context(plan: Plan) -> str:
-    """Return a sentence on the longest text that a model takes."""
+    """Return a sentence on the longest input of a model."""
     tokens = f"{context(plan):,} tokens"
     if plan.recipe.model.longest_sequence is None:
-        return f"It was trained on sequences of at most {tokens}; longer ones were not tried."
+        return f"It was trained on sequences of at most {tokens}; longer ones are untested."
     if plan.recipe.model.declaration.pipeline == "text-generation":
-        return f"Its context is {tokens}: a prompt and its continuation may be no longer."
-    return f"A text may be no longer than {tokens}."
+        return f"Its context is {tokens}, prompt and continuation together."
+    return f"Its input is at most {tokens}."

@@ -95,7 +95,6 @@ def continue_(a: Arguments) -> str:
     argument("inner", nargs="*", metavar="STEP ...", help="run: the step and its arguments, after --"),
     argument("--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"),
     argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
-    argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
     epilog="`relm images run cpu -- held-out --model ...`. RELM_ENGINE chooses podman or docker.",
 )
 def images(a: Arguments) -> str:
@@ -103,7 +102,7 @@ def images(a: Arguments) -> str:
     from relm.containers.resolution import resolve
 
     if a.action == "resolve":
-        return resolve(a.role, a.write)
+        return resolve(a.role)
     if a.role not in (roles := list_image_roles()):
         raise RelmError(f"{a.action} needs a role, one of {', '.join(roles)}; found {a.role or 'none'}")
     if a.action == "build":

@@ -107,10 +107,10 @@ def pretrain(a: Arguments) -> Job:
 
 def keep_checkpoints(plan: Plan) -> AbstractContextManager[None]:
     """Keep a run's checkpoints in its store; where several processes train, the one that started them does so."""
-    from relm.cluster.bucket.checkpoints import kept_in_store
+    from relm.cluster.bucket.checkpoints import keep_in_store
 
     if ranks.ranks() == 1:
-        return kept_in_store(plan)
+        return keep_in_store(plan)
     if plan.recipe.run.checkpoints_to is not None and STOP_WITH_PARENT not in os.environ:
         raise RelmError("run.checkpoints_to: several processes need `relm --processes N pretrain ...`; start them by that")
     return nullcontext()

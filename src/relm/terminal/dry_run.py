@@ -1,21 +1,23 @@
-"""The table of a dry-run: which jobs would run, and why."""
+"""Format a dry-run as a table: which jobs would run, and why."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The first words of Snakemake's reasons, and what a user reads instead; "" for one that follows from another job's line.
+from relm.formatting import format_table
+
+# The first words of Snakemake's reasons -> what a user reads instead; "" if another job's line already says it.
 REASONS = {
     "Missing output files": "not made yet",
     "Incomplete output files": "was interrupted",
     "Updated input files": "its input is newer",
     "Input files updated by another job": "",
     "Set of input files has changed since last execution": "its inputs are other files",
-    "Params have changed since last execution": "the recipe changed what it is given",
+    "Params have changed since last execution": "its parameters changed",
     "Forced execution": "forced",
 }
 MOST_NAMED = 3
-"""Jobs of one step that are named one by one."""
+"""Jobs of one step that get a line each."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class PlannedJob:
 
     name: str
     reason: str
-    """As Snakemake gives it."""
+    """In Snakemake's words."""
 
     @property
     def step(self) -> str:
@@ -33,7 +35,7 @@ class PlannedJob:
 
 
 def shorten_reason(reason: str) -> str:
-    """Return Snakemake's reason in few words.
+    """Return Snakemake's reason in a few words.
 
     >>> shorten_reason("Missing output files: a.json, b.json; Input files updated by another job: c.json")
     'not made yet'
@@ -48,7 +50,7 @@ def shorten_reason(reason: str) -> str:
 
 
 def format_plan(jobs: Sequence[PlannedJob]) -> str:
-    """Return the table of a dry-run, in the order of the jobs; many jobs of one step for one reason take one row."""
+    """Return a row for each job, or one row for many jobs of one step with the same reason."""
     if not jobs:
         return ""
     groups: dict[tuple[str, str], list[str]] = {}
@@ -60,6 +62,5 @@ def format_plan(jobs: Sequence[PlannedJob]) -> str:
             f"{step}: {len(names)} jobs, from {names[0].removeprefix(step).strip()} to {names[-1].removeprefix(step).strip()}"
         )
         rows += [(name, reason) for name in names] if len(names) <= MOST_NAMED else [(many, reason)]
-    width = max(len(name) for name, _ in rows)
     total = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} would run:"
-    return "\n".join([total, *(f"  {name:<{width}}  {reason}" for name, reason in rows)])
+    return "\n".join([total, *format_table(rows, "<<", indent="  ")])

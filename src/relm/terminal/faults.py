@@ -1,4 +1,4 @@
-"""The sentence of an error: a recipe's fault, or the last words of a job, without Snakemake's frames around it."""
+"""Find the sentence of an error: a recipe's fault, or a job's last words, without the text that Snakemake adds."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from relm.limits import free_disk
 
 LEAST_FREE = 1 << 20
-"""Bytes that a disk has free unless it is full."""
+"""A disk with fewer free bytes counts as full."""
 _NOTED: list[str] = []
 # Lines that Snakemake and Python put around a message.
 _FRAME = re.compile(
@@ -16,19 +16,19 @@ _FRAME = re.compile(
     re.VERBOSE,
 )
 _CLASS = re.compile(r"^([\w.]*(Error|Exception): *)+")
-# Snakemake's words for what stands behind --config, which takes all words up to the next option.
+# Snakemake's messages on --config, which swallows all words up to the next option.
 _SWALLOWED = re.compile(r"Config entr(?:y must start with a valid identifier|ies have .* \(Unparsable value: (.*)\))")
 _LAST_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ", re.MULTILINE)
 """The time at the start of a step's last line in its log."""
 
 
 def note_fault(sentence: str) -> None:
-    """Remember the sentence of an error that is raised in Snakemake, which will print it in a frame."""
+    """Remember the sentence of an error, which Snakemake will print inside a longer text."""
     _NOTED.append(sentence)
 
 
 def find_sentence(text: str) -> str:
-    """Return the sentence in what Snakemake prints of an error: one that was noted, or else the text without the frames.
+    """Return the sentence in Snakemake's text of an error: one that was noted, or the text without tracebacks.
 
     >>> find_sentence("WorkflowError in rule a in file /x/Snakefile, line 3:\\nno such dataset")
     'no such dataset'
@@ -44,7 +44,7 @@ def find_sentence(text: str) -> str:
 
 
 def explain_slurm_fault(message: str, logs: Sequence[str]) -> str | None:
-    """Return what the executor for Slurm says of a job that failed, without the submitted command; None: it says nothing.
+    """Return the Slurm executor's reason for a failed job, without the submitted command; None if it gives none.
 
     >>> explain_slurm_fault("SLURM sbatch failed. The error message was 'sbatch: error: no partition'.\\n sbatch call:", [])
     'Slurm refused the job: sbatch: error: no partition; correct the request in the profile or on the command line'
@@ -61,14 +61,14 @@ def explain_slurm_fault(message: str, logs: Sequence[str]) -> str | None:
 
 
 def explain_silence(log: Path | None) -> str:
-    """Return why a job may have ended without a last line in its log."""
+    """Return a likely reason for a job that ended without a last line in its log."""
     if log is not None and free_disk(log.parent) < LEAST_FREE:
-        return f"the disk of {log.parent} is full, and the step could not write why it ended; make room and run it again"
-    return "it ended without a word; was it killed, for example because memory ran out?"
+        return f"the disk of {log.parent} is full, so the step could not write its error; make room and run it again"
+    return "it ended without a message; was it killed, for example because memory ran out?"
 
 
 def read_last_words(log: Path) -> str:
-    """Return a step's last sentence in its log, without the time; else an unexpected error's own line, or an empty string."""
+    """Return the last sentence in a step's log, without the time, or the line of an unexpected error; else an empty string."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""The logger that Snakemake finds by the name relm, in its main process: it turns Snakemake's events into lines.
+"""The logger that Snakemake loads in its main process by the name relm: it turns Snakemake's events into lines.
 
-The events come one after the other in a thread of Snakemake's; a thread of this module draws the changing lines again.
+Snakemake delivers the events in one thread; a thread of this module redraws the changing lines.
 """
 
 import logging
@@ -25,30 +25,30 @@ from relm.terminal.job_lines import JobLine, name_job
 from relm.terminal.screen import Screen
 
 SECONDS = 0.5
-"""Between two drawings of the changing lines."""
+"""Between two redraws of the changing lines."""
 STOPPING = "\nrelm: stopping; the running steps save what they have ..."
 STILL_STOPPING = "relm: still stopping; a third Ctrl-C kills the steps, and what was saved before stays"
 INTERRUPTED_BEFORE = "relm: interrupted; no step was running, and the same command resumes"
-NOTHING_TO_DO = "Nothing to be done: all that was requested is there and up to date."
+NOTHING_TO_DO = "Nothing to be done: everything requested exists and is up to date."
 LOST_IN_GROUP = (
-    "a job of its group failed, and Snakemake keeps the files of a group only if all succeed; they are made again with it"
+    "another job of its group failed, and Snakemake keeps the files of a group only if all its jobs succeed; run it again"
 )
-# Lines without an event that Snakemake prints before it plans; others, as those of --unlock or --lint, are answers.
+# Lines without an event that Snakemake prints before it plans; others, such as those of --unlock or --lint, are answers.
 BEFORE_PLANNING = re.compile("Building DAG of jobs|Assuming unrestricted shared filesystem")
-# Errors that only say that a job has failed.
+# Errors that only say that a job failed.
 SUMMARIES = re.compile("Exiting because a job execution failed|WorkflowError:\nAt least one job did not complete", re.MULTILINE)
 FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero exit status")
 
 
-# The first words of a step that saved a checkpoint after a request to stop, also without Ctrl-C.
+# First words of a step that saved a checkpoint on request, with or without Ctrl-C.
 STOPPED = "stopped by "
-# Of a step that was stopped before it handled the signal, as while it imports its libraries.
+# For a step that was stopped before it could handle the signal, such as while importing its libraries.
 STOPPED_EARLY = STOPPED + "{sender} before it had anything new to save; the same command continues"
 STOPPED_BY_SIGNAL = re.compile(rf"^{STOPPED}SIG[A-Z]+")
 
 
 class _Attended:
-    """The workflow that the Snakefile has read, once it has."""
+    """The workflow, once the Snakefile has read it."""
 
     workflow: Any = None
     find_seed: Callable[[Mapping[str, str]], int | None] = staticmethod(lambda wildcards: None)
@@ -56,9 +56,9 @@ class _Attended:
 
 
 def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None], damaged: Collection[str]) -> None:
-    """Remember the workflow, whose graph has the results that the last lines are about.
+    """Remember the workflow, whose graph has the requested results.
 
-    `find_seed` returns the seed that a job's line names; nothing good is said of `damaged` results.
+    `find_seed` returns the seed to show in a job's line; `damaged` results get no line of success.
     """
     _Attended.workflow, _Attended.find_seed, _Attended.damaged = workflow, staticmethod(find_seed), damaged
 
@@ -74,13 +74,13 @@ class LogHandler(LogHandlerBase):
     """One line for each job; in a file, one when it begins and one when it ends."""
 
     writes_to_stream = True
-    """Snakemake adds no handler for the terminal then."""
+    """So Snakemake adds no handler for the terminal."""
     writes_to_file = False
     has_filter = has_formatter = True
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        """Start with an empty screen. The log file in .snakemake/log has commands, whether or not the terminal shows them."""
+        """Start with an empty screen; the log file in .snakemake/log always has the commands."""
         given = self.common_settings
         self.shows_commands, given.printshellcmds = given.printshellcmds, True
         self.own: logging.Handler | None = None
@@ -88,14 +88,14 @@ class LogHandler(LogHandlerBase):
             self.own = _snakemake_handler(given)
         else:
             os.environ[JOB_LOGS] = "1"
-            # Snakemake's own log file may be on a full disk, and each line that it loses would print a traceback.
+            # If Snakemake's log file is on a full disk, each lost line would print a traceback.
             logging.raiseExceptions = False
         self.is_quiet = bool(given.quiet)
         self.screen = Screen(sys.stdout if given.stdout else sys.stderr)
         self.running: dict[int, JobLine] = {}
         self.planned: list[PlannedJob] = []
         self.sentences: list[str] = []
-        """Of errors, in the order in which they happened."""
+        """Of errors, in order."""
         self.total, self.started, self.ended, self.recipes = 0, 0, 0, 1
         self.has_begun = self.is_complete = self.is_closed = False
         self.seen_interrupts = 0
@@ -129,7 +129,7 @@ class LogHandler(LogHandlerBase):
         self.has_begun = True
 
     def _count_jobs(self, record: logging.LogRecord) -> None:
-        """Count the jobs that make something, and the recipes that they are of."""
+        """Count the jobs that make something, and their recipes."""
         counts = {rule: count for rule, count in record.stats.items() if rule not in ("total", "all", "list")}  # type: ignore[attr-defined]
         self.total = sum(count for rule, count in counts.items() if not rule.startswith("paper_"))
         self.recipes = max(counts.values(), default=1) if len(counts) == 1 else counts.get("publish", 1)
@@ -151,7 +151,7 @@ class LogHandler(LogHandlerBase):
         line = JobLine(f"[{self.started:>{width}}/{self.total}]", name, log)
         line.forget_progress()
         self.running[facts["jobid"]] = line
-        self._write("" if self.screen.is_live else line.describe_start())
+        self._write("" if self.screen.is_live else f"{line.number} {line.name}: started")
 
     def _show_command(self, record: logging.LogRecord) -> None:
         if self.shows_commands and record.shellcmd:  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ class LogHandler(LogHandlerBase):
             self._write(line.describe_end(self.screen.width if self.screen.is_live else None))
 
     def _note_group(self, record: logging.LogRecord) -> None:
-        """Remember the last log of a failed group of jobs; an event for each of its jobs follows."""
+        """Remember the log of a failed group; an event for each of its jobs follows."""
         self.group_log = next(reversed(record.aux_logs), None)  # type: ignore[attr-defined]
 
     def _fail_job(self, record: logging.LogRecord) -> None:
@@ -180,7 +180,7 @@ class LogHandler(LogHandlerBase):
         if Interrupts.sender and not words:
             words = STOPPED_EARLY.format(sender=Interrupts.sender)
         is_stopped = Interrupts.count or words.startswith(STOPPED)
-        if Interrupts.count:  # the signal that the step received is that of this process
+        if Interrupts.count:  # this process passed the signal on to the step
             words = STOPPED_BY_SIGNAL.sub(f"{STOPPED}Ctrl-C", words)
         message = str(record.rule_msg or "")  # type: ignore[attr-defined]
         words = words or explain_slurm_fault(message, record.log) or message or explain_silence(line.log)  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ class LogHandler(LogHandlerBase):
         self._write(line.describe_stop() if is_stopped else line.describe_failure())
 
     def _lose_job(self, line: JobLine) -> None:
-        """Report a job that did not fail itself: Snakemake deletes the files of all jobs of a group of which one fails."""
+        """Report a job that did not fail: Snakemake deletes the files of a whole group if one job fails."""
         where = f"; the group's log is {self.group_log}" if self.group_log else ""
         self.sentences.append(f"{line.name}: {LOST_IN_GROUP}{where}")
         self._write(line.describe_stop())
@@ -199,7 +199,7 @@ class LogHandler(LogHandlerBase):
             self.sentences.append(find_sentence(text))
 
     def _show_message(self, record: logging.LogRecord) -> None:
-        """Show a warning, an error, and the answer to a command that plans nothing."""
+        """Show a warning, an error, or the answer to a command that plans nothing."""
         text = str(record.msg) if record.msg is not None else ""
         if text.startswith("Nothing to be done"):
             self.is_complete = True
@@ -213,13 +213,13 @@ class LogHandler(LogHandlerBase):
     # --- drawing -------------------------------------------------------------------------------------------------------------
 
     def _write(self, text: str = "") -> None:
-        """Write lines that stay, if any, and the running jobs below them; with --quiet, none before the end."""
+        """Write lines that stay, if any, and the running jobs below them; with --quiet, nothing before the end."""
         if self.is_quiet:
             return
         self.screen.write(text, [line.describe_progress() for line in self.running.values()])
 
     def _draw_again(self) -> None:
-        """Draw the changing lines twice a second, and answer Ctrl-C, until the end."""
+        """Redraw the changing lines twice a second, and answer Ctrl-C, until the end."""
         while not self.end.wait(SECONDS):
             self.acquire()
             try:
@@ -237,7 +237,7 @@ class LogHandler(LogHandlerBase):
                 self._write([STOPPING, STILL_STOPPING][number])
 
     def close(self) -> None:
-        """Write what came of it: the outcome, or the sentences of errors, each once. Snakemake calls it at its end."""
+        """Write the outcome, or each error once. Snakemake calls this at its end."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -257,7 +257,7 @@ class LogHandler(LogHandlerBase):
         return [] if self.is_quiet else self._list_outcomes()
 
     def _list_outcomes(self) -> list[str]:
-        """Return a line on each result that was requested, if all is done."""
+        """Return a line on each requested result, if all jobs succeeded."""
         from relm.reporting.headline import describe_outcome
 
         if _Attended.workflow is None or not (self.is_complete or 0 < self.ended == self.total):
@@ -268,7 +268,7 @@ class LogHandler(LogHandlerBase):
 
 
 def _snakemake_handler(settings: Any) -> logging.Handler:
-    """Return the handler that Snakemake would have without this one."""
+    """Return the handler that Snakemake uses by default."""
     from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
     shown = DefaultFilter(settings.quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds)

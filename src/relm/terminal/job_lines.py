@@ -1,4 +1,4 @@
-"""A job's line: its number, name, share done, rate and remaining time."""
+"""The line of a job: its number, name, share done, rate and remaining time."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from typing import Any
 from relm.progress import progress_file
 from relm.terminal.faults import read_last_words
 
-# Wildcards that do not tell a user one job from another.
+# Wildcards that do not help a user to distinguish jobs.
 UNNAMED = ("key", "fingerprint", "recipe")
 
 
@@ -36,12 +36,8 @@ class JobLine:
         ]
         return "  ".join(part for part in parts if part)
 
-    def describe_start(self) -> str:
-        """Return the line that begins a job in a file."""
-        return f"{self.number} {self.name}: started"
-
     def describe_end(self, width: int | None = None) -> str:
-        """Return the line of a finished job, with the sentence of its step, cut to a width."""
+        """Return the line of a finished job, with its step's sentence, cut to a width."""
         line = f"{self.number} {self.name}  done in {self._format_elapsed()}"
         words = self.last_words()
         line += f"  {' '.join(words.split())}" if words else ""
@@ -57,14 +53,14 @@ class JobLine:
         return f"{self.number} {self.name}  stopped after {self._format_elapsed()}"
 
     def last_words(self) -> str:
-        """Return the last sentence of the job's step, without the step's name."""
+        """Return the last sentence in the job's log, without the step's name."""
         if self.log is None:
             return ""
         step, colon, sentence = read_last_words(self.log).removeprefix("relm ").partition(": ")
         return sentence if colon and " " not in step else step + colon + sentence
 
     def has_error(self) -> bool:
-        """Return whether the last line in the log of the job's step is an error."""
+        """Return True if the last line of the job's log is an error."""
         return self.log is not None and read_last_words(self.log).startswith(("relm ", "an unexpected error"))
 
     def forget_progress(self) -> None:
@@ -83,7 +79,7 @@ class JobLine:
 
 
 def name_job(rule: str, wildcards: Mapping[str, str], with_recipe: bool, seed: int | None = None) -> str:
-    """Return what a user calls a job: its step and what distinguishes it.
+    """Return a job's name for users: its step and what distinguishes it.
 
     >>> name_job("download_data", {"dataset": "wiki", "key": "0123456789ab", "shard": "00.bz2"}, False)
     'download 00.bz2'
@@ -101,7 +97,7 @@ def name_job(rule: str, wildcards: Mapping[str, str], with_recipe: bool, seed: i
 
 
 def format_clock(seconds: float) -> str:
-    """Return a duration as a clock shows it.
+    """Return a duration in the form of a clock.
 
     >>> format_clock(7), format_clock(201), format_clock(7440), format_clock(273_600)
     ('0:07', '3:21', '2:04:00', '3 d 4 h')

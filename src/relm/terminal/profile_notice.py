@@ -1,4 +1,4 @@
-"""Snakemake's first line, which names the profile, is not printed where that profile chooses this logger."""
+"""Suppress Snakemake's first line, which names the profile, if that profile chooses this logger."""
 
 import builtins
 import re
@@ -14,9 +14,9 @@ ALL_IS_SHOWN = frozenset({"--verbose", "--logger-relm-frames"})
 
 
 def drop_profile_notice() -> None:
-    """Have Snakemake's command line print anything but its notice of a profile that chooses this logger.
+    """Make Snakemake's command line skip its notice of a profile that chooses this logger.
 
-    It is printed before any logger is made, so it can only be kept back where it is printed.
+    It prints this before it makes a logger, so only replacing its `print` helps.
     """
     import snakemake.cli
 

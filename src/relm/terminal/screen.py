@@ -1,4 +1,4 @@
-"""Lines that stay, and below them lines that change, on a terminal; in a file only those that stay."""
+"""Write lines that stay and, on a terminal, lines below them that change."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ class Screen:
         """Write to a stream, which is a terminal or a file."""
         self.stream = stream
         self.is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        """True if lines can be drawn again."""
+        """True if lines can be redrawn."""
         self._drawn = 0
 
     @property
     def width(self) -> int:
-        """Return the columns that a line may take without being wrapped."""
+        """Return the width of the longest line that is not wrapped."""
         return max(shutil.get_terminal_size().columns - 1, 20)
 
     def write(self, text: str = "", changing: Sequence[str] = ()) -> None:
-        """Write lines that stay, and the changing ones below them; an empty text writes none."""
+        """Write lines that stay, if any, and the changing ones below them."""
         parts = [_UP.format(self._drawn), _CLEAR_BELOW] if self._drawn else []
         parts += [f"{text}\n"] if text else []
         self._drawn = len(changing) if self.is_live else 0
@@ -34,5 +34,5 @@ class Screen:
         try:
             self.stream.write("".join(parts))
             self.stream.flush()
-        except (BrokenPipeError, ValueError):  # its reader has ended, as in `snakemake -n results/NAME | head`
+        except (BrokenPipeError, ValueError):  # the reader has closed it, as in `snakemake -n results/NAME | head`
             self._drawn = 0

@@ -60,7 +60,7 @@ def test_data_goes_to_a_bucket_and_comes_back(project: Commands, bucket: SmallBu
 
 @pytest.mark.parametrize(
     ("store", "message"),
-    [("gs://closed/relm", "no right to"), ("gs://nowhere/relm", "there is no such bucket, folder or object")],
+    [("gs://closed/relm", "permission denied"), ("gs://nowhere/relm", "no such bucket, folder or object")],
 )
 def test_a_bucket_that_refuses_or_is_not_there_is_reported_in_a_sentence(
     store: str, message: str, project: Commands, bucket: SmallBucket

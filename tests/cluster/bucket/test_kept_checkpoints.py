@@ -112,7 +112,7 @@ def test_a_store_that_is_gone_costs_no_training(untrained: Commands, finished_pr
     (store / "objects").write_text("a file in place of a folder")
     done = train(untrained, f"file://{store}")
     assert done.returncode == 0, done.stderr
-    assert "the newest checkpoint is on this machine alone" in done.stderr
+    assert "the newest checkpoint is only on this machine" in done.stderr
     assert weights(untrained) == weights(finished_project)
 
 

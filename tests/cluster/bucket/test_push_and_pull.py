@@ -224,7 +224,7 @@ def test_an_older_state_is_not_put_over_a_newer_one(
     terminal(copy, "push", str(store), "tiny")
     before = contents(finished_project.folder)
     message = terminal(finished_project, "pull", str(store), "tiny", status=1)
-    assert f"the run is further here (step {steps[-1]} of phase main)" in message
+    assert f"this run (step {steps[-1]} of phase main) is further than" in message
     assert contents(finished_project.folder) == before
 
 
@@ -248,11 +248,11 @@ def test_a_run_in_training_is_not_pulled_over(
 def test_a_store_without_the_run_or_with_another_meaning_of_it_says_so(
     terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    assert "has no run of a recipe that is here; runs there: none" in terminal(project, "pull", str(store), status=1)
+    assert "has no run of a recipe here; runs there: none" in terminal(project, "pull", str(store), status=1)
     terminal(finished_project, "push", str(store), "tiny")
     recipe = project.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 41"))
     fingerprint = run_folder(finished_project).name
     message = terminal(project, "pull", str(store), "tiny", status=1)
-    assert f"has run tiny with fingerprint {fingerprint}, but the recipe here has " in message
+    assert f"tiny has fingerprint {fingerprint} there, but " in message
     assert "check out the commit that pushed it" in message

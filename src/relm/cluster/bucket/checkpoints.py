@@ -1,4 +1,4 @@
-"""A run's checkpoints and logs in a store while it trains, for machines whose disk is gone with the job."""
+"""Keep a run's checkpoints and logs in a store while it trains, for machines whose disk goes with the job."""
 
 import contextlib
 import logging
@@ -19,13 +19,11 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @contextlib.contextmanager
-def kept_in_store(plan: Plan) -> Iterator[None]:
-    """Pull a run's newest checkpoint from `run.checkpoints_to` if it is newer, and push each later one during the block.
+def keep_in_store(plan: Plan) -> Iterator[None]:
+    """Pull a newer checkpoint of a run from `run.checkpoints_to`, and push each later one during the block.
 
-    A thread pushes, so training does not wait. The block's end waits for the last push, also after an error or a signal.
-
-    Raises:
-        RelmError: the store cannot be used before the block. Later faults are warnings, since training needs no store.
+    A thread pushes, so training does not wait. The end of the block waits for the last push, even after an error or a signal.
+    Raise RelmError if the store cannot be used at the start; later faults are warnings, since training needs no store.
     """
     if plan.recipe.run.checkpoints_to is None:
         yield
@@ -43,7 +41,7 @@ def kept_in_store(plan: Plan) -> Iterator[None]:
 
 
 def pull_run_folder(store: Store, plan: Plan) -> None:
-    """Pull the run's own folder, unless the run is as far here."""
+    """Pull the run's folder if the store has a later step."""
     names = [name for name in store.indexes() if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)]
     if not names:
         return
@@ -55,7 +53,7 @@ def pull_run_folder(store: Store, plan: Plan) -> None:
 
 
 def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
-    """Push the run's folder whenever it has another newest checkpoint, and once at the end."""
+    """Push the run's folder after each new checkpoint, and once at the end."""
     pushed, unlisted = set[str](), set[str]()
     while True:
         is_last = ended.wait(SECONDS_BETWEEN_LOOKS)
@@ -67,16 +65,16 @@ def _push_new(store: Store, plan: Plan, ended: threading.Event) -> None:
                 pushed = found
                 kill_point("checkpoints-pushed")
             except RelmError as error:
-                again = "the newest checkpoint is on this machine alone" if is_last else "the next look tries again"
+                again = "the newest checkpoint is only on this machine" if is_last else "trying again"
                 logger.warning("%s; %s", error, again)
         if is_last:
             return
 
 
 def _remove_superseded(store: Store, plan: Plan) -> None:
-    """Remove the run's lists but for the newest two, and the checkpoints that no list in the store names any more.
+    """Remove all but the newest two indexes of the run, and checkpoints that no index in the store lists.
 
-    Otherwise a long run would fill the store with every checkpoint that it has ever saved.
+    Otherwise a long run would fill the store with every checkpoint it ever saved.
     """
     names = store.indexes()
     old = [name for name in names if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)][:-2]

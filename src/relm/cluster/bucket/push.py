@@ -1,4 +1,4 @@
-"""Push a run's files into a store: files already there are not sent again, and sent ones count once they are listed."""
+"""Push a run's files into a store: send what it lacks, then list everything in an index."""
 
 import datetime
 import hashlib
@@ -26,7 +26,7 @@ def push(url: str, plans: Iterable[Plan]) -> str:
 def push_run(store: Store, plan: Plan, run_folder_alone: bool = False, unlisted: set[str] | None = None) -> str:
     """Send the files of a run that the store lacks, then list all; return the outcome as a line.
 
-    If only checkpoints, logs and figures are sent, the data stay as the newest index lists them. Objects that were sent and
+    With `run_folder_alone`, send only checkpoints, logs and figures; the data stay as the newest index lists them. Sent objects
     that no index lists, since training deleted their checkpoint meanwhile, are removed; after a fault they stay in `unlisted`.
     """
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model] if not run_folder_alone else []
@@ -54,10 +54,10 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False, unlisted:
                 entries[name] = _require_size(store, entry, objects.setdefault(entry.sha256, entry.size))
             except (FileNotFoundError, Changed):
                 gone.add(choose_group(name))
-        # Logs are read last: they have a line of every checkpoint before, and training takes lines beyond it away.
+        # Read logs last, so that they have the lines of every checkpoint sent; training truncates later lines when it resumes.
         for name, path in logs.items():
             content = path.read_bytes()
-            content = content[: content.rfind(b"\n") + 1]  # as far as its lines are whole
+            content = content[: content.rfind(b"\n") + 1]  # only whole lines
             entries[name] = Entry(path=name, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
             if entries[name].sha256 not in objects:
                 store.put_bytes(entries[name].sha256, content)
@@ -67,20 +67,20 @@ def push_run(store: Store, plan: Plan, run_folder_alone: bool = False, unlisted:
     store.remove(f"objects/{sha256}" for sha256 in sorted(unlisted - {entry.sha256 for entry in kept}))
     unlisted.clear()
     left = len(files) - len(kept)
-    changed = f"; {left} changed or disappeared meanwhile, and are left to the next push" if left else ""
+    changed = f"; {left} changed or disappeared meanwhile; the next push sends them" if left else ""
     return f"{plan.run_name}: {len(kept):,} files, {len(sent):,} of them sent ({format_bytes(sum(sent))}){changed}"
 
 
 def _hash(path: Path, objects: dict[str, int], size: int) -> str:
-    """Return the sha256 of a file; one that the store has is not read again."""
+    """Return the sha256 of a file, without reading it if the store has it."""
     recorded = read_recorded_sha256(path)
     if recorded is not None and objects.get(recorded) == size:
         return recorded
     found = sha256_of(path)
     if recorded is not None and found != recorded and read_recorded_sha256(path) == recorded:
         raise RelmError(
-            f"{path}: sha256 is {found}, but what lies beside it says {recorded}: damaged since it was made; delete it "
-            "and run the step that makes it again. Nothing was listed in the store"
+            f"{path}: sha256 is {found}, but its record says {recorded}: damaged since it was made. Delete it and run the step "
+            "that makes it again. Nothing was listed in the store"
         )
     return found
 
@@ -89,13 +89,13 @@ def _require_size(store: Store, entry: Entry, found: int) -> Entry:
     if found != entry.size:
         raise RelmError(
             f"{store.url}/objects/{entry.sha256}: has {found:,} bytes, expected the {entry.size:,} of {entry.path}: "
-            "it was changed in the store; delete that object and push again"
+            "changed in the store; delete that object and push again"
         )
     return entry
 
 
 def _add_index(store: Store, plan: Plan, files: list[Entry], run_folder_alone: bool) -> None:
-    """Add an index, unless the newest of this run is the same."""
+    """Add an index, unless the newest one of this run is equal."""
     names = [name for name in store.indexes() if (name.name, name.fingerprint) == (plan.run_name, plan.fingerprint)]
     before = store.index(names[-1]) if names else None
     if before is not None and run_folder_alone:
@@ -106,7 +106,5 @@ def _add_index(store: Store, plan: Plan, files: list[Entry], run_folder_alone: b
         return
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     if names and names[-1].time >= now:  # pull takes the newest
-        raise RelmError(
-            f"{store.url}/{names[-1]}: is of a later time than this machine's clock; set the clock and push again, or delete it"
-        )
+        raise RelmError(f"{store.url}/{names[-1]}: later than this machine's clock; set the clock and push again, or delete it")
     store.write_index(index, now)

@@ -1,6 +1,6 @@
-"""The files that a run needs to resume elsewhere, under their names in an index.
+"""The files that a run needs to resume elsewhere, and their names in an index.
 
-Push searches for files of these names, and pull accepts no others: both use this module.
+Push sends files of these names, and pull accepts only these.
 """
 
 import json
@@ -23,12 +23,12 @@ def list_files(plan: Plan) -> dict[str, Path]:
 
 
 def is_of_run(plan: Plan, name: str) -> bool:
-    """Return whether a name in an index is in the run's own folder."""
+    """Return True if a name in an index is in the run's folder."""
     return name.startswith(f"{_name_file(plan, plan.run_folder)}/")
 
 
 def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
-    """Return name -> path of the names that push gives this plan's files."""
+    """Return name -> path for the names that push gives to files of this plan."""
     shared, of_run = set(list_shared_files(plan)), match_run_files(plan)
     paths = {name: plan.work / name.removeprefix("work/") for name in names if name.startswith("work/")}
     return {
@@ -47,7 +47,7 @@ def _has(folder: Path, path: Path, names: re.Pattern[str]) -> bool:
 
 
 def _list_inside(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
-    """Yield the files in a folder whose paths in it match a pattern; not hidden ones and links."""
+    """Yield the files in a folder whose relative paths match a pattern, without hidden ones and links."""
     for path in sorted(folder.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if not is_hidden and _has(folder, path, names) and path.is_file() and not path.is_symlink():
@@ -55,7 +55,7 @@ def _list_inside(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
 
 
 def choose_group(name: str) -> str:
-    """Return the group that a file is pushed with: the folder of its checkpoint, or the file itself.
+    """Return the group of files that must be pushed together: the folder of a checkpoint, or the file itself.
 
     >>> choose_group("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
     'work/runs/a/0123456789ab/main/checkpoints/step-00000010'
@@ -65,11 +65,11 @@ def choose_group(name: str) -> str:
 
 
 def read_recorded_sha256(path: Path) -> str | None:
-    """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it."""
-    for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
+    """Return the sha256 of a file in its sidecar, its checkpoint's `state.json` or its model's sidecar."""
+    for listing in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
-            facts = json.loads(beside.read_text(encoding="utf-8"))
-            sha256 = _find_sha256(facts, path.name, is_state=beside.name == "state.json")
+            facts = json.loads(listing.read_text(encoding="utf-8"))
+            sha256 = _find_sha256(facts, path.name, is_state=listing.name == "state.json")
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(sha256, str):
@@ -78,7 +78,7 @@ def read_recorded_sha256(path: Path) -> str | None:
 
 
 def _find_sha256(facts: Any, name: str, is_state: bool) -> Any:
-    """Return the sha256 that a `state.json` or a sidecar has for the file of a name; raise KeyError without one."""
+    """Return the sha256 of a file in a `state.json` or a sidecar; raise KeyError without one."""
     if is_state:
         return facts["sha256"][name]
     return facts["sha256"] if facts["file"] == name else facts["files"][name]["sha256"]

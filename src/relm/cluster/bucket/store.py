@@ -1,8 +1,8 @@
 """A store for the files of runs, at any address that fsspec knows: gs://bucket/folder, file:///disk/folder.
 
-`objects/SHA256` are contents, each written once and never over; `runs/NAME/FINGERPRINT/TIME.json` lists the files of one push.
-An object has its name only when it is whole: Google Cloud Storage (gs://) shows an object once it has all its bytes; anywhere
-else it is written into `partial/` and moved. Credentials come from the environment.
+`objects/SHA256` holds contents, each written once; `runs/NAME/FINGERPRINT/TIME.json` lists the files of one push. Objects
+appear whole: Google Cloud Storage (gs://) shows an object once it has all its bytes; elsewhere it is written into `partial/`
+and moved. Credentials come from the environment.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from relm.errors import RelmError
 from relm.recipes.run_name import RUN_NAME
 from relm.training.kill_points import kill_point
 
-# Stores in which an object appears whole or not at all.
+# Stores in which an object appears only when it is complete.
 ATOMIC = {"gs", "gcs"}
 LARGEST_INDEX = 256 << 20  # bytes; an entry has about two hundred
 PIECE = 1 << 23  # bytes read at once
@@ -29,7 +29,7 @@ RIGHTS = (
     "give the account that runs here roles/storage.objectUser and roles/storage.legacyBucketReader on the bucket (on a TPU VM "
     "that is its service account; elsewhere `gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENTIALS)"
 )
-AGAIN = "give the same command again: what is there is not sent again"
+AGAIN = "run the same command again: files in the store are not sent again"
 _INDEX_PATH = re.compile(rf"(?P<name>{RUN_NAME})/(?P<fingerprint>[0-9a-f]{{12}})/(?P<time>\d{{8}}T\d{{6}}\.\d{{6}}Z)\.json")
 
 
@@ -83,11 +83,11 @@ class Store:
         """Open the store without a request."""
         if "@" in url or "?" in url:
             raise RelmError(
-                "STORE: an address has no @ and no ?, since what stands there may be a secret and would be shown; give "
-                "credentials by the environment, as GOOGLE_APPLICATION_CREDENTIALS does"
+                "STORE: an address must not contain @ or ?, since a secret there would be shown; set credentials in the "
+                "environment, for example with GOOGLE_APPLICATION_CREDENTIALS"
             )
         self.url = url.rstrip("/")
-        # Otherwise gcsfs first requests the kind of bucket from Google's storage control by gRPC.
+        # Otherwise gcsfs first asks Google's storage control for the kind of bucket, by gRPC.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         with self._report_errors("cannot be opened"):
             self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
@@ -102,14 +102,14 @@ class Store:
         return {path.rsplit("/", 1)[-1]: int(facts["size"]) for path, facts in found.items()}
 
     def indexes(self) -> list[IndexName]:
-        """Return the names of the indexes of all runs, oldest first."""
+        """Return the names of all indexes, oldest first."""
         with self._report_errors("cannot be listed"):
             found = self._files.find(f"{self._root}/runs")
         names = [_INDEX_PATH.fullmatch(path.rpartition(f"{self._root}/runs/")[2]) for path in found]
         return sorted((IndexName(**name.groupdict()) for name in names if name), key=lambda name: name.time)
 
     def index(self, name: IndexName) -> Index:
-        """Return an index once it has the shape that push gives it: anybody with access to the bucket may have changed it."""
+        """Read an index and check its shape, because anybody with access to the bucket may have changed it."""
         with self._report_errors(f"{name} cannot be read"), self._files.open(f"{self._root}/{name}", "rb") as file:
             content = file.read(LARGEST_INDEX + 1)
         try:
@@ -120,7 +120,7 @@ class Store:
             remedy = "push the run again, or pull with the version of relm that pushed it"
             raise RelmError(f"{self.url}/{name}: damaged: {found}; {remedy}") from None
         if (index.name, index.fingerprint) != (name.name, name.fingerprint):
-            raise RelmError(f"{self.url}/{name}: lists the files of another run; nothing was pulled. Push the run again")
+            raise RelmError(f"{self.url}/{name}: lists another run's files; nothing was pulled. Push the run again")
         return index
 
     def write_index(self, index: Index, time: str) -> None:
@@ -133,7 +133,7 @@ class Store:
         self._write(f"objects/{sha256}", content)
 
     def put(self, sha256: str, path: Path, stamp: list[int]) -> None:
-        """Store a file that had this stamp (`relm.artifact.stamp_of`) when it was hashed."""
+        """Store a file whose stamp (`relm.artifact.stamp_of`) was this when it was hashed; raise Changed if it is different."""
         with self._new_object(f"objects/{sha256}") as target:
             try:
                 self._files.put_file(str(path), target, **self._verified())
@@ -148,14 +148,14 @@ class Store:
                 raise Changed(path)
 
     def pieces(self, sha256: str) -> Iterator[bytes]:
-        """Yield the bytes of an object; the caller compares their hash."""
+        """Yield the bytes of an object; the caller checks their hash."""
         path = f"{self._root}/objects/{sha256}"
         with self._report_errors(f"objects/{sha256} cannot be read"), self._files.open(path, "rb") as file:
             while piece := file.read(PIECE):
                 yield piece
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove indexes or objects; one that is gone already is none to report."""
+        """Remove indexes or objects, if they exist."""
         for name in names:
             with self._report_errors(f"{name} cannot be removed"), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(f"{self._root}/{name}")
@@ -165,12 +165,12 @@ class Store:
             self._files.pipe_file(target, content, **self._verified())
 
     def _verified(self) -> dict[str, str]:
-        """Return the option that compares the MD5 of what arrived."""
+        """Return the option that checks the MD5 of the bytes that arrived."""
         return {"consistency": "md5"} if self._is_atomic else {}
 
     @contextlib.contextmanager
     def _new_object(self, name: str) -> Iterator[str]:
-        """Yield the path to write an object to, which has its name once the block ends without an error."""
+        """Yield the path to write an object to; it gets its name when the block ends without an error."""
         target = f"{self._root}/{name}"
         with self._report_errors(f"{name} cannot be written"):
             if self._is_atomic:
@@ -195,19 +195,19 @@ class Store:
 
 
 def explain_error(error: Exception) -> str:
-    """Return the meaning of a store client's error and what to do, without any part of an address after a question mark."""
+    """Return what a store client's error means and what to do, without queries of addresses, which may hold secrets."""
     said = re.sub(r"\?\S+", "?...", str(error).strip().partition("\n")[0])
     if isinstance(error, ImportError):
         return (
-            f"{'gcsfs' if 'gcsfs' in said else said} is not installed in this environment; that of the TPU has gcsfs: `make "
-            "DEVICE=tpu environment`, or `make .venv-tpu/made-from` beside another one, then .venv-tpu/bin/relm"
+            f"{'gcsfs' if 'gcsfs' in said else said} is not installed here; the TPU environment has gcsfs: `make "
+            "DEVICE=tpu environment`, or, next to another environment, `make .venv-tpu/made-from` and .venv-tpu/bin/relm"
         )
     if "Protocol not known" in said:
         return f"{said}; give an address such as gs://bucket/folder or file:///disk/folder"
     if type(error).__module__.startswith("google.auth"):
-        return f"there are no credentials for it here ({type(error).__name__}); {RIGHTS}"
+        return f"no credentials here ({type(error).__name__}); {RIGHTS}"
     if isinstance(error, PermissionError) or getattr(error, "code", None) in (401, 403) or said.startswith("Forbidden"):
-        return f"no right to ({said}); {RIGHTS}"
+        return f"permission denied ({said}); {RIGHTS}"
     if isinstance(error, FileNotFoundError):
-        return f"there is no such bucket, folder or object ({said}); correct the address, or make the bucket (docs/tpu.md)"
+        return f"no such bucket, folder or object ({said}); correct the address, or make the bucket (docs/tpu.md)"
     return f"{type(error).__name__}: {said}; {AGAIN}"
