@@ -57,13 +57,8 @@ def beginning_of(
 
 def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
     """Return the ids that a tokenizer puts before a text when it encodes one with special tokens."""
-    return tokens_around(tokenizer)[0]
-
-
-def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids that a tokenizer puts before a text, and those after it, when it encodes one with special tokens."""
     if not tokenizer.tokenizer.num_special_tokens_to_add(False):
-        return (), ()
+        return ()
     # Texts of which at least one has a token: the letter a, and then the text of each token.
     decoded = (tokenizer.tokenizer.decode([number]) for number in sorted(tokenizer.tokenizer.get_vocab().values()))
     for text in itertools.chain("a", decoded):
@@ -71,8 +66,8 @@ def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[in
             encoded = tokenizer.tokenizer.encode(text, add_special_tokens=True)
             mask = encoded.special_tokens_mask
             if 0 in mask:
-                return tuple(encoded.ids[: mask.index(0)]), tuple(encoded.ids[len(mask) - mask[::-1].index(0) :])
-    return (), ()
+                return tuple(encoded.ids[: mask.index(0)])
+    return ()
 
 
 def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:

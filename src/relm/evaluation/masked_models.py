@@ -28,16 +28,13 @@ from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, own_conf
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.gathering import gathered
-from relm.recipes.architectures import BertArchitecture, names_with
+from relm.recipes.architectures import BertArchitecture
 from relm.recipes.devices import DEVICES
 
 # The tensor that shows that a file holds a head for sentence pairs, whatever class its configuration names.
 PAIRS_HEAD = "cls.seq_relationship.weight"
 # Padding of the probe, which shows whether padding changes the logits.
 PADDING = 2
-# Ends of the names of architectures that predict masked tokens, and of those that predict the next one.
-PREDICT_MASKED = ("ForMaskedLM", "ForPreTraining")
-PREDICT_NEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
 
 
@@ -232,17 +229,6 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def is_masked(folder: Path) -> bool:
-    """Return whether `config.json` describes a masked language model, rather than a causal one."""
-    with readable(folder, "language model"):
-        config = configuration(folder)
-        names = list(map(str, config.get("architectures") or ()))
-    if config.get("is_decoder") or any(name.endswith(PREDICT_NEXT) for name in names):
-        return False
-    is_bert = config.get("model_type") in names_with(BertArchitecture)
-    return is_bert or any(name.endswith(PREDICT_MASKED) for name in names)
 
 
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> MaskedModel:

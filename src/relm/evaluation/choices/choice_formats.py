@@ -5,8 +5,6 @@ A line becomes one prompt for each published way of scoring it, under that way's
 - lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space stands between the context and each choice, in BLiMP
   too, where the context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
-- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged; masked models score
-  the same sentences (`relm.evaluation.choices.masked_choices`).
 """
 
 import io
@@ -54,42 +52,40 @@ class Question:
     answer: int
     """Index of the right choice."""
     paradigm: str = ""
-    """BLiMP's UID, or the name of the file where lines have none, as those of BabyLM's supplement; empty for other formats."""
+    """BLiMP's UID; empty for other formats."""
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
     """Return the questions of a file, the first `limit` ones if that is given, and its sha256.
 
     The file has a JSON object on each line, or is a zip archive of such files, which are read in the order of their names, or a
-    parquet file with a row for each question. Lines of blimp without a UID belong to the paradigm that their file is named
-    after.
+    parquet file with a row for each question.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
     seen: dict[bytes, str] = {}
-    for name, where, line in _lines(file, content):
+    for where, line in _lines(file, content):
         if limit is not None and len(questions) >= limit:
             return questions, found
         expected = f"expected an object with the keys of the format {form}"
         row = parse_json(line, where, expected) if isinstance(line, str) else line
-        named = {"UID": Path(name).stem, **row} if form == "blimp" and isinstance(row, dict) else row
-        questions.append(read_question(named, form, where))
+        questions.append(read_question(row, form, where))
         require_new(row, where, seen)
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found
 
 
-def _lines(file: Path, content: bytes) -> Iterator[tuple[str, str, Any]]:
-    """Yield file name, place for messages, and content of each question: the text of a line, or the object of a row."""
+def _lines(file: Path, content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each question, for messages, and its content: the text of a line, or the object of a row."""
     if content.startswith(PARQUET):
         columns = parse_parquet(content, str(file))
         for number, values in enumerate(zip(*columns.values(), strict=True), 1):
-            yield str(file), f"{file}, row {number}", dict(zip(columns, values, strict=True))
+            yield f"{file}, row {number}", dict(zip(columns, values, strict=True))
         return
     for name, text in _members(file, content):
         for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
-            yield name, f"{name}, line {number}", line
+            yield f"{name}, line {number}", line
 
 
 def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -137,12 +133,10 @@ def read_question(row: dict[str, Any], form: str, where: str) -> Question:
     if fault := find_misfit(row, SHAPES[form]):
         raise RelmError(f"{where}: {fault}; is {form} the format of the file? If so, correct the line or delete it")
     question = READERS[form](row, where)
-    counts = {len(prompt.choices) for prompt in question.prompts.values()}
-    if min(counts) < 2:
-        raise RelmError(f"{where}: has {min(counts)} choices, expected two or more; correct the line or delete it")
-    if not 0 <= question.answer < min(counts):
+    choices = len(question.prompts["lm_eval"].choices)
+    if not 0 <= question.answer < choices:
         raise RelmError(
-            f"{where}: the right answer is number {question.answer} of {min(counts)} choices, expected 0 to {min(counts) - 1}; "
+            f"{where}: the right answer is number {question.answer} of {choices} choices, expected 0 to {choices - 1}; "
             "a test split without answers cannot be scored"
         )
     return question
@@ -156,7 +150,7 @@ LABEL = Kind(  # some copies of the data have it as text
 )
 SHAPES: dict[str, dict[str, Any]] = {
     "hellaswag": {"activity_label": WORDS, "ctx_a": WORDS, "ctx_b": TEXT, "ctx": WORDS, "endings": [WORDS], "label": LABEL},
-    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID?": NAME},
+    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID": NAME},
     "arc": {"question": WORDS, "choices": {"text": [WORDS], "label": [WORDS]}, "answerKey": WORDS},
     "piqa": {"goal": WORDS, "sol1": WORDS, "sol2": WORDS, "label": LABEL},
 }
@@ -185,7 +179,7 @@ def without_marks(text: str) -> str:
 
 def _blimp(row: Mapping[str, Any], where: str) -> Question:
     prompt = ChoicePrompt("", (row["sentence_good"], row["sentence_bad"]))
-    return Question(where, {"lm_eval": prompt, "babylm": prompt}, 0, row.get("UID", ""))
+    return Question(where, {"lm_eval": prompt}, 0, row["UID"])
 
 
 def _as_in_the_data_set(row: dict[str, Any]) -> dict[str, Any]:

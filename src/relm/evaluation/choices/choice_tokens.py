@@ -4,8 +4,6 @@
   empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
 - llm_c encodes context and choice apart, the choice with a space before it. Its script has GPT-2's tokenizer, which adds
   nothing; here what the tokenizer puts before a text begins the context.
-- babylm encodes the sentence as the tokenizer does, and scores its tokens but the first of the sequence, which nothing
-  precedes: with GPT-2's tokenizer the sentence's own first token.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,15 +89,8 @@ def _as_llm_c(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[
     return rows, np.fromiter(map(len, choices), dtype=np.int64)
 
 
-def _as_babylm(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
-    (sentences,) = encoder.rows([choice for prompt in prompts for choice in prompt.choices])
-    sizes = np.fromiter(map(len, sentences), dtype=np.int64)
-    return [encoder.begun(row) for row in sentences], sizes - (0 if encoder.added else 1)
-
-
 WAYS: dict[str, Callable[[ChoiceEncoder, Sequence[ChoicePrompt]], tuple[list[Row], Integers]]] = {
     "lm_eval": _as_lm_eval,
     "llm_c": _as_llm_c,
-    "babylm": _as_babylm,
 }
 """Way of scoring -> function that returns the tokens of each choice, and the count of its scored ones."""

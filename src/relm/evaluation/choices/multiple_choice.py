@@ -4,10 +4,9 @@ A model chooses the likeliest of several texts. Publications differ in the promp
 divisor of a choice's log-likelihood; all of a format's published ways are scored at once, and each figure names its own:
 
 - `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
-- `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag;
-- `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there;
-- `pseudo_log_likelihood_accuracy`: masked models on BLiMP, as BabyLM's pipelines score them, with the same mean.
+- `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag.
 
+On BLiMP an accuracy is the mean of the paradigms' accuracies, as there.
 Beside each figure F stand `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
 """
 
@@ -16,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +24,16 @@ from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.masked_choices import WAY, sentence_scores
 from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
 from relm.evaluation.evaluated_text import load_tokenizer_of
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.masked_models import is_masked, load_masked
-from relm.evaluation.masked_scoring import mask_token
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +42,6 @@ DESCRIPTION = (
     "as lm_eval_accuracy_per_character names the publication and the divisor of a choice's log-likelihood. A context longer "
     "than the model's positions loses its beginning."
 )
-DESCRIPTION_OF_MASKED = (
-    "The sentence with the higher pseudo-log-likelihood is taken, the first of equal ones: each of its tokens is masked alone "
-    "and predicted from all others, and the log-probabilities are added. The figure is the mean of the paradigms' accuracies."
-)
-SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
 @dataclass(frozen=True)
@@ -67,10 +56,6 @@ class ChoiceScores:
     """(choices,) True if the context's beginning was cut off because the model has too few positions."""
 
 
-ScoredWays = tuple[dict[str, ChoiceScores], str, str, dict[str, Any]]
-"""Scores by way of scoring, the model's sha256, a description, and the keys of the protocol that describe the ways."""
-
-
 @evaluation
 def evaluate_multiple_choice(
     model_folder: Path,
@@ -81,28 +66,24 @@ def evaluate_multiple_choice(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score the choices of questions, which a causal language model does, and for BLiMP a masked one as well.
-
-    The file has a JSON object on each line, or is a zip archive of such files.
-    """
+    """Score the choices of questions; the file has a JSON object on each line, or is a zip archive of such files."""
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
     loaded = load_tokenizer_of(model_folder, tokenizer)
-    if is_masked(model_folder) and options.format not in FORMATS_OF_SENTENCES:
-        raise RelmError(
-            f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
-            f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
-        )
-    read = _score_masked if is_masked(model_folder) else _score_causal
-    scores, model_sha256, description, ways = read(model_folder, loaded, questions, execution)
+    needs_prefix = any(not prompt.context for question in questions for prompt in question.prompts.values())
+    prefix = prefix_token(loaded, model_folder) if needs_prefix else None
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix)
+    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
+    model = load_causal(model_folder, loaded.vocabulary_size, execution)
     unit = ROUNDING[execution.precision]
-    found = figures(questions, scores, unit)
+    found = figures(questions, choice_scores(model, questions, encoded, execution.batch_tokens), unit)
     protocol = {
-        "in_words": description,
+        "in_words": DESCRIPTION,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **ways,
+        **beginning_of("tokenizer", loaded, model_folder).record(),
+        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
         "tie_split": SPLIT,
@@ -111,7 +92,7 @@ def evaluate_multiple_choice(
     }
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return Scored(found, protocol, model_sha256, _describe(found), (found["tokens"], "tokens"))
+    return Scored(found, protocol, model.sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
@@ -123,30 +104,6 @@ def _describe(found: Mapping[str, float | int]) -> str:
         f"{', '.join(f'{name} {found[name]:.4f}{split[name]}' for name in names)}; {found['ties']:,} ties, "
         f"{found['near_ties']:,} near-ties"
     )
-
-
-def _score_masked(folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution) -> ScoredWays:
-    """Score sentences by a masked model."""
-    mask_token(tokenizer.special.mask, tokenizer.path)
-    model = load_masked(folder, tokenizer.vocabulary_size, execution)
-    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
-    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
-    return scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED}
-
-
-def _score_causal(
-    model_folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution
-) -> ScoredWays:
-    """Score choices by a causal model's likelihood of them, in all published ways."""
-    alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
-    encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
-    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
-    model = load_causal(model_folder, tokenizer.vocabulary_size, execution)
-    protocol = {
-        **beginning_of("tokenizer", tokenizer, model_folder).record(),
-        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
-    }
-    return choice_scores(model, questions, encoded, execution.batch_tokens), model.sha256, DESCRIPTION, protocol
 
 
 def choice_scores(
