@@ -22,7 +22,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.model_checks import require_finite_weights
 from relm.evaluation.model_folder import weights_sha256
-from relm.evaluation.models import OwnCausalModel, load_causal
+from relm.evaluation.models import OwnDecoder, load_causal
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from trained_llama import BEGIN, pieces, stories
 
@@ -129,7 +129,7 @@ def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path
 def test_relm_s_gpt2_and_that_of_transformers_score_the_same(evaluated) -> None:
     ours = load_causal(evaluated.model, 257, ONE_THREAD)
     other = ForeignCausalModel(evaluated.model, "", load_foreign(evaluated.model, "AutoModelForCausalLM"), ONE_THREAD)
-    assert isinstance(ours, OwnCausalModel)
+    assert isinstance(ours, OwnDecoder)
     assert (ours.positions, ours.vocabulary_size) == (other.positions, other.vocabulary_size) == (16, 257)
     sequences = windows(257, longest=17)
     found, theirs = scored(ours, sequences), scored(other, sequences)

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from test_evaluated_models import GPT2, LLAMA, MANY, ONE_THREAD, TOKENS, nats_alone, saved, windows
 
 from relm.errors import RelmError
-from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.masked_models import load_masked
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
@@ -44,7 +43,6 @@ def test_a_batch_of_several_lengths_has_the_losses_of_each_sequence_by_itself(na
     expected = pytest.approx(nats_alone(theirs, sequences), rel=1e-5, abs=1e-5)
     for batch_tokens in (20, 100, 1000):
         assert score(ours, sequences, batch_tokens).nats == expected
-        assert score_groups(ours, sequences, [3] * 10, batch_tokens).nats == expected
     with pytest.raises(RelmError, match="has 20 positions; a context of 21 does not fit"):
         score(ours, ScoredSequences(sequences.tokens, np.array([0]), np.array([22]), np.array([1])), 100)
 

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.causal_model import CausalModel
-from relm.evaluation.choices.shared_prefixes import common_length
 from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_tokenizer_of, read_passages
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
@@ -109,7 +108,7 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
     strict = encode_rows(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
     # lm_eval moves white space at the end of the context to the word that is scored.
     given = encode_rows(tokenizer, [before_last_space(text).rstrip() for text in texts])
-    kept = np.array([common_length(pair) for pair in zip(contexts, strict, strict=True)])
+    kept = np.array([common_length(*pair) for pair in zip(contexts, strict, strict=True)])
     passages = Passages(
         whole,
         strict,
@@ -134,6 +133,16 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
             f"{texts[lacking[0]][-80:]!r}"
         )
     return passages
+
+
+def common_length(one: Row, other: Row) -> int:
+    """Return the number of equal tokens with which both rows begin.
+
+    >>> common_length(np.array([4, 5, 6]), np.array([4, 5, 7, 8]))
+    2
+    """
+    size = min(len(one), len(other))
+    return int(np.append(one[:size] != other[:size], True).argmax())
 
 
 def _sizes(rows: Sequence[Row]) -> Integers:

@@ -1,8 +1,7 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
-A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
-they are sorted by length, batched, and given to the model; the head reads only the scored positions. Sequences that begin
-alike, such as a question's choices, go through `relm.evaluation.choices.shared_prefixes`, which computes their beginning once.
+A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. This
+module sorts them by length, batches them and runs the model; the head reads only the scored positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -147,33 +146,20 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
     row = np.repeat(np.arange(len(rows)), scored)
     column = concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))
-    return token_scores(model, model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column)), targets)
-
-
-def token_scores(
-    model: CausalModel, hidden: Tensor, targets: Tensor, positions: Integers | None = None
-) -> tuple[Floats, Flags]:
-    """Return the nats of each target, and whether it is the likeliest id, (targets,) each.
-
-    `hidden` is the head's input, (positions, width); `positions` has the index in it that predicts each target, by default its
-    own number.
-    """
-    positions = np.arange(len(hidden)) if positions is None else positions
-    order = np.argsort(positions, kind="stable")
+    hidden = model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column))
     nats, likeliest = np.empty(len(targets)), np.empty(len(targets), dtype=np.bool_)
     at_once = max(1, LARGEST_LOGITS // model.vocabulary_size)
     for first in range(0, len(hidden), at_once):
-        part = order[slice(*np.searchsorted(positions[order], (first, first + at_once)))]
-        logits = model.head(hidden[first : first + at_once])
-        rows, wanted = torch.from_numpy(positions[part] - first).to(logits.device), targets[part].to(logits.device)
-        nats[part], likeliest[part] = _scores_of(logits, rows, wanted)
+        part = slice(first, first + at_once)
+        logits = model.head(hidden[part])
+        nats[part], likeliest[part] = _token_scores(logits, targets[part].to(logits.device))
     return nats, likeliest
 
 
-def _scores_of(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
-    """Return `token_scores` from (positions, vocabulary) logits and (targets,) rows of these, one for each target."""
-    highest, chosen = logits.amax(-1), logits[rows, targets]
-    likeliest = chosen == highest[rows]  # of equal ones the first id is the likeliest, which a second, slow search decides
-    likeliest[likeliest.clone()] = logits[rows[likeliest]].argmax(-1) == targets[likeliest]
-    nats = logits.logsumexp(-1)[rows] - chosen
+def _token_scores(logits: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
+    """Return the nats of each target, and whether it is the likeliest id, from (targets, vocabulary) logits."""
+    chosen = logits.gather(-1, targets[:, None])[:, 0]
+    likeliest = chosen == logits.amax(-1)
+    likeliest[likeliest.clone()] = logits[likeliest].argmax(-1) == targets[likeliest]  # the slow search for the first of equals
+    nats = logits.logsumexp(-1) - chosen
     return nats.double().cpu().numpy(), likeliest.cpu().numpy()

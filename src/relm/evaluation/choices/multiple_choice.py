@@ -24,7 +24,6 @@ from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
 from relm.evaluation.evaluated_text import load_tokenizer_of
@@ -32,7 +31,7 @@ from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences
+from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences, score
 from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 log = logging.getLogger(__name__)
@@ -123,7 +122,7 @@ def choice_scores(
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
     groups = _choice_counts(questions) * len(encoded)
-    sums = -np.add.reduceat(score_groups(model, sequences, groups, batch_tokens).nats, sequences.offsets[:-1])
+    sums = -np.add.reduceat(score(model, sequences, batch_tokens).nats, sequences.offsets[:-1])
     sums = sums[_first_alike(rows, scored, groups)]  # rounding depends on where in a batch a choice is
     parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}

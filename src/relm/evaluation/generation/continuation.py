@@ -13,7 +13,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.evaluation.generation.stop import Stop
-from relm.evaluation.models import OwnCausalModel
+from relm.evaluation.models import OwnDecoder
 from relm.evaluation.transformers_form import as_transformers
 
 Texts = Sequence[Sequence[int]]
@@ -44,7 +44,7 @@ class TransformersContinuer(Continuer):
     def __init__(self, model: CausalModel, execution: Execution) -> None:
         self.positions = model.positions
         self._device, self._precision = execution.open(), execution.precision
-        if isinstance(model, OwnCausalModel):
+        if isinstance(model, OwnDecoder):
             self._model = self._device.place(as_transformers(model.model))
             self._model.lm_head = _Float32Head(self._model.lm_head.weight)
         else:

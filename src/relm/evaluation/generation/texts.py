@@ -17,6 +17,7 @@ from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnDecoder, load_causal
 from relm.evaluation.special_tokens import special_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.models.gpt2 import Gpt2
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Writer:
         self.continuer: Continuer
         if isinstance(self.model, IpuCausalModel):
             self.continuer = IpuContinuer(self.model)
-        elif type(self.model) is OwnDecoder:
+        elif isinstance(self.model, OwnDecoder) and not isinstance(self.model.model, Gpt2):
             self.continuer = PassContinuer(self.model)
         else:
             self.continuer = TransformersContinuer(self.model, execution)
