@@ -78,7 +78,7 @@ def own_config(folder: Path, kind: type[Config], architecture: type) -> Config |
     if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
-        return folder_config(folder, kind, None, ())
+        return folder_config(folder, kind)
     except ValueError:
         if OWN in config:  # `transformers` would ignore these options
             raise

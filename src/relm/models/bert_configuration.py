@@ -8,11 +8,6 @@ from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
-# Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
-FREE_FIELDS = (
-    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
-    "next_sentence", "head",
-)  # fmt: skip
 _OWN_FIELDS = (
     "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
 )  # fmt: skip
@@ -33,6 +28,12 @@ _DEFAULT_PADDING = {"bert": 0, "roberta": 1}
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
     """The architecture: the keys of `config.json` under this project's names, and switches that it has no key for."""
+
+    # The weights show whether there is a head for pairs.
+    free_fields = (
+        "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
+        "next_sentence", "head",
+    )  # fmt: skip
 
     layers: int
     heads: int

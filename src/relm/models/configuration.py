@@ -102,15 +102,10 @@ def require_consistent(config: Any, heads: int, hidden_size: int, activation: st
         raise ValueError("; ".join(faults))
 
 
-def folder_config(folder: Path, kind: type[Config], expected: Config | None, free: tuple[str, ...]) -> Config:
-    """Return the architecture for the weights in a folder: `expected`, which its `config.json` must match, else that itself.
+def folder_config(folder: Path, kind: type[Config], expected: Config | None = None, also_free: tuple[str, ...] = ()) -> Config:
+    """Return the architecture in a folder's `config.json`, or `expected`, which it must match, except for free fields.
 
-    Args:
-        kind: a dataclass with `from_huggingface`.
-        free: fields in which models with interchangeable weights may differ.
-
-    Raises:
-        ValueError: the folder holds another architecture; names the keys, what was found and what was expected.
+    `kind` is a dataclass with `from_huggingface` and `free_fields`, in which models with interchangeable weights may differ.
     """
     path = folder / "config.json"
     try:
@@ -125,7 +120,7 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None, fre
     differing = [
         f"{field.name} is {getattr(found, field.name)!r}, expected {getattr(expected, field.name)!r}"
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if field.name not in free and getattr(found, field.name) != getattr(expected, field.name)
+        if field.name not in (*kind.free_fields, *also_free) and getattr(found, field.name) != getattr(expected, field.name)
     ]
     if differing:
         raise ValueError(f"{path}: {'; '.join(differing)}")

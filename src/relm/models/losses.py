@@ -53,7 +53,7 @@ def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, t
     """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks; None: all at once.
 
     (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding; a device
-    that computes one chunk after the other has the float32 copy of a chunk's logits alone in its memory.
+    that computes one chunk after the other has only the float32 copy of one chunk's logits in its memory.
     """
     if chunk is None:
         return cross_entropy(logits, labels, traced)
@@ -81,18 +81,15 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def cross_entropy_of_projection(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, softcap: float | None = None
 ) -> Term:
-    """Score labels under the logits `hidden @ weight.T + bias`, of which those of one chunk alone are ever in memory.
+    """Score labels under the logits `hidden @ weight.T + bias`, of which only one chunk's are ever in memory.
 
     The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
     2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy` but
     for rounding. In lower precision the logits' gradient is rounded before it is multiplied by the loss scale and divided by
     the count of labels, not after it, and the weight's gradient is added up in float32.
 
-    Args:
-        hidden: (batch, positions, hidden).
-        labels: (batch, positions) int64; -100 is not scored, and sends no gradient.
-        chunk: positions of a sequence in a chunk, the last of which may have fewer.
-        softcap: limit to which `softcapped` bends the logits; None: no limit.
+    `hidden` is (batch, positions, hidden), `labels` (batch, positions) int64, where -100 is not scored and sends no gradient.
+    `chunk` counts positions of a sequence; `softcap` is the limit to which `softcapped` bends the logits, if any.
     """
     product = _product_type(hidden)
     if torch.is_grad_enabled():
@@ -155,7 +152,7 @@ class _ScoredProjection(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, of_correct: Tensor | None) -> tuple[Tensor | None, ...]:
         of_hidden, of_weight, of_bias = ctx.saved_tensors
         shift = None if of_bias is None else (of_bias * upstream).to(ctx.weight_type)
-        # In place where it can be, since the weight's gradient may be a gigabyte; torch refuses to read it a second time.
+        # In place where it can be, since the weight's gradient may be a gigabyte; torch raises an error if it is read again.
         scaled = of_weight * upstream if torch.compiler.is_compiling() else of_weight.mul_(upstream)
         return of_hidden * upstream.to(of_hidden.dtype), scaled.to(ctx.weight_type), shift, None, None, None, None
 

@@ -27,11 +27,9 @@ def read_weights(
 ) -> dict[str, Tensor]:
     """Return the parameters in a folder's `model.safetensors`, in float32, under the module's names; nothing is executed.
 
-    Args:
-        expected: the module's state dict; only names and shapes matter.
-        own_name: returns the module's name for a name in the file; None for a tensor that the module ignores.
-        copies: name of a tensor that the file may hold -> the parameter that it is tied to.
-        zeros: tensors that the file may hold and the module lacks; they must be zero.
+    `expected` has the module's names and shapes. `own_name` returns the module's name for a name in the file, or None for a
+    tensor that the module ignores. The file may also hold `copies`, each equal to the parameter that it is tied to, and
+    `zeros`, which the module lacks and which must be zero.
     """
     from safetensors.torch import load_file
 

@@ -125,7 +125,7 @@ class TunedEncoder:
 def read_encoder(folder: Path, tokenizer: Path) -> TunedEncoder:
     """Return the encoder in a model's folder."""
     with readable(folder, KINDS):
-        return TunedEncoder(folder, folder_config(folder, BertConfig, None, ()), weights_sha256(folder), tokenizer)
+        return TunedEncoder(folder, folder_config(folder, BertConfig), weights_sha256(folder), tokenizer)
 
 
 def tune_and_score(
