@@ -167,7 +167,7 @@ def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
     file = lambada(tmp_path, LONG)
     with pytest.raises(RelmError, match="the test's file has 0000"):
         counted(tmp_path, file, "lambada", [documents], file_sha256="0" * 64)
-    with pytest.raises(RelmError, match="line 1: expected an object with a text under 'passage'"):
+    with pytest.raises(RelmError, match=r"line 1: passage is missing; lambada\.text_key of the test's file names"):
         counted(tmp_path, file, "lambada", [documents], text_key="passage")
     with pytest.raises(RelmError, match=r"empty\.jsonl: no documents; give those that the model was trained on"):
         counted(tmp_path, file, "lambada", [write_texts(tmp_path / "empty.jsonl", [])])

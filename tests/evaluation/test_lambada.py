@@ -190,9 +190,9 @@ def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_pa
     [
         ("no JSON", r"f\.jsonl, line 2: not JSON \(Expecting value.*expected an object such as"),
         ("", r"f\.jsonl, line 2: not JSON"),
-        ('{"other": "one two"}', r"f\.jsonl, line 2: expected an object with a text under 'text', found the keys other"),
-        ('{"text": 3}', r"f\.jsonl, line 2: expected an object with a text"),
-        ('["one two"]', r"f\.jsonl, line 2: expected an object with a text under 'text', found list"),
+        ('{"other": "one two"}', r"f\.jsonl, line 2: text is missing; lambada.text_key of the test's file names the passage's"),
+        ('{"text": 3}', r"f\.jsonl, line 2: text: expected text, found 3"),
+        ('["one two"]', r"f\.jsonl, line 2: expected an object, found"),
         ('{"text": "single"}', r"f\.jsonl, line 2: expected a passage of two words"),
         ('{"text": " single "}', r"f\.jsonl, line 2: expected a passage of two words"),
         ('{"text": "two\\nlines"}', r"f\.jsonl, line 2: expected a passage of two words or more with a space"),

@@ -94,7 +94,7 @@ def test_strided_windows_that_do_not_overlap_lose_their_first_tokens() -> None:
 @given(SIZES)
 def test_overlapping_windows_are_megatrons(sizes) -> None:
     tokens, context, stride = sizes
-    windows = overlapping(tokens, context, stride)
+    windows = windows_of("overlapping", tokens, context, stride)
     if tokens < 2:
         assert (len(windows), windows.published) == (0, 0)
         return
@@ -108,14 +108,14 @@ def test_overlapping_windows_are_megatrons(sizes) -> None:
 
 @given(SIZES)
 def test_rolling_windows_are_lm_evals(sizes) -> None:
-    tokens, context, _ = sizes
-    assert rows(rolling(tokens, context)) == as_lm_eval_yields(tokens, context)
+    tokens, context, stride = sizes
+    assert rows(windows_of("rolling", tokens, context, stride)) == as_lm_eval_yields(tokens, context)
 
 
 @given(SIZES)
 def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     tokens, context, stride = sizes
-    windows = strided(tokens, context, stride)
+    windows = windows_of("strided", tokens, context, stride)
     original = as_the_page_on_perplexity_loops(tokens, context, stride) if tokens > 1 else []
     assert windows.published == len(original)
     scoring = [iteration for iteration in original if iteration[2]]

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.examples.tokenization.encoder import Disagreement, EncodedTexts, TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.formatting import escape_controls
+from relm.json_shapes import TEXT, find_misfit
 
 log = logging.getLogger(__name__)
 
@@ -29,29 +29,31 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
     content, found = read_content(path, sha256)
     if not content.strip():
         raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
+    return decode(content, str(path)), found
+
+
+def decode(content: bytes, name: str) -> str:
+    """Return the text of a file in UTF-8; errors name it."""
     try:
-        return content.decode(), found
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def find_editor_marks(path: Path, text: str) -> dict[str, int]:
-    """Return the counts of a byte order mark and of CR LF in a file's text, those above 0, with a warning if there are any."""
+def split_lines(text: str, name: str, limit: int | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the first `limit` lines of a text, without a byte order mark, each with its place for messages."""
+    lines = text.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
+    yield from ((f"{name}, line {number}", line) for number, line in enumerate(lines, 1))
+
+
+def count_editor_marks(path: Path, text: str) -> dict[str, int]:
+    """Return the counts above 0 of a byte order mark and of CR LF in a file's text, and warn if there are any."""
     counts = {"byte_order_mark": int(text.startswith(BYTE_ORDER_MARK)), "cr_lf": text.count("\r\n")}
-    if found := {name: count for name, count in counts.items() if count}:
-        advice = "relm extract removes these from the text files that models are trained on; remove them to score text alone"
-        log.warning("%s: is scored%s; %s", path, describe_editor_marks(found), advice)
+    found = {name: count for name, count in counts.items() if count}
+    if found:
+        advice = "relm extract removes both from training text; remove them here too, to score the same text."
+        log.warning("%s: scored with %s byte order marks and %s CR LF line ends. %s", path, *counts.values(), advice)
     return found
-
-
-def describe_editor_marks(counts: Mapping[str, int]) -> str:
-    """Return the end of a phrase on a text with these counts; empty for a text that has neither.
-
-    >>> describe_editor_marks({"byte_order_mark": 1, "cr_lf": 3})
-    ' with its byte order mark and 3 ends of lines of CR LF'
-    """
-    names = {"byte_order_mark": "its byte order mark", "cr_lf": f"{counts.get('cr_lf', 0):,} ends of lines of CR LF"}
-    return f" with {' and '.join(names[name] for name in counts)}" if counts else ""
 
 
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
@@ -71,26 +73,22 @@ def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
 
 def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
     """Return the passages of a file, one from each line, and the file's sha256."""
-    content, found = read_text(file, sha256)
-    lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
-    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
+    text, found = read_text(file, sha256)
+    return [_passage(line, text_key, where) for where, line in split_lines(text, str(file), limit)], found
 
 
 def _passage(line: str, key: str, where: str) -> str:
     content = parse_json(line, where, f'expected an object such as {{"{key}": "A passage."}}')
-    text = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(text, str):
-        keys = f"the keys {escape_controls(', '.join(content))[:200]}" if isinstance(content, dict) else type(content).__name__
-        raise RelmError(
-            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
-        )
+    if fault := find_misfit(content, {key: TEXT}):
+        raise RelmError(f"{where}: {fault}; lambada.text_key of the test's file names the passage's key")
+    text: str = content[key]
     if not before_last_space(text).strip() or len(text.split()) < 2:
         raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
     return text
 
 
 def before_last_space(text: str) -> str:
-    """Return what stands before the last space of a text; empty if it has none."""
+    """Return the part of a text before its last space; empty if it has none."""
     return text.rpartition(" ")[0]
 
 

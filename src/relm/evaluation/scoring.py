@@ -39,16 +39,9 @@ class ScoredSequences:
     """(sequences,) count of last tokens that are scored: at least 1, and fewer than all, for the first sees nothing."""
 
     def __post_init__(self) -> None:
-        if not len(self.starts) == len(self.ends) == len(self.scored):
-            raise ValueError(f"{len(self.starts)} starts, {len(self.ends)} ends, {len(self.scored)} counts of scored tokens")
-        wrong = (self.starts < 0) | (self.ends > len(self.tokens))
-        wrong |= (self.scored < 1) | (self.scored >= self.ends - self.starts)
-        if wrong.any():
-            index = int(np.flatnonzero(wrong)[0])
-            raise ValueError(
-                f"sequence {index} scores {self.scored[index]} tokens of {self.starts[index]} to {self.ends[index]} of "
-                f"{len(self.tokens)}: expected at least one, and never its first"
-            )
+        inside = (self.starts >= 0) & (self.ends <= len(self.tokens))
+        if not (inside & (self.scored >= 1) & (self.scored < self.ends - self.starts)).all():
+            raise ValueError("a sequence scores no token, its first one, or one beyond the array")
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -17,13 +17,7 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import (
-    describe_editor_marks,
-    encode_texts,
-    find_editor_marks,
-    load_tokenizer_of,
-    read_text,
-)
+from relm.evaluation.evaluated_text import count_editor_marks, encode_texts, load_tokenizer_of, read_text
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
@@ -50,7 +44,7 @@ def evaluate_text(
     text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
     """
     text, sha256 = read_text(file, file_sha256)
-    marks = find_editor_marks(file, text)
+    marks = count_editor_marks(file, text)
     loaded = load_tokenizer_of(model_folder, tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
     prepared = prepare_text(text, loaded, options, limit, beginning)
@@ -71,7 +65,7 @@ def evaluate_text(
     described = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
     described |= ({} if limit is None else {"limit": limit}) | ({"scored_as_text": marks} if marks else {})
     sentence = (
-        f"scored {found['tokens_scored']:,} tokens of {file.name}{describe_editor_marks(marks)}: "
+        f"scored {found['tokens_scored']:,} tokens of {file.name}: "
         f"{found['nats_per_token']:.4f} nats per token, {found['bits_per_byte']:.4f} bits per byte"
     )
     return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))

@@ -43,6 +43,8 @@ class Windows:
 
 def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
     """Return the windows over `tokens` tokens, in which a prediction sees at most `context`; rolling ones have no stride."""
+    if tokens < 2:
+        return _none()
     if kind == "rolling":
         return rolling(tokens, context)
     return overlapping(tokens, context, stride) if kind == "overlapping" else strided(tokens, context, stride)
@@ -54,8 +56,6 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
     The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
     also makes windows that begin so late that all they would score lies beyond the end: they count only in `published`.
     """
-    if tokens < 2:
-        return _none()
     published = -(-max(tokens - 1 - stride, 0) // stride) + 1
     later = -(-max(tokens - 1 - context, 0) // stride)
     starts = np.arange(later + 1, dtype=np.int64) * stride
@@ -70,8 +70,6 @@ def rolling(tokens: int, context: int) -> Windows:
 
     Each sees one token before those it scores; the last one, which has fewer left to score, reaches back as far as it can.
     """
-    if tokens < 2:
-        return _none()
     reached = np.arange(1, tokens, context, dtype=np.int64)
     ends = np.minimum(reached + context, tokens)
     starts = np.maximum(ends - context - 1, 0)
@@ -85,8 +83,6 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
     overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
     with only new tokens loses one; and it stops with the first window that reaches the end.
     """
-    if tokens < 2:
-        return _none()
     published = -(-max(tokens - context, 0) // stride) + 1
     starts = np.arange(published, dtype=np.int64) * stride
     ends = np.minimum(starts + context, tokens)

@@ -20,7 +20,7 @@ from relm.corpus.download.source_faults import clip
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
 from relm.errors import RelmError
-from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
+from relm.evaluation.evaluated_text import decode, read_content, split_lines
 from relm.formatting import escape_controls, find_control_character
 from relm.json_shapes import TEXT, Kind, find_misfit
 
@@ -84,8 +84,7 @@ def _lines(file: Path, content: bytes) -> Iterator[tuple[str, Any]]:
             yield f"{file}, row {number}", dict(zip(columns, values, strict=True))
         return
     for name, text in _members(file, content):
-        for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
-            yield f"{name}, line {number}", line
+        yield from split_lines(decode(text, name), name)
 
 
 def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -118,13 +117,6 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
         raise RelmError(f"{file}: the zip archive has {double:.80} twice; download it again")
     require_proportion(sum(each.file_size for each in wanted), len(content), str(file))
     return wanted
-
-
-def _decode(name: str, content: bytes) -> str:
-    try:
-        return content.decode().removeprefix(BYTE_ORDER_MARK)
-    except UnicodeDecodeError as error:
-        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
 def read_question(row: dict[str, Any], form: str, where: str) -> Question:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig
 
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
@@ -38,45 +38,15 @@ class TextToTextModel:
         """Return the ids that the model writes for each source, the likeliest at each step, (batch, at most `most`) int64.
 
         Sources are (batch, source), padded at the end, with a bool mask that is false there. Ids after a row's first `end` mean
-        nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`. Texts that have ended
-        leave the batch as soon as they are half of it.
+        nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`.
         """
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
-        written = torch.full((len(input_ids), 1 + most), end, device=source["input_ids"].device)
-        written[:, 0] = self._beginning["decoder_start_token_id"]
-        rows, length = torch.arange(len(written), device=written.device), 1
-        with self._device.autocast(self._precision):  # around all steps, so that weights are converted once
-            while len(rows) and length <= most:
-                given = {name: values[rows] for name, values in source.items()}
-                found = self._generate({**given, "decoder_input_ids": written[rows, :length]}, end, 1 + most - length)
-                length = found.shape[1]
-                written[rows, :length] = found
-                rows = rows[~_have_ended(found, end)]
-        return written[:, 1:length].cpu()
-
-    def _generate(self, given: dict[str, Tensor], end: int, most: int) -> Tensor:
-        """Return the texts with up to `most` more tokens, or fewer once half of them have ended."""
         self.model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=most, eos_token_id=end, pad_token_id=end, num_beams=1, do_sample=False, **self._beginning
         )
-        found: Tensor = self.model.generate(**given, stopping_criteria=StoppingCriteriaList([_HalfEnded(end)]))
-        return found
-
-
-class _HalfEnded(StoppingCriteria):
-    """Ends a call of `generate` once half of its texts have ended, so that they leave the batch."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end
-
-    def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        ended = _have_ended(input_ids, self._end)
-        return (2 * ended.sum() >= len(ended)).expand(len(ended))
-
-
-def _have_ended(written: Tensor, end: int) -> Tensor:
-    """Return whether each text holds the end after its first token, (batch,) bool."""
-    return (written[:, 1:] == end).any(1)
+        with self._device.autocast(self._precision):  # around all steps, so that weights are converted once
+            written: Tensor = self.model.generate(**source)
+        return written[:, 1:].cpu()
 
 
 def _beginning(model: Any, folder: Path) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def describe_protocol(found: Mapping[str, Any], harness_task: str, limit: int | 
     version = found["versions"].get(harness_task)
     numbered = f", version {version}" if version is not None else ""
     solved = f"{next(iter(shots)) or 'no'} solved examples" if len(shots) == 1 else "as many solved examples as each task says"
-    own = " The task is defined by files of our own." if found["task_files"] else ""
+    own = " Task files of our own were read as well." if found["task_files"] else ""
     only = f" Only the first {limit:,} examples of each task." if limit else ""
     return (
         f"Task {harness_task}{of_what}{numbered} of EleutherAI's lm-evaluation-harness {found['lm_eval_version']}, by the "
