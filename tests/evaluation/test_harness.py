@@ -155,7 +155,7 @@ def change(path: Path, **keys: Any) -> None:
         (
             "config.json",
             {"architectures": ["BertForMaskedLM"]},
-            "copy: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks need",
+            "copy: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks require",
         ),
         ("config.json", {"vocab_size": 100}, "copy: the model has 100 tokens, the tokenizer [0-9]+; give the tokenizer"),
         (
@@ -166,9 +166,9 @@ def change(path: Path, **keys: Any) -> None:
         (
             "tokenizer_config.json",
             {"fast_tokenizer_files": ["tokenizer.4.0.json"]},
-            "tokenizer_config.json: names files by its key fast_tokenizer_files",
+            "tokenizer_config.json: key fast_tokenizer_files names other files",
         ),
-        ("tokenizer_config.json", {"vocab": "/a/vocab.json"}, "tokenizer_config.json: names files by its key vocab"),
+        ("tokenizer_config.json", {"vocab": "/a/vocab.json"}, "tokenizer_config.json: key vocab names other files"),
     ],
 )
 def test_a_folder_that_the_harness_would_misread_is_refused(

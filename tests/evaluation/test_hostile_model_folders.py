@@ -58,23 +58,23 @@ CONFIG = "config.json does not fit the weights: "
 CASES: dict[str, Case] = {
     "a layer less": (
         hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), {"num_hidden_layers": 1},
-        f"{CONFIG}they hold model.layers.1.input_layernorm.weight, for which LlamaForCausalLM has no place",
+        f"{CONFIG}they contain model.layers.1.input_layernorm.weight, which this LlamaForCausalLM lacks",
     ),
     "a layer less of a body that was saved alone": (
         hf.LlamaModel, hf.LlamaConfig(**LLAMA, tie_word_embeddings=True), {"num_hidden_layers": 1},
-        f"{CONFIG}they hold layers.1.input_layernorm.weight, for which LlamaForCausalLM has no place",
+        f"{CONFIG}they contain layers.1.input_layernorm.weight, which this LlamaForCausalLM lacks",
     ),
     "without the biases": (
         hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA, attention_bias=True), {"attention_bias": False},
-        f"{CONFIG}they hold model.layers.0.self_attn.k_proj.bias, for which LlamaForCausalLM has no place",
+        f"{CONFIG}they contain model.layers.0.self_attn.k_proj.bias, which this LlamaForCausalLM lacks",
     ),
     "an expert less": (
         hf.MixtralForCausalLM, hf.MixtralConfig(**LLAMA, num_local_experts=3), {"num_local_experts": 2},
-        f"{CONFIG}model.layers.0.mlp.experts.down_proj has the shape [3, 16, 32], by config.json [2, 16, 32]",
+        f"{CONFIG}model.layers.0.mlp.experts.down_proj has the shape [3, 16, 32], expected [2, 16, 32]",
     ),
     "other heads": (
         hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), {"num_key_value_heads": 2},
-        f"{CONFIG}model.layers.0.self_attn.k_proj.weight has the shape [8, 16], by config.json [16, 16]",
+        f"{CONFIG}model.layers.0.self_attn.k_proj.weight has the shape [8, 16], expected [16, 16]",
     ),
     "a layer less, of relm's own architecture": (
         hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2), {"n_layer": 1}, "transformer.h.1.attn.c_attn.bias is unknown",
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     ),
     "a classifier whose embeddings are one": (
         hf.LlamaForSequenceClassification, hf.LlamaConfig(**LLAMA, tie_word_embeddings=True), {},
-        "config.json: architectures is LlamaForSequenceClassification, whose head is no language model's",
+        "config.json: architectures is LlamaForSequenceClassification, which is not a language model",
     ),
     "a classifier of relm's own architecture": (
         hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2), {}, "transformer.score.weight is unknown",
@@ -118,7 +118,9 @@ def test_a_masked_model_with_a_layer_less_in_its_configuration_is_refused(tmp_pa
     config = hf.DistilBertConfig(vocab_size=TOKENS, dim=16, hidden_dim=32, n_layers=2, n_heads=2, max_position_embeddings=20)
     saved(tmp_path, hf.DistilBertForMaskedLM, config)
     change(tmp_path, n_layers=1)
-    with pytest.raises(RelmError, match=r"they hold distilbert\.transformer\.layer\.1\.attention\.k_lin\.bias, for which Dist"):
+    with pytest.raises(
+        RelmError, match=r"they contain distilbert\.transformer\.layer\.1\.attention\.k_lin\.bias, which this Dist"
+    ):
         load_masked(tmp_path, TOKENS, ONE_THREAD)
 
 

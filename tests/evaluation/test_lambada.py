@@ -209,7 +209,7 @@ def test_a_line_without_a_passage_is_named(tmp_path: Path, line: str, message: s
 def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evaluated, folder) -> None:
     texts = ["one two", "one " + "o" * POSITIONS]
     passages = tokenise_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
-    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: its last word has 49 tokens, .* has 48 positions"):
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: the last word has 49 tokens, but .* has 48 positions"):
         lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
     fitting = tokenise_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
     assert lambada_scores(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]

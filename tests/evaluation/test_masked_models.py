@@ -285,5 +285,5 @@ def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> 
     weights = load_file(tmp_path / "model.safetensors")
     weights["vocab_layer_norm.weight"][:] = 3e38
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RelmError, match="its logits are not finite though its weights are: "):
+    with pytest.raises(RelmError, match="the logits are not finite, though the weights are: "):
         load_masked(tmp_path, VOCABULARY, ALONE)

@@ -245,9 +245,7 @@ def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Pa
 
 def test_a_choice_that_no_context_fits_beside_is_named(model: Path, tmp_path: Path) -> None:
     rows = [PIQA[0], {**PIQA[1], "sol2": "xqzj " * 40}]
-    with pytest.raises(
-        RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; evaluate a model with"
-    ):
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; use a model with"):
         evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "piqa")
 
 

@@ -1,4 +1,4 @@
-"""The input of an evaluation: a file, compared with the sha256 of its recipe, as text and as tokens."""
+"""The input of an evaluation: a file, checked against its recipe's sha256, as text and as tokens."""
 
 import hashlib
 import logging
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 Row = npt.NDArray[np.int32]
 BYTE_ORDER_MARK = "\ufeff"
-"""The character with which some editors begin a file; it belongs to no JSON."""
+"""The character with which some editors begin a file, and which JSON does not allow."""
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
     """Return the unchanged text of a UTF-8 file, with line ends and byte order mark, and the file's sha256."""
     content, found = read_content(path, sha256)
     if not content.strip():
-        raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
+        raise RelmError(f"{path}: has no text ({len(content):,} bytes), so there is nothing to score")
     return decode(content, str(path)), found
 
 
@@ -51,22 +51,21 @@ def count_editor_marks(path: Path, text: str) -> dict[str, int]:
     counts = {"byte_order_mark": int(text.startswith(BYTE_ORDER_MARK)), "cr_lf": text.count("\r\n")}
     found = {name: count for name, count in counts.items() if count}
     if found:
-        advice = "relm extract removes both from training text; remove them here too, to score the same text."
+        advice = "relm extract removes both from training text; remove them here too, to score the same text"
         log.warning("%s: scored with %s byte order marks and %s CR LF line ends. %s", path, *counts.values(), advice)
     return found
 
 
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Return the content of a file, and its sha256, which must be the given one unless that is None."""
+    """Return the content of a file and its sha256, which must be the given one, if any."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RelmError(f"{path}: cannot be read: {error.strerror}; give the file that is to be scored") from None
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; give the file to score") from None
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         raise RelmError(
-            f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; give "
-            "the right file, or correct the hash"
+            f"{path}: has sha256 {found}, expected {sha256}. Give the file that the test names, or correct the hash"
         )
     return content, found
 
@@ -93,7 +92,7 @@ def before_last_space(text: str) -> str:
 
 
 def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
-    """Return the tokenizer in a `tokenizer.json`, compared with that of the model's folder, if it has one."""
+    """Return the tokenizer in a `tokenizer.json`, which must agree with the one in the model's folder, if any."""
     loaded, own = load_tokenizer(path), model_folder / "tokenizer.json"
     if not own.is_file() or sha256_of(own) == loaded.sha256:
         return loaded
@@ -102,19 +101,19 @@ def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
     if other:
         number, token = other[0]
         raise RelmError(
-            f"{path}: has {token!r} as {number}, and {len(other) - 1:,} more tokens with another id than in {own}, where it is "
-            f"{ids[token]}: the model was trained with that one; give it as the tokenizer"
+            f"{path}: {token!r} has id {number}, but {ids[token]} in {own}, and {len(other) - 1:,} more tokens differ. Use "
+            "the tokenizer of the model"
         )
     return loaded
 
 
 def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Return the ids of each text, encoded unchanged and in one piece."""
-    advice = "give a text without it, or the tokenizer and the model of another language"
+    advice = "Remove it from the text, or use a tokenizer and a model of that language"
     if lacking := lacking_characters(tokenizer.tokenizer, set().union(*texts)):
         raise RelmError(
-            f"{tokenizer.path}: has no token for {lacking[0]!r} and {len(lacking) - 1} more characters of the text, nor one "
-            f"for unknown characters, so that they would not be scored; {advice}"
+            f"{tokenizer.path}: has no token for {lacking[0]!r} and {len(lacking) - 1} more characters, so they would not be "
+            f"scored. {advice}"
         )
     try:
         return TextEncoder(tokenizer.tokenizer).encoded(texts)
@@ -123,7 +122,7 @@ def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTex
     except RelmError:
         raise
     except Exception as error:  # the library raises bare exceptions
-        raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}; {advice}") from None
+        raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}. {advice}") from None
 
 
 def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
@@ -133,7 +132,7 @@ def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
 
 
 def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> list[str]:
-    """Return the characters that a BPE would leave out without a word, in order; other kinds raise an exception there.
+    """Return the characters that a BPE would silently leave out, in order; other kinds of tokenizers raise an exception.
 
     White space that a normaliser or the division into words removes has no token by design.
     """
@@ -148,7 +147,7 @@ def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> lis
 
 
 def _symbols(tokenizer: Tokenizer, text: str) -> set[str]:
-    """Return the characters that a tokenizer's model sees of a text: for a byte-level one a character for each byte."""
+    """Return the characters that a tokenizer's model sees of a text; a byte-level model sees one for each byte."""
     shown = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
     pieces = [(shown, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(shown)
     return {symbol for piece, _ in pieces for symbol in piece}

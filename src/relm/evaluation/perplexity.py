@@ -53,12 +53,12 @@ def evaluate_held_out(model_folder: Path, manifest: Path, context: int, executio
 
 
 def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
-    """Return the sum of -ln P over every token of the stream but the first; the stream is read a block of windows at a time."""
+    """Return the sum of -ln P over every token of the stream but the first, reading one block of windows at a time."""
     sums: list[float] = []
     size = max(1, BLOCK // context) * context
     with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for start in range(0, len(stream) - 1, size):
-            tokens = stream.tokens(start, start + size + 1)  # the last token of the block before is seen, and not scored
+            tokens = stream.tokens(start, start + size + 1)  # the last token of the previous block is seen but not scored
             windows = overlapping(len(tokens), context, stride=context)
             sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))

@@ -1,7 +1,7 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
-A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. This
-module sorts them by length, batches them and runs the model; the head reads only the scored positions.
+A protocol chooses the scored tokens and what each of them sees, as sequences that share one array of tokens. This module
+sorts them by length, batches them and runs the model; the head reads only the scored positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,16 +27,16 @@ LARGEST_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class ScoredSequences:
-    """Sequences of tokens of which the last ones are scored, each given those before it in the sequence."""
+    """Sequences of tokens whose last tokens are scored, each given the earlier ones in its sequence."""
 
     tokens: npt.NDArray[np.integer]
-    """(tokens,) ids, which sequences may share: windows overlap, and cost nothing."""
+    """(tokens,) ids, which sequences may share, so that overlapping windows cost nothing."""
     starts: Integers
     """(sequences,) index in `tokens` at which each begins."""
     ends: Integers
     """(sequences,) index in `tokens` at which each ends, exclusive."""
     scored: Integers
-    """(sequences,) count of last tokens that are scored: at least 1, and fewer than all, for the first sees nothing."""
+    """(sequences,) number of last tokens to score: at least 1, and not all, for the first sees nothing."""
 
     def __post_init__(self) -> None:
         inside = (self.starts >= 0) & (self.ends <= len(self.tokens))
@@ -48,7 +48,7 @@ class ScoredSequences:
 
     @property
     def offsets(self) -> Integers:
-        """Return the indices in `Scores` at which the scored tokens of each sequence begin, (sequences + 1,)."""
+        """Return the index in `Scores` at which each sequence's scored tokens begin, and the end, (sequences + 1,)."""
         return np.concatenate([[0], np.cumsum(self.scored, dtype=np.int64)])
 
     def __getitem__(self, rows: Integers) -> "ScoredSequences":
@@ -72,9 +72,9 @@ def score(
     """Return the loss of every scored token; batches change it by rounding at most.
 
     A batch has at most `batch_tokens` tokens, padding included; its activations and `LARGEST_LOGITS` logits bound the memory.
-    `done` is called after each batch with its count of scored tokens; None: a progress bar is updated.
+    `done` is called after each batch with its number of scored tokens; None: show a progress bar.
     """
-    offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # the last token is seen by none
+    offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # nothing sees the last token
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
@@ -89,14 +89,14 @@ def score(
 
 
 def require_finite(model: CausalModel, nats: Floats) -> None:
-    """Refuse losses that are not finite."""
+    """Reject losses that are not finite."""
     if not np.isfinite(nats).all():
         raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
 
 
 @contextmanager
 def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that reports a count of scored tokens."""
+    """Yield a function that reports a number of scored tokens."""
     if done is not None:
         yield done
         return
@@ -105,7 +105,7 @@ def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable
 
 
 def batches(lengths: Integers, batch_tokens: int, short: int | None = None) -> Iterator[Integers]:
-    """Yield the indices of the sequences of each batch, longest first, so that there is little padding.
+    """Yield the indices of each batch's sequences, longest first, with little padding.
 
     No batch mixes sequences of at most `short` tokens with longer ones.
     """

@@ -40,8 +40,8 @@ def evaluate_text(
 ) -> Scored:
     """Score a text in UTF-8; `limit` counts windows, or documents if the file is divided into several.
 
-    Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
-    text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
+    Text and tokens are in memory, about 16 times the file's size, since a detokeniser's rule may match across the whole text;
+    test files have a megabyte or two. `execution.batch_tokens` bounds the model's memory.
     """
     text, sha256 = read_text(file, file_sha256)
     marks = count_editor_marks(file, text)
@@ -76,17 +76,17 @@ class PreparedText:
     """Documents as tokens, with the counts of their text."""
 
     array: npt.NDArray[np.int32]
-    """(n,) tokens of all documents, each after the tokens put before it."""
+    """(n,) tokens of all documents, with those put before each."""
     sizes: npt.NDArray[np.int64]
-    """(documents,) count of these tokens in each document."""
+    """(documents,) number of these tokens in each document."""
     tokens: int
-    """Count of tokens of all documents, without those put before them."""
+    """Number of tokens of all documents, without those put before them."""
     words: int
     bytes: int
 
     @property
     def targets(self) -> int:
-        """Return the count of tokens that have another one before them in their document."""
+        """Return the number of tokens with another one before them in their document."""
         return int(np.maximum(self.sizes - 1, 0).sum())
 
 
@@ -95,7 +95,7 @@ def prepare_text(
 ) -> PreparedText:
     """Return the first `limit` documents of a text, detokenised and encoded; words and bytes are counted before that.
 
-    Without a `beginning` the options choose the tokens before each document, for the tokenizer by itself.
+    Without a `beginning` the options and the tokenizer choose the tokens before each document.
     """
     beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
@@ -109,9 +109,9 @@ def prepare_text(
 def split_pages(text: str) -> list[str]:
     """Return WikiText's pages, as in EleutherAI/wikitext_document_level, the data set that lm_eval reads.
 
-    A page begins with any line that has the equals signs of a heading of the first level: in the test file two lines of
-    formulas do, so that its 60 articles are 62 pages. White space before the first heading does not count as a page. The line
-    end between two pages is lost.
+    A page begins with any line that has the equals signs of a first-level heading. In the test file two lines of formulas do,
+    so that its 60 articles are 62 pages. White space before the first heading is not a page. The line end between two pages
+    is lost.
     """
     found: list[list[str]] = [[]]
     for line in text.split("\n"):
@@ -131,8 +131,7 @@ def _is_heading(line: str) -> bool:
 def join_rows(text: str) -> str:
     r"""Return the text as Hugging Face's page on perplexity builds it from the rows of WikiText: `"\n\n".join(test["text"])`.
 
-    A row is a line with its end, or nothing if the line is blank; so three line ends follow each line of text, and two each
-    blank one.
+    A row is a line with its end, or empty if the line is blank. So three line ends follow a line of text, and two a blank one.
     """
     lines = text.removesuffix("\n").split("\n")
     return "\n\n".join(f"{line}\n" if line.strip() else "" for line in lines)
@@ -158,7 +157,7 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     """Return context and stride of the windows for this model."""
     context = options.context or model.positions
     if context is None:
-        raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")
+        raise RelmError(f"{model.folder}: has no limit of positions; set context, in tokens")
     require_context(model, context)
     return context, min(options.stride or context, context)
 
@@ -170,9 +169,9 @@ def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> f
 
 
 def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, float | int]:
-    """Return all figures, from the mean over scored tokens; by word and byte it is taken for all tokens that could be scored.
+    """Return all figures; those by word and byte apply the mean over scored tokens to all tokens that could be scored.
 
-    If every such token is scored, with the same weight, that is the sum of their losses over words or bytes.
+    If all of these are scored with the same weight, that is the sum of their losses over words or bytes.
     """
     ratio = text.targets / text.words
     return {
@@ -190,7 +189,7 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
 
 
 COUNTED = {
-    "perplexity": "e to the mean of nats; Megatron-LM and Graphcore's GPT-2 print none above e^20, here there is no bound",
+    "perplexity": "e to the mean of nats, without the limit of e^20 of Megatron-LM and Graphcore's GPT-2",
     "by_word": "e to nats_per_token times token_ratio, which is tokens that have another before them over words",
     "counted_in": "tokens of the text that the model sees, words and bytes of the text before the detokeniser",
     "arithmetic": "losses in float32, summed in float64, natural logarithms; matrix products in the named precision",
@@ -225,7 +224,7 @@ def _protocol(
 
 
 def _first(options: TextPerplexity, beginning: Beginning) -> str:
-    """Return a sentence, without its full stop, on the tokens before a document and the scored tokens."""
+    """Describe the tokens before a document, and whether the first is scored, without a full stop."""
     if options.first_token == "given":
         which = "of which the first" if len(beginning.names) > 1 else "which"
         put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"

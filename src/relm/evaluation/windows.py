@@ -1,7 +1,7 @@
-"""Division of a document that is longer than a model's context into windows, as integers: no text, no model.
+"""Division of a document that is longer than a model's context into windows: arithmetic without text or model.
 
-A window sees at most `context` tokens; it scores its last ones, each given those before it in the window. The first token of
-the array is never scored: it is the document's own, or the end of text that was put before it.
+A window sees at most `context` tokens and scores its last ones, each given those before it in the window. The first token of
+the array is never scored: it is the document's first, or the end of text put before it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class Windows:
     ends: Integers
     """(windows,) index at which each ends, exclusive."""
     scored: Integers
-    """(windows,) count of last tokens that are scored: at least 1, fewer than all."""
+    """(windows,) number of last tokens to score: at least 1, and not all."""
     weights: Integers
-    """(windows,) weight of the mean loss of each in the whole's: its count of scored tokens, except for `strided`."""
+    """(windows,) weight of each window's mean loss: its number of scored tokens, except for `strided`."""
     published: int
-    """Count of windows in the published protocol, with those that score nothing."""
+    """Number of windows in the published protocol, with those that score nothing."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -53,8 +53,8 @@ def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
 def overlapping(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
 
-    The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
-    also makes windows that begin so late that all they would score lies beyond the end: they count only in `published`.
+    The first window scores all its tokens but the first, each later one its last `stride`, or fewer at the end of the text.
+    Megatron also makes windows that begin too late to score anything; they count only in `published`.
     """
     published = -(-max(tokens - 1 - stride, 0) // stride) + 1
     later = -(-max(tokens - 1 - context, 0) // stride)
@@ -68,7 +68,7 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
 def rolling(tokens: int, context: int) -> Windows:
     """Return windows with `context` tokens to score, as lm_eval's `get_rolling_token_windows` cuts them with a context of one.
 
-    Each sees one token before those it scores; the last one, which has fewer left to score, reaches back as far as it can.
+    Each sees one token before those it scores; the last window has fewer left to score, and reaches back as far as it can.
     """
     reached = np.arange(1, tokens, context, dtype=np.int64)
     ends = np.minimum(reached + context, tokens)
@@ -79,9 +79,9 @@ def rolling(tokens: int, context: int) -> Windows:
 def strided(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens, beginning every `stride`, as in https://huggingface.co/docs/transformers/perplexity.
 
-    Each scores the tokens that the one before did not reach. A window's first token has nothing before it: if windows do not
-    overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
-    with only new tokens loses one; and it stops with the first window that reaches the end.
+    Each scores the tokens that the window before did not reach; without an overlap its first token has nothing before it, and
+    is not scored. The page weights a window's mean loss by its number of new tokens minus one, even where none is lost, and
+    stops with the first window that reaches the end.
     """
     published = -(-max(tokens - context, 0) // stride) + 1
     starts = np.arange(published, dtype=np.int64) * stride

@@ -1,9 +1,9 @@
 """Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts.
 
-A line becomes one prompt for each published way of scoring it, under that way's name:
+Each line becomes a prompt for each published way of scoring, under its name:
 
-- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space stands between the context and each choice, in BLiMP
-  too, where the context is empty.
+- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space precedes each choice, even in BLiMP, where the
+  context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
 """
 
@@ -26,7 +26,7 @@ from relm.json_shapes import TEXT, Kind, find_misfit
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
-# Bytes that are read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
+# Bytes to read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
 BLOCK = 4096
 # Choices of a question of ARC, and endings of one of HellaSwag.
 CHOICES_OF_ARC, ENDINGS = range(3, 6), 4
@@ -37,7 +37,7 @@ class ChoicePrompt:
     """A context and the choices after it."""
 
     context: str
-    """The text before each choice, without the space between them; empty if the choices are whole texts."""
+    """The text before each choice, without the space between; empty if the choices are whole texts."""
     choices: tuple[str, ...]
 
 
@@ -48,7 +48,7 @@ class Question:
     where: str
     """File and line, for messages."""
     prompts: dict[str, ChoicePrompt]
-    """Way of scoring -> its prompt; all have the same count of choices."""
+    """Way of scoring -> its prompt; all have the same number of choices."""
     answer: int
     """Index of the right choice."""
     paradigm: str = ""
@@ -56,10 +56,10 @@ class Question:
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
-    """Return the questions of a file, the first `limit` ones if that is given, and its sha256.
+    """Return the first `limit` questions of a file, and its sha256.
 
-    The file has a JSON object on each line, or is a zip archive of such files, which are read in the order of their names, or a
-    parquet file with a row for each question.
+    The file has a JSON object on each line, or is a zip archive of such files, read in the order of their names, or a parquet
+    file with a row for each question.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
@@ -106,8 +106,8 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
     """Return the members with questions, by name."""
     end = content.rfind(b"PK\5\6")
     if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
-        raise zipfile.BadZipFile("its directory has another count of files")
-    for member in archive.infolist():  # one whose name is damaged would be left out, but zipfile compares it with the header
+        raise zipfile.BadZipFile("its directory has another number of files")
+    for member in archive.infolist():  # zipfile compares its name, which may be damaged, with the header
         archive.open(member).close()
     wanted = [each for each in archive.infolist() if each.filename.endswith(".jsonl")]
     wanted = sorted((each for each in wanted if not each.filename.startswith("__MACOSX/")), key=lambda each: each.filename)

@@ -1,13 +1,13 @@
 """Multiple choice by likelihood: HellaSwag (Zellers et al. 2019), BLiMP (Warstadt et al. 2020), ARC and PIQA.
 
-A model chooses the likeliest of several texts. Publications differ in the prompt, in the tokens that are scored, and in the
-divisor of a choice's log-likelihood; all of a format's published ways are scored at once, and each figure names its own:
+A model chooses the likeliest of several texts. Publications differ in the prompt, the scored tokens, and the divisor of a
+choice's log-likelihood. All published ways of a format are scored at once, and each figure names its way:
 
 - `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
 - `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag.
 
 On BLiMP an accuracy is the mean of the paradigms' accuracies, as there.
-Beside each figure F stand `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
+Each figure F comes with `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
 """
 
 import logging
@@ -50,9 +50,9 @@ class ChoiceScores:
     log_likelihoods: Floats
     """(choices,) sum of ln P of the scored tokens."""
     tokens: Integers
-    """(choices,) count of scored tokens."""
+    """(choices,) number of scored tokens."""
     truncated: Flags
-    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
+    """(choices,) True if the context lost its beginning because the model has too few positions."""
 
 
 @evaluation
@@ -95,7 +95,7 @@ def evaluate_multiple_choice(
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
-    """Return the accuracies in a sentence, with the counts of ties, and what the accuracies are where these are split."""
+    """Describe the accuracies, with ties and with ties split, in a sentence."""
     names = [name.removesuffix("_tie_split") for name in found if name.endswith("_tie_split")]
     split = {name: f" ({found[f'{name}_tie_split']:.4f} with ties split)" if found[f"{name}_tied"] else "" for name in names}
     return (
@@ -108,7 +108,7 @@ def _describe(found: Mapping[str, float | int]) -> str:
 def choice_scores(
     model: CausalModel, questions: Sequence[Question], encoded: Mapping[str, EncodedChoices], batch_tokens: int
 ) -> dict[str, ChoiceScores]:
-    """Return the scores of each way of scoring; all go through the model together, in batches by length."""
+    """Return the scores of each way; all go through the model together, in batches by length."""
     rows = [row for each in encoded.values() for row in each.rows]
     scored = np.concatenate([each.scored for each in encoded.values()])
     sizes = np.fromiter(map(len, rows), dtype=np.int64)
@@ -116,8 +116,8 @@ def choice_scores(
     if len(impossible := np.flatnonzero(scored >= longest)):
         line = np.repeat(np.arange(len(questions)), _choice_counts(questions))[impossible[0] % (len(rows) // len(encoded))]
         raise RelmError(
-            f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, {model.folder} has {model.positions} "
-            "positions; evaluate a model with more"
+            f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, but {model.folder} has {model.positions} "
+            "positions; use a model with more"
         )
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
@@ -129,7 +129,7 @@ def choice_scores(
 
 
 def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
-    """Return the number of the first sequence of its group with the same tokens, (sequences,): equal choices tie exactly."""
+    """Return the first sequence of each one's group with the same tokens, (sequences,), so that equal choices tie exactly."""
     groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
     firsts: dict[tuple[int, int, bytes], int] = {}
     keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
@@ -141,7 +141,7 @@ def _choice_counts(questions: Sequence[Question]) -> list[int]:
 
 
 def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> dict[str, Floats]:
-    """Return what each normalisation divides log-likelihoods by, (choices,), under the end of its figure's name."""
+    """Return suffix of a figure -> its divisors of log-likelihoods, (choices,)."""
     found = {"": np.ones(len(scores.tokens))}
     if way == "llm_c":
         found["_per_token"] = scores.tokens.astype(np.float64)
@@ -155,7 +155,7 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
 def figures(
     questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
-    """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
+    """Return the accuracies with their standard errors, counts, and the number of right questions of each paradigm.
 
     `unit` is the rounding of a token's log-likelihood, in nats.
     """
@@ -191,7 +191,7 @@ def figures(
 
 
 def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
-    """Return the mean of the groups' accuracies, and its standard error where each group has two questions or more.
+    """Return the mean of the groups' accuracies, and its standard error if each group has two questions or more.
 
     >>> accuracy("a", [np.array([True, False]), np.array([True, True])])
     {'a': 0.75, 'a_stderr': 0.25}

@@ -86,7 +86,7 @@ def _own_t5(folder: Path) -> T5 | None:
 
 
 def require_lengths(model: TextToTextModel, source_length: int, target_length: int) -> None:
-    """Refuse lengths that are longer than the model's positions."""
+    """Reject lengths that are longer than the model's positions."""
     longest = max(source_length, target_length)
     if model.positions is not None and longest > model.positions:
         raise RelmError(f"{model.folder}: has {model.positions} positions; {longest} tokens do not fit")

@@ -98,7 +98,7 @@ def logits_processors(sampling: Sampling, streams: Sequence[torch.Generator] = (
 
 
 class RequireFinite(LogitsProcessor):
-    """Refuses logits that are not finite; minus infinity stands for an id that no token has, so only the largest counts."""
+    """Rejects logits that are not finite; minus infinity stands for an id that no token has, so only the largest counts."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool(scores.amax(-1).isfinite().all()):

@@ -1,4 +1,4 @@
-"""The command of the language-model evaluation harness, in its own environment, and its results."""
+"""The command of the language-model evaluation harness, in a separate environment, and its results."""
 
 import os
 import re
@@ -17,9 +17,9 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 
 LAST_LINES = 2
-# The warning about an example that does not fit into the model.
+# The warning about an example that is too long for the model.
 TRUNCATED = "Combined length of context"
-# A folder of the cache of `datasets`, in its log: those of the hub's data are named by the revision.
+# A cache folder in the log of `datasets`; for data of the hub, its name is the revision.
 CACHED = re.compile(r"/(?:([^/\s]+)___)?([^/\s]+)/[^/\s]+/[^/\s]+/([0-9a-f]{40})\b")
 # Lines that name no error: those of a traceback, progress and warnings.
 BETWEEN_ERRORS = re.compile(r"\s|Traceback |The above exception|During handling|.*(it/s\]|examples/s\]| WARNING )")
@@ -32,12 +32,12 @@ ADVICE = {
 
 
 class HarnessLog(NamedTuple):
-    """Lines of the harness, kept while it runs."""
+    """Lines of the harness to keep."""
 
     last: deque[str]
     """The newest lines."""
     truncated: list[str]
-    """Warnings about examples that do not fit into the model."""
+    """Warnings about examples that are too long for the model."""
     revisions: dict[str, str]
     """Name of data on the hub -> their revision."""
 
@@ -58,8 +58,8 @@ def require_harness(python: Path | None) -> Path:
 def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None, python: Path) -> dict[str, Any]:
     """Return the harness's results, with `truncated`, `data` and `task_files` for the protocol.
 
-    The request has settings of `lm_eval run`, as in a file of its `--config`. The harness writes to `made`, and reads paths in
-    the user's task files relative to `task_folder`.
+    The request has settings of `lm_eval run`, as in a file for `--config`. The harness writes to `made`. Paths in the user's
+    task files are relative to `task_folder`.
     """
     own = task_folder.resolve() if task_folder else None
     for task_file in sorted(own.rglob("*.yaml")) if own else ():
@@ -86,7 +86,7 @@ def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folde
 
 
 def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple[int, HarnessLog]:
-    """Run a command in a folder, and show its standard error; return its status and what it said."""
+    """Run a command in a folder and show its standard error; return its status and log."""
     environment = {
         **os.environ,
         "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own tasks need none
@@ -117,7 +117,7 @@ def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple
 
 
 def list_data_files(config: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """Yield the local files that a task's configuration names under `dataset_kwargs`; paths are relative to a folder."""
+    """Yield the local files under `dataset_kwargs` in a task's configuration; their paths are relative to a folder."""
     left: list[Any] = [config.get("dataset_kwargs")]
     while left:
         value = left.pop()
