@@ -23,7 +23,7 @@ from relm.recipes.architectures import T5Architecture, names_with
 
 
 class TextToTextModel:
-    """An encoder-decoder of `transformers`, or relm's own T5 as one, dropout off, on its device."""
+    """An encoder-decoder of `transformers`, or relm's own T5 as one, on its device, without dropout."""
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
@@ -35,9 +35,9 @@ class TextToTextModel:
         self._beginning = _beginning(model, folder)
 
     def write(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """Return the ids that the model writes for each source, the likeliest at each step, (batch, at most `most`) int64.
+        """Return the likeliest ids for each source, step by step, (batch, at most `most`) int64.
 
-        Sources are (batch, source), padded at the end, with a bool mask that is false there. Ids after a row's first `end` mean
+        Sources are (batch, source), padded at the end, where the bool mask is false. Ids after a row's first `end` mean
         nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`.
         """
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -74,7 +74,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution =
 
 
 def _own_t5(folder: Path) -> T5 | None:
-    """Return the folder's model, if it is a T5 with the options of relm's."""
+    """Return the folder's model if relm's T5 has its options."""
     if model_type(folder) not in names_with(T5Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
@@ -101,11 +101,11 @@ def write_texts(
     batch_tokens: int,
     report: Callable[[int], object] = int,
 ) -> tuple[list[Integers], Flags]:
-    """Return the ids that the model writes for each source, without the end, and (sources,) whether it came to its end.
+    """Return the model's ids for each source, without the end, and (sources,) whether the model wrote an end.
 
-    Each source has `end` at its end, also where it is cut to `source_length`. A text has at most `most` tokens, its end
-    included; a batch has sources of nearly the same length, and at most `batch_tokens` tokens, those to be written included,
-    which changes logits by rounding at most. `report` is called after each batch with its count of sources.
+    Each source ends with `end`, even where it is cut to `source_length`. A text has at most `most` tokens with its end. A batch
+    has sources of similar length and at most `batch_tokens` tokens, with those to write, which changes logits by rounding at
+    most. `report` is called after each batch with its number of sources.
     """
     texts: list[Integers] = [np.empty(0, dtype=np.int64)] * len(sources.sizes)
     ended = np.zeros(len(sources.sizes), dtype=np.bool_)
