@@ -16,7 +16,7 @@ from relm.models.segments import ModelSegment
 
 
 class LanguageModel(TracedModule):
-    """A model whose parameters are unset until `initialise`, a folder or a state dict sets them.
+    """A model whose parameters `initialise`, a folder or a state dict sets.
 
     Shapes in a batch are static, and a forward pass never waits for the device.
     """

@@ -45,7 +45,7 @@ class Projection(nn.Module):
 
     bias: nn.Parameter | None
     widths: tuple[int, ...]
-    """The widths of the maps that are side by side in it, which Muon takes one by one."""
+    """Widths of the maps that are side by side in it, which Muon treats separately."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, widths: tuple[int, ...] | None = None) -> None:
         super().__init__()

@@ -6,9 +6,9 @@ from typing import Any
 
 
 class DecoderConfig:
-    """What the decoder reads of an architecture; it reads nothing else, not even the architecture's name.
+    """The attributes that the decoder reads of an architecture; it reads nothing else, not even the architecture's name.
 
-    An architecture is a frozen dataclass. Its fields set some switches, its class sets others, and `derive` the rest.
+    An architecture is a frozen dataclass. Its fields set some of them, its class sets others, and `derive` the rest.
     """
 
     layers: int
@@ -36,17 +36,17 @@ class DecoderConfig:
     feed_forward: str
     """gelu_tanh, gelu_erf, relu_squared (two projections around that activation) or swiglu (Shazeer 2020)."""
     embedding_norm: bool = False
-    """Whether the token embedding is normalised before the first block."""
+    """Normalisation of the token embedding before the first block."""
     query_key_norm: bool = False
-    """Whether each head's queries and keys are divided by their root mean square (Henry et al. 2020)."""
+    """Division of each head's queries and keys by their root mean square (Henry et al. 2020)."""
     attention_scale: float | None = None
     """Factor of attention's logits; None: 1 / sqrt(head size)."""
     biases: bool
-    """Whether projections and layer normalisations have biases."""
+    """Biases in projections and layer normalisations."""
     tied_head: bool
-    """Whether the projection to the vocabulary shares the weights of the token embedding."""
+    """True: the projection to the vocabulary shares the weights of the token embedding."""
     head_bias: bool = False
-    """Whether the projection to the vocabulary has a bias; a tied one cannot."""
+    """A bias in the projection to the vocabulary, which must not be tied then."""
     logit_softcap: float | None = None
     """Limit of the logits, to which `softcapped` bends them; None: no limit."""
     dropout: float

@@ -34,7 +34,7 @@ class LlamaConfig(DecoderConfig):
     rotary_base: float = 10000.0
     tied_head: bool = False
     dropout: float = 0.0
-    """Dropout on embeddings, attention and residuals alike; `transformers` has it on attention alone."""
+    """Dropout on embeddings, attention and residuals alike; `transformers` has it only on attention."""
     initializer_range: float = 0.02
     initialisation: str = "normal"
     """normal: all matrices alike, as in `transformers`; llama2_c: some scaled."""

@@ -14,7 +14,7 @@ IGNORED_LABEL = -100
 
 
 class Term(NamedTuple):
-    """One part of a loss, as scalars on the device, which nothing here has waited for."""
+    """One part of a loss, as scalars on the device, without waiting for it."""
 
     nats: Tensor
     """Sum of -ln P over the scored labels, float32, with a gradient."""
@@ -52,8 +52,8 @@ def squared_error(predicted: Tensor, wanted: Tensor) -> Term:
 def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, traced: bool = False) -> Term:
     """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks; None: all at once.
 
-    (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding; a device
-    that computes one chunk after the other has only the float32 copy of one chunk's logits in its memory.
+    (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding. A device
+    that computes one chunk at a time holds the float32 copy of only one chunk's logits.
     """
     if chunk is None:
         return cross_entropy(logits, labels, traced)
@@ -67,7 +67,7 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return -ln P of each label, and whether it is the likeliest, in plain operations for a compiler.
 
     (positions, classes) float32 and (positions,) int64. The compiler finds the greatest logits while it computes them, and the
-    rest in one pass over the logits, which for 250,000 classes are as many bytes as a small model.
+    rest in one pass over the logits, which for 250,000 classes take as many bytes as a small model.
     """
     classes = torch.arange(logits.shape[1], device=logits.device)
     best = logits.detach().amax(1, keepdim=True)

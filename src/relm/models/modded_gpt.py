@@ -23,7 +23,7 @@ class ModdedGpt(Decoder):
     config_class = ModdedGptConfig
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the initial weights on the CPU in the order of the original's modules, queries, keys and values apart.
+        """Draw the initial weights on the CPU in the order of the original's modules, queries, keys and values separately.
 
         The embedding is standard normal, rounded to bfloat16; projections into the residual stream and the head are 0.
         zero_biases, since June 2026: other matrices are normal with the variance of torch's linear layers, all biases 0.

@@ -1,6 +1,6 @@
 """Weights in a Hugging Face folder, compared strictly with the model when read, and complete for `transformers` when written.
 
-A parameter that a model lacks but `transformers` requires, such as a bias, is zero in the file: the same function.
+A parameter that only `transformers` requires, such as a bias, is zero in the file, which computes the same function.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def write_folder(
     """
     from safetensors.torch import save_file
 
-    # Absent keys would have the defaults of `transformers`: GPT-2's token 50256, or Llama's token 2, which would end a text.
+    # For absent keys `transformers` has defaults, GPT-2's token 50256 or Llama's token 2, which would end a text.
     absent = {key: None for key in ("bos_token_id", "eos_token_id") if generates and key not in config}
     _write_json(folder / "config.json", {**config, **absent, **tokens})
     if generates:
