@@ -313,11 +313,11 @@ def test_a_tokenizer_whose_tokens_reach_into_most_last_words_is_refused(tmp_path
     with pytest.raises(RelmError) as refused:
         tokenise_passages(texts, loaded, tmp_path / "f.jsonl")
     assert "f.jsonl: 2 of 3 passages, line 2 first, have other tokens where " in str(refused.value)
-    assert "a token must not reach over the space before the last word" in str(refused.value)
+    assert "the last word must follow one space, which no token crosses" in str(refused.value)
 
 
 def test_passages_of_which_most_end_in_white_space_are_refused(tmp_path: Path, evaluated) -> None:
     loaded = load_tokenizer(evaluated.tokenizer)
-    with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space of the passages"):
+    with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space"):
         tokenise_passages(["one two "] * 3, loaded, tmp_path / "f.jsonl")
     assert len(tokenise_passages(["one two ", "one two"], loaded, tmp_path / "f.jsonl")) == 2  # half of them may

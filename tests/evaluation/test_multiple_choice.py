@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from choice_files import ARC, BLIMP, HELLASWAG, PIQA, ROWS, write_lines
+from choice_files import BLIMP, HELLASWAG, PIQA, ROWS, write_lines
 from llama_form import llama_folder
 
 from harness_tasks import small_model, small_tokenizer
@@ -153,27 +153,6 @@ def test_the_result_has_every_published_figure_and_counts(model: Path, tmp_path:
     assert found["lm_eval_accuracy"] == pytest.approx(sum(v for k, v in found.items() if k.endswith("_lm_eval_correct")) / 12)
     found = evaluate(model, write_lines(tmp_path / "p.jsonl", PIQA), "piqa", limit=1)["figures"]
     assert (found["examples"], "lm_eval_accuracy_stderr" in found) == (1, False)
-
-
-def test_arc_s_original_file_has_the_questions_of_lm_eval_s_data(tmp_path: Path) -> None:
-    original = [
-        {
-            "id": row["id"],
-            "question": {
-                "stem": row["question"],
-                "choices": [
-                    {"text": text, "label": label}
-                    for text, label in zip(row["choices"]["text"], row["choices"]["label"], strict=True)
-                ],
-            },
-            "answerKey": row["answerKey"],
-        }
-        for row in ARC
-    ]
-    one, _ = read_questions(write_lines(tmp_path / "a.jsonl", ARC), None, "arc", None)
-    other, _ = read_questions(write_lines(tmp_path / "b.jsonl", original), None, "arc", None)
-    assert [(q.prompts, q.answer) for q in one] == [(q.prompts, q.answer) for q in other]
-    assert [question.answer for question in one] == [1, 0]
 
 
 @pytest.mark.parametrize("form", ["hellaswag", "arc", "piqa"])

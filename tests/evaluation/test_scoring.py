@@ -133,7 +133,7 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
         def head(self, hidden: torch.Tensor) -> torch.Tensor:
             return super().head(hidden) * value
 
-    with pytest.raises(RelmError, match=r"^table: its loss is not finite: training diverged; lower the learning rate"):
+    with pytest.raises(RelmError, match=r"^table: the loss is not finite: training diverged; train with a lower"):
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
 
 

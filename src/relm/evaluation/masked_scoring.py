@@ -61,7 +61,7 @@ def score_masked(
             if done is not None:
                 done(len(rows))
     if not (np.isfinite(nats).all() and (pairs is None or np.isfinite(pairs).all())):
-        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
+        raise RelmError(f"{model.folder}: the loss is not finite: training diverged; train with a lower learning rate")
     return MaskedScores(nats, likeliest, pairs)
 
 

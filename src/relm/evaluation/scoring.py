@@ -5,7 +5,6 @@ sorts them by length, batches them and runs the model; the head reads only the s
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,29 +78,16 @@ def score(
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
-    with torch.inference_mode(), progress(total, done) as report:
+    hidden = True if done is not None else None
+    with torch.inference_mode(), ProgressBar(total=total, unit=" tokens", unit_scale=True, disable=hidden) as bar:
         for rows in batches(lengths, batch_tokens, model.short_rows):
             indices = concatenated_ranges(offsets[rows], sequences.scored[rows])
-            nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
-            require_finite(model, nats[indices])
-            report(len(indices))
+            found, likeliest[indices] = _batch_scores(model, sequences, rows)
+            if not np.isfinite(found).all():
+                raise RelmError(f"{model.folder}: the loss is not finite: training diverged; train with a lower learning rate")
+            nats[indices] = found
+            (done or bar.update)(len(indices))
     return Scores(nats, likeliest)
-
-
-def require_finite(model: CausalModel, nats: Floats) -> None:
-    """Reject losses that are not finite."""
-    if not np.isfinite(nats).all():
-        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
-
-
-@contextmanager
-def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that reports a number of scored tokens."""
-    if done is not None:
-        yield done
-        return
-    with ProgressBar(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
-        yield bar.update
 
 
 def batches(lengths: Integers, batch_tokens: int, short: int | None = None) -> Iterator[Integers]:

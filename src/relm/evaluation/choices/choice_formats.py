@@ -121,7 +121,6 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
 
 def read_question(row: dict[str, Any], form: str, where: str) -> Question:
     """Return the question in the object of a line or a row."""
-    row = _as_in_the_data_set(row) if form == "arc" and isinstance(row, dict) else row
     if fault := find_misfit(row, SHAPES[form]):
         raise RelmError(f"{where}: {fault}; is {form} the format of the file? If so, correct the line or delete it")
     question = READERS[form](row, where)
@@ -172,17 +171,6 @@ def without_marks(text: str) -> str:
 def _blimp(row: Mapping[str, Any], where: str) -> Question:
     prompt = ChoicePrompt("", (row["sentence_good"], row["sentence_bad"]))
     return Question(where, {"lm_eval": prompt}, 0, row["UID"])
-
-
-def _as_in_the_data_set(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of ARC's original file as lm_eval's data set has it."""
-    asked: Any = row.get("question")
-    choices: Any = row.get("choices")
-    if isinstance(asked, dict):
-        asked, choices = asked.get("stem"), asked.get("choices")
-    if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
-        choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
-    return {**row, "question": asked, "choices": choices}
 
 
 def _arc(row: Mapping[str, Any], where: str) -> Question:

@@ -64,5 +64,5 @@ class MultipleChoice(Section):
 
     format: Literal["hellaswag", "blimp", "arc", "piqa"] = "hellaswag"
     """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; blimp: sentence_good,
-    sentence_bad and UID, the paradigm; arc: question and answerKey,
-    and choices as in the original's file or in lm_eval's data set; piqa: goal, sol1, sol2, label."""
+    sentence_bad and UID, the paradigm; arc: question, choices and answerKey, as in lm_eval's data set; piqa: goal, sol1, sol2,
+    label."""
