@@ -114,16 +114,6 @@ def test_a_body_whose_embeddings_are_its_head_needs_no_other(tmp_path: Path) -> 
     assert score(ours, windows(), 100).nats == pytest.approx(nats_alone(theirs, windows()), rel=1e-5, abs=1e-5)
 
 
-def test_a_masked_model_with_a_layer_less_in_its_configuration_is_refused(tmp_path: Path) -> None:
-    config = hf.DistilBertConfig(vocab_size=TOKENS, dim=16, hidden_dim=32, n_layers=2, n_heads=2, max_position_embeddings=20)
-    saved(tmp_path, hf.DistilBertForMaskedLM, config)
-    change(tmp_path, n_layers=1)
-    with pytest.raises(
-        RelmError, match=r"they contain distilbert\.transformer\.layer\.1\.attention\.k_lin\.bias, which this Dist"
-    ):
-        load_masked(tmp_path, TOKENS, ONE_THREAD)
-
-
 def test_a_head_for_another_task_beside_that_of_a_masked_model_stays_unread(tmp_path: Path) -> None:
     saved(tmp_path, hf.ElectraForMaskedLM, hf.ElectraConfig(**MANY, embedding_size=8))
     weights = load_file(tmp_path / "model.safetensors")

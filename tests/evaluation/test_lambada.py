@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.evaluation import lambada
 from relm.evaluation.evaluated_text import encode_rows
 from relm.evaluation.execution import Execution
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenise_passages
+from relm.evaluation.lambada import evaluate_lambada, read_passages, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, train_tokenizer
@@ -128,7 +128,7 @@ def test_each_protocol_has_the_figures_of_its_original(tmp_path: Path, evaluated
     file = written(tmp_path / "lambada.jsonl", texts)
     tokenizer = load_tokenizer(evaluated.tokenizer)
     passages = tokenise_passages(texts, tokenizer, file)
-    scores = lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+    scores = score_passages(load_causal(folder, 257, ONE_THREAD), passages, 200)
     assert scores.last_token.tolist() == [as_the_original_does(reference, encode, text, strict=False) for text in texts]
     assert scores.strict.tolist() == [as_the_original_does(reference, encode, text, strict=True) for text in texts]
     harness = [as_lm_eval_does(reference, encode, text) for text in texts]
@@ -171,7 +171,7 @@ def test_tokens_that_protocols_share_go_through_the_model_once(tmp_path: Path, e
     passed = []
     monkeypatch.setattr(lambada, "score", lambda model, given, size: passed.extend(given.starts) or score(model, given, size))
     passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
-    lambada_scores(model, passages, 200)
+    score_passages(model, passages, 200)
     assert passages.retokenised.tolist() == [False, True, True, False, False, True, True, False]
     assert len(passed) == len(TEXTS) + 4
 
@@ -210,9 +210,9 @@ def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evalua
     texts = ["one two", "one " + "o" * POSITIONS]
     passages = tokenise_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
     with pytest.raises(RelmError, match=r"f\.jsonl, line 2: the last word has 49 tokens, but .* has 48 positions"):
-        lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+        score_passages(load_causal(folder, 257, ONE_THREAD), passages, 200)
     fitting = tokenise_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
-    assert lambada_scores(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
+    assert score_passages(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
 
 
 def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) -> None:
@@ -286,7 +286,7 @@ def test_with_a_token_over_the_end_of_the_context_lambada_openai_scores_the_toke
     assert ".Ċ" in tokenizer.encode("b.\n").tokens
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     model, theirs = random_model(tmp_path / "model", loaded.vocabulary_size)
-    scores = lambada_scores(model, tokenise_passages(texts, loaded, tmp_path / "f"), 200)
+    scores = score_passages(model, tokenise_passages(texts, loaded, tmp_path / "f"), 200)
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids

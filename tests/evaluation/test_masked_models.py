@@ -205,9 +205,7 @@ def test_rows_that_no_token_uses_are_no_positions(kind: str, tmp_path: Path) -> 
     found = load_masked(tmp_path, VOCABULARY, ALONE)
     assert found.positions == POSITIONS - 2
     require_positions(found, POSITIONS - 2)
-    with pytest.raises(
-        RelmError, match=r"has 12 positions, but the longest sequence has 13 tokens; build examples with a shorter"
-    ):
+    with pytest.raises(RelmError, match="has 12 positions, but the longest sequence has 13 tokens"):
         require_positions(found, POSITIONS - 1)
 
 
@@ -245,12 +243,6 @@ def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str
     with pytest.raises(RelmError, match=message) as raised:
         load_masked(tmp_path, VOCABULARY, ALONE)
     assert "\n" not in str(raised.value)
-
-
-def test_a_tokenizer_with_more_ids_is_refused(tmp_path: Path) -> None:
-    folder = bert(tmp_path / "m", vocabulary_size=VOCABULARY)
-    with pytest.raises(RelmError, match=r"the model has 23 tokens, the tokenizer 24; give the tokenizer it was trained with"):
-        load_masked(folder, VOCABULARY + 1, ALONE)
 
 
 def leave_out(folder: Path) -> None:

@@ -20,9 +20,9 @@ from relm.evaluation.choices.choice_tokens import ChoiceEncoder
 from relm.evaluation.choices.multiple_choice import (
     ChoiceScores,
     accuracy,
-    choice_scores,
     evaluate_multiple_choice,
     figures,
+    score_choices,
 )
 from relm.evaluation.choices.ties import choose
 from relm.evaluation.execution import Execution
@@ -131,10 +131,10 @@ def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_
         "llm_c": [by_hand(folder, [*bos, *ids("It is")], ids(f" {e}")) for e in row["endings"]],
     }
     for way, values in expected.items():
-        scores = choice_scores(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
+        scores = score_choices(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
         assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
     pair = read_question({"sentence_good": "He is.", "sentence_bad": "He are.", "UID": "u"}, "blimp", "f")
-    scores = choice_scores(loaded, [pair], {"lm_eval": encoder.encode("lm_eval", [pair])}, 300)["lm_eval"]
+    scores = score_choices(loaded, [pair], {"lm_eval": encoder.encode("lm_eval", [pair])}, 300)["lm_eval"]
     expected_of_pair = [by_hand(folder, [prefix], ids(f" {s}")) for s in ("He is.", "He are.")]
     assert scores.log_likelihoods.tolist() == pytest.approx(expected_of_pair, abs=1e-4)
 

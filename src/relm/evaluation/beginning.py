@@ -43,7 +43,7 @@ class Beginning:
         return {"begin": self.begin, "begin_tokens": [{"id": i, "token": n} for i, n in zip(self.ids, self.names, strict=True)]}
 
 
-def beginning_of(
+def choose_beginning(
     begin: Begin, tokenizer: LoadedTokenizer, model_folder: Path | None = None, scores_first_token: bool = False
 ) -> Beginning:
     """Return the tokens before every text, with one more where the first token is scored.
@@ -99,10 +99,10 @@ def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> i
     return next((special[name] for name in BOS_TOKENS if name in special), None)
 
 
-def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
+def prepend_to_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
     """Put the same ids before each of the sequences concatenated in one array; return array and sizes.
 
-    >>> put_before_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
+    >>> prepend_to_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
     (array([7, 8, 1, 2, 7, 8, 3], dtype=int32), array([4, 3]))
     """
     first = np.repeat(np.cumsum(sizes) - sizes, len(ids))

@@ -91,7 +91,7 @@ def before_last_space(text: str) -> str:
     return text.rpartition(" ")[0]
 
 
-def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
+def load_matching_tokenizer(model_folder: Path, path: Path) -> LoadedTokenizer:
     """Return the tokenizer in a `tokenizer.json`, which must agree with the one in the model's folder, if any."""
     loaded, own = load_tokenizer(path), model_folder / "tokenizer.json"
     if not own.is_file() or sha256_of(own) == loaded.sha256:

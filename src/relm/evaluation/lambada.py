@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.beginning import Beginning, choose_beginning, prepend_to_each
 from relm.evaluation.causal_model import CausalModel
-from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_tokenizer_of, read_passages
+from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_matching_tokenizer, read_passages
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
@@ -52,11 +52,11 @@ def evaluate_lambada(
 ) -> Scored:
     """Score the last words of passages, which are in a JSON object on each line of the file."""
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
-    beginning = beginning_of(options.begin, loaded, model_folder)
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
+    beginning = choose_beginning(options.begin, loaded, model_folder)
     passages = tokenise_passages(texts, loaded, file)
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
-    scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
+    scores = score_passages(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
     begins = [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."] if beginning.ids else []
     protocol = {
@@ -169,7 +169,7 @@ class LambadaScores:
     """(passages,) True if the beginning was cut off because the model has too few positions."""
 
 
-def lambada_scores(
+def score_passages(
     model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
 ) -> LambadaScores:
     """Return the scores of each passage by all three protocols, after the tokens of the beginning."""
@@ -203,7 +203,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
     scored = np.ones(len(rows), dtype=np.int64)
     for index, targets in zip(indices, (passages.strict_targets, passages.harness_targets), strict=True):
         np.maximum.at(scored, index, targets)
-    tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), _sizes(rows))
+    tokens, sizes = prepend_to_each(beginning.ids, np.concatenate(rows), _sizes(rows))
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
         raise RelmError(

@@ -17,7 +17,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
-from relm.evaluation.masked_scoring import chunks_of, mask_token, masked_manifest, require_positions, score_masked
+from relm.evaluation.masked_scoring import mask_token, masked_manifest, require_positions, score_masked, split_rows
 from relm.evaluation.result import LARGEST_EXPONENT, perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Floats, Integers
@@ -105,7 +105,7 @@ def score_examples(
     digest = hashlib.sha256()
     width = examples.tables.columns["input_ids"].width
     assert isinstance(width, int), "sequences have one length"
-    for numbers in chunks_of(count, width):
+    for numbers in split_rows(count, width):
         batch = examples.batch(numbers, np.full_like(numbers, draw))
         digest.update(list_masks(numbers, batch).astype("<i8").tobytes())
         scores = score_masked(model, batch, batch_tokens, None if bar is None else bar.update)
@@ -148,7 +148,7 @@ def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, 
     """Return mean and spread over the redraws, each with the mean of its batches' means; nothing without redraws."""
     if not found:
         return {}
-    nats = [mean_of_batches(drawn.nats, drawn.counts, options.batch_size, options.processes) for drawn in found]
+    nats = [average_batches(drawn.nats, drawn.counts, options.batch_size, options.processes) for drawn in found]
     if not np.isfinite(nats).all():
         raise RelmError("masked_lm.redraws: no token was masked in any batch that counts; use more examples, or another seed")
     figures = {"redrawn_nats": math.fsum(nats) / len(nats)}
@@ -160,7 +160,7 @@ def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, 
     return figures
 
 
-def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: int = 1) -> float:
+def average_batches(nats: Floats, counts: Integers, batch_size: int, processes: int = 1) -> float:
     """Return the evaluation loss of transformers 4.2.2's Trainer: batches' means, each counted once for every sequence.
 
     Each of `processes` takes an equal contiguous piece of the sequences, the last one filled up with the first sequences, and
@@ -170,7 +170,7 @@ def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: 
     without a masked token is left out here; in the Trainer the result would be NaN. `nats` and `counts` are the sums over each
     sequence's masked tokens, and their numbers, both (sequences,).
 
-    >>> mean_of_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
+    >>> average_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
     1.6666666666666667
     """
     piece = -(-len(nats) // processes)

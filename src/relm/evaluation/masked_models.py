@@ -24,7 +24,7 @@ from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import PROBE, UNUSUAL, load_foreign, longest_sequence
 from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, own_config, readable, weights_sha256
+from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, read_own_config, readable, weights_sha256
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.gathering import gathered
@@ -275,7 +275,7 @@ def _tensor_names(folder: Path) -> set[str]:
 
 def _own_bert(folder: Path, pairs: bool) -> Bert | None:
     """Return the folder's model, if it is a BERT or RoBERTa with the options of relm's."""
-    config = own_config(folder, BertConfig, BertArchitecture)
+    config = read_own_config(folder, BertConfig, BertArchitecture)
     if config is None:
         return None
     if config.family == "bert":

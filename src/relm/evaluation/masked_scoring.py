@@ -111,7 +111,7 @@ def require_positions(model: MaskedModel, longest: int) -> None:
         )
 
 
-def chunks_of(rows: int, length: int) -> Iterator[Integers]:
+def split_rows(rows: int, length: int) -> Iterator[Integers]:
     """Yield all numbers below `rows` in order, in chunks of sequences of this length to prepare together."""
     size = max(1, CHUNK // length)
     yield from (np.arange(first, min(first + size, rows)) for first in range(0, rows, size))

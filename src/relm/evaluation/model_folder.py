@@ -72,7 +72,7 @@ def model_type(folder: Path) -> str:
     return str(configuration(folder).get("model_type", ""))
 
 
-def own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
+def read_own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
     """Return the configuration of a model that relm implements; None for options that only `transformers` has."""
     config = configuration(folder)
     if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():

@@ -15,7 +15,7 @@ from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.last_layer import hidden_at
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import model_type, own_config, readable, weights_sha256
+from relm.evaluation.model_folder import model_type, read_own_config, readable, weights_sha256
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.modded_gpt import ModdedGpt
@@ -61,7 +61,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
     with readable(folder, "causal language model"):
         _require_causal_kind(folder)
         sha256 = weights_sha256(folder)
-        own = next((kind for kind, config, section in OWN if own_config(folder, config, section) is not None), None)
+        own = next((kind for kind, config, section in OWN if read_own_config(folder, config, section) is not None), None)
         model: CausalModel
         if own is None:
             model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)

@@ -56,7 +56,7 @@ def evaluate_random_windows(
     figures: dict[str, float | int] = {}
     for name, split in SPLITS.items():
         examples = CausalExamples(manifest, split, context, windows)
-        losses = window_losses(model, examples, seed, batches * batch_size, execution.batch_tokens)
+        losses = score_windows(model, examples, seed, batches * batch_size, execution.batch_tokens)
         figures |= estimate(name, losses.reshape(batches, batch_size).mean(axis=1))
     figures |= {"windows": batches * batch_size}
     protocol = {
@@ -77,7 +77,7 @@ def evaluate_random_windows(
     return Scored(figures, protocol, model.sha256, sentence, (len(SPLITS) * batches * batch_size * context, "tokens"))
 
 
-def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
+def score_windows(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
     """Return the mean loss in nats of each of the first windows that the seed draws, (windows,)."""
     losses = np.empty(windows)
     length = examples.sequence_length

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.beginning import Beginning, choose_beginning, prepend_to_each
 from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import count_editor_marks, encode_texts, load_tokenizer_of, read_text
+from relm.evaluation.evaluated_text import count_editor_marks, encode_texts, load_matching_tokenizer, read_text
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, Scores, score
-from relm.evaluation.windows import Windows, windows_of_documents
+from relm.evaluation.windows import Windows, cut_documents
 from relm.examples.tokenization.tokenizer_files import ENDS_OF_TEXT, LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import TextPerplexity
 
@@ -45,8 +45,8 @@ def evaluate_text(
     """
     text, sha256 = read_text(file, file_sha256)
     marks = count_editor_marks(file, text)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
-    beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
+    beginning = choose_beginning(options.begin, loaded, model_folder, options.first_token == "scored")
     prepared = prepare_text(text, loaded, options, limit, beginning)
     if prepared.targets < 1 or prepared.words < 1:
         raise RelmError(
@@ -55,7 +55,7 @@ def evaluate_text(
         )
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     context, stride = _reach(model, options)
-    windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
+    windows = cut_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
     sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
@@ -97,11 +97,11 @@ def prepare_text(
 
     Without a `beginning` the options and the tokenizer choose the tokens before each document.
     """
-    beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
+    beginning = beginning or choose_beginning(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
     shown = [join_rows(text)] if options.documents == "joined_rows" else texts
     ragged = encode_texts(tokenizer, [DETOKENISERS[options.detokeniser](document) for document in shown])
-    array, sizes = put_before_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
+    array, sizes = prepend_to_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
     words = sum(map(WORDS[options.words], texts))
     return PreparedText(array, sizes, len(ragged.tokens), words, sum(len(document.encode()) for document in texts))
 

@@ -41,7 +41,7 @@ class Windows:
         return Windows(self.starts[kept], self.ends[kept], self.scored[kept], self.weights[kept], min(limit, self.published))
 
 
-def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
+def cut_windows(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
     """Return the windows over `tokens` tokens, in which a prediction sees at most `context`; rolling ones have no stride."""
     if tokens < 2:
         return _none()
@@ -92,9 +92,9 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
     return Windows(starts[kept], ends[kept], scored[kept], (new - 1)[kept], published)
 
 
-def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
+def cut_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
     """Return the windows of concatenated documents of (documents,) `sizes`; none crosses from one document into the next."""
-    found = [windows_of(kind, int(size), context, stride) for size in sizes]
+    found = [cut_windows(kind, int(size), context, stride) for size in sizes]
     columns = [(each.starts, each.ends, each.scored, each.weights) for each in (_none(), *found)]
     starts, ends, scored, weights = map(np.concatenate, zip(*columns, strict=True))
     before = np.repeat(np.cumsum(sizes, dtype=np.int64) - sizes, list(map(len, found)))

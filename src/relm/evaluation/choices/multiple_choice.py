@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
-from relm.evaluation.evaluated_text import load_tokenizer_of
+from relm.evaluation.evaluated_text import load_matching_tokenizer
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
@@ -67,21 +67,21 @@ def evaluate_multiple_choice(
 ) -> Scored:
     """Score the choices of questions; the file has a JSON object on each line, or is a zip archive of such files."""
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
     needs_prefix = any(not prompt.context for question in questions for prompt in question.prompts.values())
     prefix = prefix_token(loaded, model_folder) if needs_prefix else None
     encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix)
     encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     unit = ROUNDING[execution.precision]
-    found = figures(questions, choice_scores(model, questions, encoded, execution.batch_tokens), unit)
+    found = figures(questions, score_choices(model, questions, encoded, execution.batch_tokens), unit)
     protocol = {
         "in_words": DESCRIPTION,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **beginning_of("tokenizer", loaded, model_folder).record(),
+        **choose_beginning("tokenizer", loaded, model_folder).record(),
         "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
@@ -105,7 +105,7 @@ def _describe(found: Mapping[str, float | int]) -> str:
     )
 
 
-def choice_scores(
+def score_choices(
     model: CausalModel, questions: Sequence[Question], encoded: Mapping[str, EncodedChoices], batch_tokens: int
 ) -> dict[str, ChoiceScores]:
     """Return the scores of each way; all go through the model together, in batches by length."""

@@ -25,7 +25,7 @@ class IpuContinuer(Continuer):
         """Run a new program once, if texts with `tokens` more ids need one, so that their time excludes its compilation."""
         longest = max(map(len, texts))
         if self.loops(longest + tokens, sampling):
-            rule = rule_of(sampling, self._model.vocabulary_size)
+            rule = choose_rule(sampling, self._model.vocabulary_size)
             self._model.prepare_writing(WritingProgram(len(texts), longest, tokens, rule))
             return
         longest = min(longest + tokens - 1, self._model.positions or longest + tokens)
@@ -40,7 +40,7 @@ class IpuContinuer(Continuer):
         self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
     ) -> list[list[int]]:
         if self.loops(max(map(len, texts)) + tokens, sampling):
-            rule = rule_of(sampling, self._model.vocabulary_size)
+            rule = choose_rule(sampling, self._model.vocabulary_size)
             noise = draw_noise(streams, tokens, rule.top_k) if rule.draws else None
             written: list[list[int]] = self._model.write(texts, tokens, rule, noise).tolist()
             return written
@@ -58,7 +58,7 @@ def draw_noise(streams: Sequence[torch.Generator], tokens: int, top_k: int) -> T
     return torch.stack([-torch.empty(tokens, top_k).exponential_(generator=stream).log() for stream in streams])
 
 
-def rule_of(sampling: Sampling, vocabulary_size: int) -> TokenRule:
+def choose_rule(sampling: Sampling, vocabulary_size: int) -> TokenRule:
     """Return the rule by which a loop on the device chooses tokens."""
     if not sampling.draws:
         return TokenRule(1)
