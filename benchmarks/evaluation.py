@@ -29,13 +29,13 @@ SAME = 1e-4
 
 
 def relm_lambada(ask: dict[str, Any]) -> Callable[[], float]:
-    from relm.evaluation.lambada import figures, lambada_scores, tokenise_passages
+    from relm.evaluation.lambada import figures, score_passages, tokenise_passages
 
     model, tokenizer, execution = _loaded(ask)
     passages = tokenise_passages(json.loads(Path(ask["passages"]).read_text()), tokenizer, Path(ask["passages"]))
 
     def run() -> float:
-        return math.log(figures(passages, lambada_scores(model, passages, execution.batch_tokens))["lambada_openai_perplexity"])
+        return math.log(figures(passages, score_passages(model, passages, execution.batch_tokens))["lambada_openai_perplexity"])
 
     return run
 
@@ -43,14 +43,14 @@ def relm_lambada(ask: dict[str, Any]) -> Callable[[], float]:
 def relm_rolling(ask: dict[str, Any]) -> Callable[[], float]:
     from relm.evaluation.scoring import ScoredSequences, score
     from relm.evaluation.text_perplexity import TextPerplexity, figures, mean_nats, prepare_text
-    from relm.evaluation.windows import windows_of_documents
+    from relm.evaluation.windows import cut_documents
 
     model, tokenizer, execution = _loaded(ask)
     options = TextPerplexity(detokeniser="gpt2_wikitext", windows="rolling", first_token="scored")
     text = prepare_text(Path(ask["page"]).read_text(), tokenizer, options, None)
 
     def run() -> float:
-        windows = windows_of_documents("rolling", text.sizes, CONTEXT, CONTEXT)
+        windows = cut_documents("rolling", text.sizes, CONTEXT, CONTEXT)
         sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
         scores = score(model, sequences, execution.batch_tokens)
         return figures(mean_nats(scores, sequences, windows), text, windows)["bits_per_byte"]

@@ -29,7 +29,7 @@ from relm.evaluation.generation.ipu_continuation import IpuContinuer
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Stop
 from relm.evaluation.ipu_model import IpuCausalModel
-from relm.evaluation.models import OwnCausalModel
+from relm.evaluation.models import OwnDecoder
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
@@ -83,7 +83,7 @@ def weights(setting: Setting) -> Gpt2:
 
 def ours(setting: Setting, model: Gpt2) -> Callable[[Texts], Texts]:
     execution = Execution(threads=setting.threads)
-    continuer = TransformersContinuer(OwnCausalModel(Path(setting.model), "", model, execution), execution)
+    continuer = TransformersContinuer(OwnDecoder(Path(setting.model), "", model, execution), execution)
     return lambda prompts: written(setting, continuer, prompts)
 
 

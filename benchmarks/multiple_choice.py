@@ -34,7 +34,7 @@ def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
     from relm.evaluation.beginning import added_tokens, prefix_token
     from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
     from relm.evaluation.choices.choice_tokens import ChoiceEncoder
-    from relm.evaluation.choices.multiple_choice import choice_scores
+    from relm.evaluation.choices.multiple_choice import score_choices
     from relm.evaluation.execution import Execution
     from relm.evaluation.models import load_causal
     from relm.examples.tokenization.tokenizer_files import load_tokenizer
@@ -53,7 +53,7 @@ def relm(ask: dict[str, Any], pairs: Pairs) -> Callable[[], list[float]]:
 
     def run() -> list[float]:
         encoded = {"lm_eval": encoder.encode("lm_eval", questions)}
-        return choice_scores(model, questions, encoded, execution.batch_tokens)["lm_eval"].log_likelihoods.tolist()
+        return score_choices(model, questions, encoded, execution.batch_tokens)["lm_eval"].log_likelihoods.tolist()
 
     return run
 

@@ -17,17 +17,17 @@ from llama_form import BOS, EOS, POSITIONS, llama_folder
 from harness_tasks import harness_python, passages, small_tokenizer, wikitext
 from relm.artifact import read_json
 from relm.cli import main
-from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.execution import Execution
 from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.harness.harness_tokenizer import choose_tokenizer
 from relm.evaluation.harness.tasks import tokenizer_folder
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
+from relm.evaluation.lambada import evaluate_lambada, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
-from relm.evaluation.windows import windows_of_documents
+from relm.evaluation.windows import cut_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.evaluation.evaluations import Samples
 from relm.recipes.evaluation.protocol_options import Begin, Lambada, TextPerplexity
@@ -98,7 +98,7 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
     loaded = load_tokenizer(folder / "tokenizer.json")
     prepared = tokenise_passages(TEXTS, loaded, tmp_path)
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
-    scores = lambada_scores(model, prepared, 1000, beginning_of(begin, loaded))
+    scores = score_passages(model, prepared, 1000, choose_beginning(begin, loaded))
     assert (-scores.harness_nats).tolist() == pytest.approx([nats for nats, _ in theirs], abs=SAME)
     assert scores.harness.tolist() == [correct for _, correct in theirs]
     assert 0 < scores.truncated.sum() < len(TEXTS)
@@ -121,7 +121,7 @@ def test_pages_are_lm_eval_s_one_by_one(
     folder, theirs = folders[adds_bos], found[adds_bos, begin]["texts"]
     loaded, options = load_tokenizer(folder / "tokenizer.json"), TextPerplexity(**ROLLING, begin=begin)
     text = prepare_text(WIKI, loaded, options, None)
-    windows = windows_of_documents("rolling", text.sizes, POSITIONS, POSITIONS)
+    windows = cut_documents("rolling", text.sizes, POSITIONS, POSITIONS)
     sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
@@ -187,7 +187,7 @@ def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: B
     draws = np.random.default_rng(0)
     texts = [" ".join(draws.choice(LIKELY, draws.integers(2, POSITIONS))) for _ in range(80)]
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
-    scores = lambada_scores(model, tokenise_passages(texts, loaded, tmp_path), 1000, beginning_of(begin, loaded))
+    scores = score_passages(model, tokenise_passages(texts, loaded, tmp_path), 1000, choose_beginning(begin, loaded))
     encode, reference = loaded.tokenizer.encode, model_of(folder)
 
     def right(text: str) -> list[bool]:
@@ -209,8 +209,8 @@ def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: B
 def test_tokenizers_without_bos_begin_as_they_did(tmp_path: Path, evaluated) -> None:
     loaded = load_tokenizer(small_tokenizer(tmp_path))
     assert added_tokens(loaded) == ()
-    assert beginning_of("tokenizer", loaded).ids == ()
-    assert beginning_of("tokenizer", loaded, scores_first_token=True).ids == (0,)  # the end of text
+    assert choose_beginning("tokenizer", loaded).ids == ()
+    assert choose_beginning("tokenizer", loaded, scores_first_token=True).ids == (0,)  # the end of text
 
 
 def test_the_token_that_begins_a_text_is_the_one_that_the_settings_name(tmp_path: Path) -> None:

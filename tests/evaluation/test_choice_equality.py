@@ -13,7 +13,7 @@ from harness_tasks import ask_harness, harness_python, passages, small_model, sm
 from relm.evaluation.beginning import added_tokens, prefix_token
 from relm.evaluation.choices.choice_formats import read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder
-from relm.evaluation.choices.multiple_choice import choice_scores, evaluate_multiple_choice
+from relm.evaluation.choices.multiple_choice import evaluate_multiple_choice, score_choices
 from relm.evaluation.execution import Execution
 from relm.evaluation.models import load_causal
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
@@ -40,7 +40,7 @@ def require_same(model: Path, folder: Path) -> int:
         file = write_lines(folder / f"{name}.jsonl", rows)
         questions, _ = read_questions(file, None, name, None)
         encoded = {"lm_eval": encoder.encode("lm_eval", questions)}
-        found = choice_scores(load_causal(model, loaded.vocabulary_size, ONE_THREAD), questions, encoded, 300)["lm_eval"]
+        found = score_choices(load_causal(model, loaded.vocabulary_size, ONE_THREAD), questions, encoded, 300)["lm_eval"]
         samples = theirs["samples"][f"own_{name}"]
         expected = [nats for sample in samples for nats, _ in sample["filtered_resps"]]
         assert found.log_likelihoods.tolist() == pytest.approx(expected, rel=0, abs=SAME), name

@@ -22,7 +22,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel, load_foreign
 from relm.evaluation.model_checks import require_finite_weights
 from relm.evaluation.model_folder import weights_sha256
-from relm.evaluation.models import OwnCausalModel, load_causal
+from relm.evaluation.models import OwnDecoder, load_causal
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from trained_llama import BEGIN, pieces, stories
 
@@ -129,7 +129,7 @@ def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path
 def test_relm_s_gpt2_and_that_of_transformers_score_the_same(evaluated) -> None:
     ours = load_causal(evaluated.model, 257, ONE_THREAD)
     other = ForeignCausalModel(evaluated.model, "", load_foreign(evaluated.model, "AutoModelForCausalLM"), ONE_THREAD)
-    assert isinstance(ours, OwnCausalModel)
+    assert isinstance(ours, OwnDecoder)
     assert (ours.positions, ours.vocabulary_size) == (other.positions, other.vocabulary_size) == (16, 257)
     sequences = windows(257, longest=17)
     found, theirs = scored(ours, sequences), scored(other, sequences)
@@ -232,7 +232,7 @@ def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "t5") == "config.json names t5, which is not a causal language model; give a folder of one"
     saved(tmp_path / "bert", hf.BertForMaskedLM, hf.BertConfig(**MANY))
     message = refusal(tmp_path / "bert")
-    assert message == "sees the tokens that follow, so its losses mean nothing; give a causal language model"
+    assert message == "sees later tokens, so its losses mean nothing; give a causal language model"
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     assert "weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them" in message
     index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "pytorch_model.bin")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "names pytorch_model.bin, expected safetensors files beside it" in refusal(tmp_path)
+    assert "names pytorch_model.bin, expected safetensors files in the same folder" in refusal(tmp_path)
 
 
 def test_code_of_a_model_that_transformers_lacks_is_never_run(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_an_infinite_buffer_is_a_mask_or_a_bound() -> None:
 def test_logits_that_are_not_finite_are_not_taken_for_a_model_that_is_not_causal(tmp_path: Path) -> None:
     saved(tmp_path, *FAMILIES["llama"][:2])
     spoil(tmp_path, "model.norm.weight", 3e38)
-    assert refusal(tmp_path).startswith("its logits are not finite though its weights are: ")
+    assert refusal(tmp_path).startswith("the logits are not finite, though the weights are: ")
 
 
 def test_weights_that_differ_from_their_sidecar_are_refused(tmp_path: Path) -> None:

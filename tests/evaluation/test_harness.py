@@ -15,7 +15,7 @@ from harness_tasks import harness_python, own_tasks, passages, small_model, smal
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.harness.harness_run import list_data_files, own_task_files, run_harness
+from relm.evaluation.harness.harness_run import list_data_files, run_harness
 from relm.evaluation.harness.tasks import (
     batch_size,
     build_result,
@@ -155,7 +155,7 @@ def change(path: Path, **keys: Any) -> None:
         (
             "config.json",
             {"architectures": ["BertForMaskedLM"]},
-            "copy: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks need",
+            "copy: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks require",
         ),
         ("config.json", {"vocab_size": 100}, "copy: the model has 100 tokens, the tokenizer [0-9]+; give the tokenizer"),
         (
@@ -166,9 +166,9 @@ def change(path: Path, **keys: Any) -> None:
         (
             "tokenizer_config.json",
             {"fast_tokenizer_files": ["tokenizer.4.0.json"]},
-            "tokenizer_config.json: names files by its key fast_tokenizer_files",
+            "tokenizer_config.json: key fast_tokenizer_files names other files",
         ),
-        ("tokenizer_config.json", {"vocab": "/a/vocab.json"}, "tokenizer_config.json: names files by its key vocab"),
+        ("tokenizer_config.json", {"vocab": "/a/vocab.json"}, "tokenizer_config.json: key vocab names other files"),
     ],
 )
 def test_a_folder_that_the_harness_would_misread_is_refused(
@@ -225,31 +225,6 @@ def test_cut_examples_are_counted_and_revisions_of_data_are_recorded(tmp_path: P
         "hf://datasets/old": f"revision {'12' * 20}",
     }
     assert capfd.readouterr().err.count("Combined length") == 1
-
-
-@pytest.mark.parametrize(
-    ("task", "source", "files"),
-    [
-        ("own", "own.yaml", ["code.py", "own.yaml", "shared"]),
-        ("both", "own.yaml", ["both.yaml", "code.py", "own.yaml", "shared"]),
-        ("both", "../elsewhere.yaml", ["both.yaml", "code.py"]),
-        ("hellaswag", "../elsewhere.yaml", []),
-    ],
-)
-def test_own_files_are_recorded_if_they_define_the_task(task: str, source: str, files: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "tasks"
-    folder.mkdir()
-    for name, text in {
-        "own.yaml": "include: [shared]\ntask: own\ndoc_to_text: !function code.text\n",
-        "shared": "include: ../elsewhere.yaml\n",
-        "both.yaml": "group: both\ntask: [own, hellaswag]\n",
-        "other.yaml": "task: other\n",
-        "code.py": "",
-        "../elsewhere.yaml": "task: hellaswag\n",
-    }.items():
-        (folder / name).write_text(text)
-    found = own_task_files(folder, [task], {"own": {"metadata": {"config_source": str(folder / source)}}, "x": {}})
-    assert found == {name: sha256_of(folder / name) for name in files}
 
 
 def test_data_are_the_local_files_that_a_task_names(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from tokenizer_forms import legacy_sentencepiece
 
 from harness_tasks import ask_harness, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from relm.evaluation.execution import Execution
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
+from relm.evaluation.lambada import evaluate_lambada, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
-from relm.evaluation.windows import windows_of_documents
+from relm.evaluation.windows import cut_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.evaluation.protocol_options import Lambada, TextPerplexity
 
@@ -55,7 +55,7 @@ def require_same_lambada(case: Compared) -> tuple[int, int]:
     """Compare log-likelihood and correctness of each passage, and the figures; return counts of correct and of cut ones."""
     loaded = load_tokenizer(case.tokenizer)
     prepared = tokenise_passages(case.texts, loaded, case.folder)
-    scores = lambada_scores(load_causal(case.model, loaded.vocabulary_size, ONE_THREAD), prepared, 1000)
+    scores = score_passages(load_causal(case.model, loaded.vocabulary_size, ONE_THREAD), prepared, 1000)
     theirs = [sample["filtered_resps"][0] for sample in case.found["samples"]["own_lambada"]]
     assert (-scores.harness_nats).tolist() == pytest.approx([nats for nats, _ in theirs], rel=SAME, abs=SAME)
     assert scores.harness.tolist() == [correct for _, correct in theirs]
@@ -74,7 +74,7 @@ def require_same_wikitext(case: Compared) -> int:
     loaded = load_tokenizer(case.tokenizer)
     model = load_causal(case.model, loaded.vocabulary_size, ONE_THREAD)
     text = prepare_text(case.document, loaded, WIKITEXT, None)
-    windows = windows_of_documents("rolling", text.sizes, model.positions, model.positions)
+    windows = cut_documents("rolling", text.sizes, model.positions, model.positions)
     sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
     sums = np.add.reduceat(score(model, sequences, 1000).nats, sequences.offsets[first])

@@ -101,7 +101,7 @@ def test_characters_without_a_token_are_left_out_of_the_comparison(tmp_path: Pat
 
 def test_a_letter_that_the_settings_name_as_special_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, OTHERS["digits"], {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "e"})
-    with pytest.raises(RelmError, match=r"has a special token of its settings, e, inside words: .*; name another"):
+    with pytest.raises(RelmError, match=r"a special token of the settings, e, also occurs inside words: .*; name another"):
         chosen(folder)
 
 

@@ -149,7 +149,7 @@ def generate(evaluated: Any, *words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "ipu_simulator", "--layers-per-ipu", "1", "2"], "--layers-per-ipu: 1 2 sum to 3, but "),
+        (["--device", "ipu_simulator", "--layers-per-ipu", "1", "2"], "--layers-per-ipu: 1 2 covers 3 layers, but "),
         (
             ["--device", "ipu_simulator", "--precision", "float16"],
             "--precision: ipu_simulator computes in float32 and bfloat16, f",
@@ -180,7 +180,7 @@ def test_requests_that_do_not_go_together_are_refused(
 
 
 def test_other_models_and_the_harness_are_refused(tmp_path: Path) -> None:
-    message = "--device: ipu_simulator evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; give"
+    message = "--device: ipu_simulator evaluates only relm's own GPT-2, BERT and RoBERTa, and not this model or task; give"
     torch.manual_seed(0)
     transformers.LlamaForCausalLM(
         transformers.LlamaConfig(

@@ -16,7 +16,7 @@ from relm.cli import main
 from relm.devices.ipu.worker_process import INTERPRETER
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation.ipu_continuation import IpuContinuer, draw_noise, rule_of
+from relm.evaluation.generation.ipu_continuation import IpuContinuer, choose_rule, draw_noise
 from relm.evaluation.generation.sampling import Sampling, random_stream
 from relm.evaluation.generation.stop import Stop
 from relm.evaluation.generation.texts import Prompt, Writer, Writing
@@ -101,9 +101,9 @@ def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same
         "in two parts, since the program has two rows"
     )
     assert requested == ["write"] * 5
-    assert loaded.writing == WritingProgram(2, 64, 8, rule_of(GREEDY, 257))
+    assert loaded.writing == WritingProgram(2, 64, 8, choose_rule(GREEDY, 257))
     written(loaded, TEXTS[:1], 9, endless)
-    assert loaded.writing == WritingProgram(1, 64, 9, rule_of(GREEDY, 257))
+    assert loaded.writing == WritingProgram(1, 64, 9, choose_rule(GREEDY, 257))
     loaded._worker.close()
 
 

@@ -15,7 +15,7 @@ from relm.errors import RelmError
 from relm.evaluation import lambada
 from relm.evaluation.evaluated_text import encode_rows
 from relm.evaluation.execution import Execution
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenise_passages
+from relm.evaluation.lambada import evaluate_lambada, read_passages, score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, train_tokenizer
@@ -128,7 +128,7 @@ def test_each_protocol_has_the_figures_of_its_original(tmp_path: Path, evaluated
     file = written(tmp_path / "lambada.jsonl", texts)
     tokenizer = load_tokenizer(evaluated.tokenizer)
     passages = tokenise_passages(texts, tokenizer, file)
-    scores = lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+    scores = score_passages(load_causal(folder, 257, ONE_THREAD), passages, 200)
     assert scores.last_token.tolist() == [as_the_original_does(reference, encode, text, strict=False) for text in texts]
     assert scores.strict.tolist() == [as_the_original_does(reference, encode, text, strict=True) for text in texts]
     harness = [as_lm_eval_does(reference, encode, text) for text in texts]
@@ -171,7 +171,7 @@ def test_tokens_that_protocols_share_go_through_the_model_once(tmp_path: Path, e
     passed = []
     monkeypatch.setattr(lambada, "score", lambda model, given, size: passed.extend(given.starts) or score(model, given, size))
     passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
-    lambada_scores(model, passages, 200)
+    score_passages(model, passages, 200)
     assert passages.retokenised.tolist() == [False, True, True, False, False, True, True, False]
     assert len(passed) == len(TEXTS) + 4
 
@@ -190,9 +190,9 @@ def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_pa
     [
         ("no JSON", r"f\.jsonl, line 2: not JSON \(Expecting value.*expected an object such as"),
         ("", r"f\.jsonl, line 2: not JSON"),
-        ('{"other": "one two"}', r"f\.jsonl, line 2: expected an object with a text under 'text', found the keys other"),
-        ('{"text": 3}', r"f\.jsonl, line 2: expected an object with a text"),
-        ('["one two"]', r"f\.jsonl, line 2: expected an object with a text under 'text', found list"),
+        ('{"other": "one two"}', r"f\.jsonl, line 2: text is missing; lambada.text_key of the test's file names the passage's"),
+        ('{"text": 3}', r"f\.jsonl, line 2: text: expected text, found 3"),
+        ('["one two"]', r"f\.jsonl, line 2: expected an object, found"),
         ('{"text": "single"}', r"f\.jsonl, line 2: expected a passage of two words"),
         ('{"text": " single "}', r"f\.jsonl, line 2: expected a passage of two words"),
         ('{"text": "two\\nlines"}', r"f\.jsonl, line 2: expected a passage of two words or more with a space"),
@@ -209,10 +209,10 @@ def test_a_line_without_a_passage_is_named(tmp_path: Path, line: str, message: s
 def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evaluated, folder) -> None:
     texts = ["one two", "one " + "o" * POSITIONS]
     passages = tokenise_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
-    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: its last word has 49 tokens, .* has 48 positions"):
-        lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: the last word has 49 tokens, but .* has 48 positions"):
+        score_passages(load_causal(folder, 257, ONE_THREAD), passages, 200)
     fitting = tokenise_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
-    assert lambada_scores(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
+    assert score_passages(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
 
 
 def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) -> None:
@@ -286,7 +286,7 @@ def test_with_a_token_over_the_end_of_the_context_lambada_openai_scores_the_toke
     assert ".Ċ" in tokenizer.encode("b.\n").tokens
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     model, theirs = random_model(tmp_path / "model", loaded.vocabulary_size)
-    scores = lambada_scores(model, tokenise_passages(texts, loaded, tmp_path / "f"), 200)
+    scores = score_passages(model, tokenise_passages(texts, loaded, tmp_path / "f"), 200)
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
@@ -313,11 +313,11 @@ def test_a_tokenizer_whose_tokens_reach_into_most_last_words_is_refused(tmp_path
     with pytest.raises(RelmError) as refused:
         tokenise_passages(texts, loaded, tmp_path / "f.jsonl")
     assert "f.jsonl: 2 of 3 passages, line 2 first, have other tokens where " in str(refused.value)
-    assert "a token must not reach over the space before the last word" in str(refused.value)
+    assert "the last word must follow one space, which no token crosses" in str(refused.value)
 
 
 def test_passages_of_which_most_end_in_white_space_are_refused(tmp_path: Path, evaluated) -> None:
     loaded = load_tokenizer(evaluated.tokenizer)
-    with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space of the passages"):
+    with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space"):
         tokenise_passages(["one two "] * 3, loaded, tmp_path / "f.jsonl")
     assert len(tokenise_passages(["one two ", "one two"], loaded, tmp_path / "f.jsonl")) == 2  # half of them may

@@ -19,7 +19,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring
 from relm.evaluation.execution import Execution
-from relm.evaluation.masked_lm import evaluate_masked_lm, list_masks, mean_of_batches
+from relm.evaluation.masked_lm import average_batches, evaluate_masked_lm, list_masks
 from relm.evaluation.result import Result
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
@@ -210,11 +210,11 @@ def test_redrawn_masks_are_averaged_as_trainer_averages(
 )
 def test_means_of_batches_by_hand(batch_size: int, processes: int, expected: float) -> None:
     nats, counts = np.array([1.0, 4.0, 12.0, 0.0, 5.0]), np.array([1, 1, 3, 1, 1])
-    assert mean_of_batches(nats, counts, batch_size, processes) == pytest.approx(expected)
+    assert average_batches(nats, counts, batch_size, processes) == pytest.approx(expected)
 
 
 def test_a_batch_without_a_masked_token_is_left_out() -> None:
-    assert mean_of_batches(np.array([2.0, 0.0, 4.0]), np.array([1, 0, 2]), 1) == 2.0
+    assert average_batches(np.array([2.0, 0.0, 4.0]), np.array([1, 0, 2]), 1) == 2.0
 
 
 def test_one_redraw_has_no_spread(evaluate: Callable) -> None:

@@ -205,9 +205,7 @@ def test_rows_that_no_token_uses_are_no_positions(kind: str, tmp_path: Path) -> 
     found = load_masked(tmp_path, VOCABULARY, ALONE)
     assert found.positions == POSITIONS - 2
     require_positions(found, POSITIONS - 2)
-    with pytest.raises(
-        RelmError, match=r"has 12 positions, but the longest sequence has 13 tokens; build examples with a shorter"
-    ):
+    with pytest.raises(RelmError, match="has 12 positions, but the longest sequence has 13 tokens"):
         require_positions(found, POSITIONS - 1)
 
 
@@ -247,12 +245,6 @@ def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str
     assert "\n" not in str(raised.value)
 
 
-def test_a_tokenizer_with_more_ids_is_refused(tmp_path: Path) -> None:
-    folder = bert(tmp_path / "m", vocabulary_size=VOCABULARY)
-    with pytest.raises(RelmError, match=r"the model has 23 tokens, the tokenizer 24; give the tokenizer it was trained with"):
-        load_masked(folder, VOCABULARY + 1, ALONE)
-
-
 def leave_out(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["cls.predictions.bias"]
@@ -285,5 +277,5 @@ def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> 
     weights = load_file(tmp_path / "model.safetensors")
     weights["vocab_layer_norm.weight"][:] = 3e38
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RelmError, match="its logits are not finite though its weights are: "):
+    with pytest.raises(RelmError, match="the logits are not finite, though the weights are: "):
         load_masked(tmp_path, VOCABULARY, ALONE)

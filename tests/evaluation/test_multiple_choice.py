@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from choice_files import ARC, BLIMP, HELLASWAG, PIQA, ROWS, write_lines
+from choice_files import BLIMP, HELLASWAG, PIQA, ROWS, write_lines
 from llama_form import llama_folder
 
 from harness_tasks import small_model, small_tokenizer
@@ -20,9 +20,9 @@ from relm.evaluation.choices.choice_tokens import ChoiceEncoder
 from relm.evaluation.choices.multiple_choice import (
     ChoiceScores,
     accuracy,
-    choice_scores,
     evaluate_multiple_choice,
     figures,
+    score_choices,
 )
 from relm.evaluation.choices.ties import choose
 from relm.evaluation.execution import Execution
@@ -78,14 +78,9 @@ def test_each_normalisation_divides_by_its_own_length() -> None:
 def test_of_equal_choices_the_first_is_taken_and_counted_as_a_tie() -> None:
     found = choose(np.array([-2.0, -1.0, -1.0, -3.0, -3.0]), np.ones(5), np.ones(5, int), [3, 2], np.zeros(2, int), 0.0)
     assert (found.indices.tolist(), found.equal.tolist()) == ([1, 0], [True, True])
-    question = Question("f", {"lm_eval": ChoicePrompt("", ("a", "b")), "babylm": ChoicePrompt("", ("a", "b"))}, 0, "p")
-    found = figures([question], {"lm_eval": scores_of(-1.0, -1.0), "babylm": scores_of(-1.0, -2.0)})
-    assert (found["ties"], found["lm_eval_accuracy"], found["babylm_accuracy"]) == (1, 1, 1)
-
-
-def test_a_choice_that_is_empty_without_its_marks_is_never_taken_by_length() -> None:
-    found = choose(np.array([-1.0, -9.0]), np.array([0.0, 3.0]), np.ones(2, int), [2], np.zeros(1, int), 0.0)
-    assert found.indices.tolist() == [1]
+    question = Question("f", dict.fromkeys(("lm_eval", "llm_c"), ChoicePrompt("", ("a", "b"))), 0, "p")
+    found = figures([question], {"lm_eval": scores_of(-1.0, -1.0), "llm_c": scores_of(-1.0, -2.0)})
+    assert (found["ties"], found["lm_eval_accuracy"], found["llm_c_accuracy"]) == (1, 1, 1)
 
 
 def test_paradigms_count_alike_whatever_their_sizes() -> None:
@@ -136,17 +131,12 @@ def test_each_way_scores_its_own_tokens(adds_bos: bool | None, model: Path, tmp_
         "llm_c": [by_hand(folder, [*bos, *ids("It is")], ids(f" {e}")) for e in row["endings"]],
     }
     for way, values in expected.items():
-        scores = choice_scores(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
+        scores = score_choices(loaded, [question], {way: encoder.encode(way, [question])}, 300)[way]
         assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
-    pair = read_question({"sentence_good": "He is.", "sentence_bad": "He are."}, "blimp", "f")
-    first = 0 if bos else 1
-    expected = {
-        "lm_eval": [by_hand(folder, [prefix], ids(f" {s}")) for s in ("He is.", "He are.")],
-        "babylm": [by_hand(folder, [*bos, *ids(s)[:first]], ids(s)[first:]) for s in ("He is.", "He are.")],
-    }
-    for way, values in expected.items():
-        scores = choice_scores(loaded, [pair], {way: encoder.encode(way, [pair])}, 300)[way]
-        assert scores.log_likelihoods.tolist() == pytest.approx(values, abs=1e-4), way
+    pair = read_question({"sentence_good": "He is.", "sentence_bad": "He are.", "UID": "u"}, "blimp", "f")
+    scores = score_choices(loaded, [pair], {"lm_eval": encoder.encode("lm_eval", [pair])}, 300)["lm_eval"]
+    expected_of_pair = [by_hand(folder, [prefix], ids(f" {s}")) for s in ("He is.", "He are.")]
+    assert scores.log_likelihoods.tolist() == pytest.approx(expected_of_pair, abs=1e-4)
 
 
 def test_the_result_has_every_published_figure_and_counts(model: Path, tmp_path: Path) -> None:
@@ -157,33 +147,12 @@ def test_the_result_has_every_published_figure_and_counts(model: Path, tmp_path:
     assert result["protocol"]["format"] == "hellaswag"
     assert result["protocol"]["file_sha256"] == sha256_of(tmp_path / "h.jsonl")
     found = evaluate(model, write_lines(tmp_path / "b.jsonl", BLIMP), "blimp")["figures"]
-    assert {"lm_eval_accuracy", "babylm_accuracy", "babylm_accuracy_stderr"} <= set(found)
+    assert {"lm_eval_accuracy", "lm_eval_accuracy_stderr"} <= set(found)
     assert not any("_per_" in name for name in found)
     assert (found["paradigms"], found["wh_island_examples"]) == (6, 2)
-    assert found["babylm_accuracy"] == pytest.approx(sum(v for k, v in found.items() if k.endswith("_babylm_correct")) / 12)
+    assert found["lm_eval_accuracy"] == pytest.approx(sum(v for k, v in found.items() if k.endswith("_lm_eval_correct")) / 12)
     found = evaluate(model, write_lines(tmp_path / "p.jsonl", PIQA), "piqa", limit=1)["figures"]
     assert (found["examples"], "lm_eval_accuracy_stderr" in found) == (1, False)
-
-
-def test_arc_s_original_file_has_the_questions_of_lm_eval_s_data(tmp_path: Path) -> None:
-    original = [
-        {
-            "id": row["id"],
-            "question": {
-                "stem": row["question"],
-                "choices": [
-                    {"text": text, "label": label}
-                    for text, label in zip(row["choices"]["text"], row["choices"]["label"], strict=True)
-                ],
-            },
-            "answerKey": row["answerKey"],
-        }
-        for row in ARC
-    ]
-    one, _ = read_questions(write_lines(tmp_path / "a.jsonl", ARC), None, "arc", None)
-    other, _ = read_questions(write_lines(tmp_path / "b.jsonl", original), None, "arc", None)
-    assert [(q.prompts, q.answer) for q in one] == [(q.prompts, q.answer) for q in other]
-    assert [question.answer for question in one] == [1, 0]
 
 
 @pytest.mark.parametrize("form", ["hellaswag", "arc", "piqa"])
@@ -230,6 +199,7 @@ def test_files_in_a_zip_archive_are_read_in_the_order_of_their_names(tmp_path: P
         ("hellaswag", {"endings": ["a", ""]}, r"line 2: endings\[1\]: expected text that is not blank"),
         ("blimp", {"sentence_bad": None}, r"line 2: sentence_bad is missing"),
         ("blimp", {"sentence_good": ""}, r"line 2: sentence_good: expected text"),
+        ("blimp", {"UID": None}, r"line 2: UID is missing"),
         ("arc", {"answerKey": "E"}, r"line 2: 'answerKey' is 'E', expected the label of a choice: A, B, C, D"),
         ("arc", {"choices": "A"}, r"line 2: choices: expected an object, found 'A'"),
         ("piqa", {"label": None}, r"line 2: label is missing"),
@@ -254,13 +224,14 @@ def test_a_line_that_is_no_object_is_named(line: str, message: str, tmp_path: Pa
 
 def test_a_choice_that_no_context_fits_beside_is_named(model: Path, tmp_path: Path) -> None:
     rows = [PIQA[0], {**PIQA[1], "sol2": "xqzj " * 40}]
-    with pytest.raises(
-        RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; evaluate a model with"
-    ):
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: a choice has \d+ tokens, .* has 60 positions; use a model with"):
         evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "piqa")
 
 
-def test_a_sentence_of_which_nothing_can_be_scored_is_named(model: Path, tmp_path: Path) -> None:
-    rows = [BLIMP[0], {"sentence_good": "a", "sentence_bad": "a b", "UID": "x"}]
-    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: .*leaves babylm no token of a choice to score"):
-        evaluate(model, write_lines(tmp_path / "f.jsonl", rows), "blimp")
+def test_a_choice_of_which_nothing_can_be_scored_is_named(model: Path) -> None:
+    questions = [
+        Question("f, line 1", {"llm_c": ChoicePrompt("a", ("b", "c"))}, 0),
+        Question("f, line 2", {"llm_c": ChoicePrompt("", ("b", "c"))}, 0),
+    ]
+    with pytest.raises(RelmError, match=r"f, line 2: .*leaves llm_c no token of a choice to score"):
+        encoder_of(model).encode("llm_c", questions)

@@ -12,7 +12,7 @@ from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
-from relm.evaluation.perplexity import evaluate_held_out, stream_nats
+from relm.evaluation.perplexity import evaluate_held_out, sum_stream_nats
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
 
@@ -63,7 +63,7 @@ class Uniform(CausalModel):
 
 def test_every_token_but_the_first_is_scored_once_given_its_window_alone(evaluated) -> None:
     model, stream = Uniform(), held_out_stream(evaluated)
-    nats = stream_nats(model, stream, context=16, batch_tokens=48)
+    nats = sum_stream_nats(model, stream, context=16, batch_tokens=48)
     assert nats == pytest.approx((len(stream) - 1) * math.log(257), rel=1e-6)
     assert model.shapes == [(3, 16), (3, 16), (2, 16)]
     *whole, last = model.shown
@@ -73,7 +73,7 @@ def test_every_token_but_the_first_is_scored_once_given_its_window_alone(evaluat
 
 def test_windows_that_fill_the_stream_leave_no_last_one(evaluated) -> None:
     model = Uniform()
-    stream_nats(model, held_out_stream(evaluated), context=9, batch_tokens=1000)
+    sum_stream_nats(model, held_out_stream(evaluated), context=9, batch_tokens=1000)
     assert len(evaluated.held_out) - 1 == 117
     assert model.shapes == [(13, 9)]
 
@@ -92,7 +92,7 @@ def test_a_stream_is_read_a_block_of_windows_at_a_time(evaluated, monkeypatch, b
 
     monkeypatch.setattr(stream, "tokens", noted)
     model = Uniform()
-    nats = stream_nats(model, stream, context=16, batch_tokens=16)
+    nats = sum_stream_nats(model, stream, context=16, batch_tokens=16)
     assert nats == pytest.approx(117 * math.log(257), rel=1e-6)
     assert model.shown == [evaluated.held_out[start : start + 16].tolist() for start in range(0, 112, 16)] + [
         evaluated.held_out[112:117].tolist()

@@ -38,7 +38,7 @@ def test_the_first_of_duplicates_stays_and_documents_with_a_tests_words_go(tmp_p
     )
     output = tmp_path / "removed.jsonl"
     sentence = list_removed([held_out, train], output, True, [test])
-    assert sentence == f"3 of 9 documents are to be removed: duplicate 2, lambada 1; of 0 others pieces stay; {output}"
+    assert sentence == f"3 of 9 documents will be removed: duplicate 2, lambada 1; pieces of 0 others stay; {output}"
     assert entries_of(output) == [
         ("a.train.jsonl", 2, "duplicate", "a.held_out.jsonl, line 2"),
         ("a.train.jsonl", 3, "lambada", "line 2"),

@@ -116,10 +116,8 @@ def test_the_count_of_scored_tokens_is_reported_after_each_batch() -> None:
     ids=["nothing scored", "its first scored", "empty", "begins before the tokens", "ends after them"],
 )
 def test_sequences_that_cannot_be_scored_are_refused(row: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match=rf"sequence 1 scores {row[2]} tokens of {row[0]} to {row[1]} of 4: expected at least"):
+    with pytest.raises(ValueError, match="a sequence scores no token, its first one, or one beyond the array"):
         sequences([0, 1, 2, 3], (0, 2, 1), row)
-    with pytest.raises(ValueError, match="2 starts, 1 ends, 1 counts of scored tokens"):
-        ScoredSequences(np.array([0, 1]), np.array([0, 0]), np.array([2]), np.array([1]))
 
 
 def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
@@ -135,7 +133,7 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
         def head(self, hidden: torch.Tensor) -> torch.Tensor:
             return super().head(hidden) * value
 
-    with pytest.raises(RelmError, match=r"^table: its loss is not finite: training diverged; lower the learning rate"):
+    with pytest.raises(RelmError, match=r"^table: the loss is not finite: training diverged; train with a lower"):
         score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
 
 

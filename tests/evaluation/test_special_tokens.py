@@ -10,14 +10,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from uncached_texts import GREEDY, uncached
 
-from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.execution import Execution
-from relm.evaluation.generation.samples import write_samples
 from relm.evaluation.generation.texts import Writer, Writing
 from relm.evaluation.special_tokens import SpecialTokens, special_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
-from relm.recipes.evaluation.evaluations import Samples
 
 ONE_THREAD = Execution(threads=1)
 BEGIN, END, TURN = 11, 12, 13
@@ -80,8 +77,8 @@ def test_an_end_that_is_no_special_token_of_the_tokenizer_is_left_out_with_a_war
     with caplog.at_level(logging.WARNING):
         assert found(folder).ends == {END}
     assert [record.getMessage().split(": ")[1] for record in caplog.records if " eos_token_id " in record.getMessage()] == [
-        "eos_token_id 50256 is not the id of a special token of the tokenizer",
-        "eos_token_id 70 is not the id of a special token of the tokenizer",
+        "eos_token_id 50256 is not the id of a special token of the tokenizer, and is ignored",
+        "eos_token_id 70 is not the id of a special token of the tokenizer, and is ignored",
     ]
 
 
@@ -103,9 +100,3 @@ def test_a_text_begins_and_ends_with_the_tokens_that_the_folder_names(folder: Pa
     (text,) = writer.texts([writer.prompt("The ")], Writing(8, GREEDY))
     assert (text.ended, text.tokens) == ("end_of_text", spoken.index(end))
     assert writer.prompt("").ids == [BEGIN]
-
-
-def test_samples_record_the_token_they_begin_with(folder: Path, tmp_path: Path) -> None:
-    write(folder, "tokenizer_config.json", bos_token="<|begin|>", eos_token="<|end|>")
-    write_samples(folder, folder / "tokenizer.json", Samples(prompt=[""]), ONE_THREAD, output=tmp_path / "samples.json")
-    assert read_json(tmp_path / "samples.json")["protocol"]["begins_with"] == "<|begin|>"

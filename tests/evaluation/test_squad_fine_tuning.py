@@ -110,7 +110,7 @@ def test_training_questions_that_are_left_out_are_counted(
     options = SHORT.model_copy(update={"seeds": 1, "epochs": 1.0})
     found = Tuned(model, tmp_path, options).run(file=SAMPLE, training_file=tmp_path / "train.json")
     assert (found["training_questions"], found["skipped_training_questions"]) == (12, 1)
-    assert "1 of 13 training questions left out, whose answer is not at its offset; check" in caplog.text
+    assert "skipped 1 of 13 training questions, whose answer is not at its offset; check" in caplog.text
 
 
 def test_seeds_of_another_configuration_are_not_averaged(

@@ -22,7 +22,7 @@ from relm.evaluation.text_perplexity import (
     prepare_text,
     split_pages,
 )
-from relm.evaluation.windows import strided, windows_of_documents
+from relm.evaluation.windows import cut_documents, strided
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.evaluation.protocol_options import TextPerplexity
 
@@ -190,7 +190,7 @@ def test_each_document_begins_with_an_end_of_text_where_its_first_token_is_score
     text = prepare_text(" = a = \nb\n = c = ", load_tokenizer(evaluated.tokenizer), options, None)
     assert text.array.tolist() == [0, *as_ids(" = a = \nb"), 0, *as_ids(" = c = ")]
     assert (text.sizes.tolist(), text.tokens, text.targets) == ([10, 8], 16, 16)
-    windows = windows_of_documents("rolling", text.sizes, 16, 16)
+    windows = cut_documents("rolling", text.sizes, 16, 16)
     assert windows.starts.tolist() == [0, 10]
 
 
@@ -281,9 +281,7 @@ def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) 
     with pytest.raises(RelmError, match=r"wiki\.test\.tokens: cannot be read: No such file"):
         evaluate()
     file.write_text("altered")
-    with pytest.raises(
-        RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, the test's file has 0{64}: another file"
-    ):
+    with pytest.raises(RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, expected 0{64}\. Give the file"):
         evaluate(file_sha256="0" * 64)
     assert not (tmp_path / "eval.json").exists()
 

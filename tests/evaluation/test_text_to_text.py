@@ -101,30 +101,6 @@ def test_batches_of_any_size_give_the_text_of_each_source_alone(folders, name: s
         assert written(model, sources, batch_tokens) == expected
 
 
-def until(row: list[int], end: int) -> list[int]:
-    return row[: row.index(end)] if end in row else row
-
-
-@pytest.mark.parametrize("name", ["t5", "bart"])
-def test_texts_that_have_ended_leave_the_batch_and_the_others_continue(folders, name: str, monkeypatch) -> None:
-    model, counts = load_text_to_text(folders[name], VOCABULARY, EXECUTION), []
-    generate = model.model.generate
-    monkeypatch.setattr(model.model, "generate", lambda **given: (counts.append(len(given["input_ids"])), generate(**given))[1])
-    rows = rows_of(ragged())
-    ids = torch.tensor([row + [END] * (15 - len(row)) for row in rows])
-    mask = torch.arange(15) < torch.tensor([[len(row)] for row in rows])
-    with torch.inference_mode():
-        endless = model.write(ids, mask, VOCABULARY - 1, MOST).tolist()
-        end = max(range(VOCABULARY - 1), key=lambda token: sum(token in row for row in endless))
-        early = [row for row, text in enumerate(endless) if end in text[:-2]]
-        late = [row for row, text in enumerate(endless) if end not in text and VOCABULARY - 1 not in text]
-        order = [late[0], *early[:4], late[1]]
-        counts.clear()
-        written = model.write(ids[order], mask[order], end, MOST).tolist()
-    assert (len(order), counts[0], counts[-1]) == (6, 6, 2)
-    assert [until(row, end) for row in written] == [until(endless[row], end) for row in order]
-
-
 def test_a_source_that_is_too_long_is_cut_and_keeps_its_end(folders) -> None:
     model = load_text_to_text(folders["t5"], VOCABULARY, EXECUTION)
     sources = ragged()

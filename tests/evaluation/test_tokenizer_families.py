@@ -18,16 +18,16 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from harness_tasks import PROSE, harness_python, passages
 from relm.artifact import read_json
-from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.choices.choice_formats import ChoicePrompt, Question
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder
-from relm.evaluation.choices.multiple_choice import choice_scores
+from relm.evaluation.choices.multiple_choice import score_choices
 from relm.evaluation.execution import Execution
-from relm.evaluation.lambada import lambada_scores, tokenise_passages
+from relm.evaluation.lambada import score_passages, tokenise_passages
 from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import prepare_text
-from relm.evaluation.windows import windows_of_documents
+from relm.evaluation.windows import cut_documents
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from relm.recipes.evaluation.protocol_options import TextPerplexity
 
@@ -120,18 +120,18 @@ def test_choices_last_words_and_texts_are_lm_eval_s(family: str, found: dict[str
 
     questions = [Question("line 1", {"lm_eval": ChoicePrompt(context, tuple(choices))}, 0) for context, choices in CHOICES]
     encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix_token(loaded, folder))
-    scores = choice_scores(model, questions, {"lm_eval": encoder.encode("lm_eval", questions)}, 300)["lm_eval"]
+    scores = score_choices(model, questions, {"lm_eval": encoder.encode("lm_eval", questions)}, 300)["lm_eval"]
     count = len(PAIRS) - len(TEXTS)
     assert scores.log_likelihoods.tolist() == pytest.approx(expected[:count], rel=0, abs=SAME)
     assert scores.truncated.any()
 
-    begun = beginning_of("tokenizer", loaded, folder)
-    last_words = lambada_scores(model, tokenise_passages(TEXTS, loaded, tmp_path), 300, begun)
+    begun = choose_beginning("tokenizer", loaded, folder)
+    last_words = score_passages(model, tokenise_passages(TEXTS, loaded, tmp_path), 300, begun)
     assert (-last_words.harness_nats).tolist() == pytest.approx(expected[count:], rel=0, abs=SAME)
 
     options = TextPerplexity(detokeniser="none", documents="one", windows="rolling", first_token="scored", words="whitespace")
     for text, sum_of_theirs in zip(TEXTS[:4], theirs["texts"], strict=True):
-        prepared = prepare_text(text, loaded, options, None, beginning_of("tokenizer", loaded, folder, True))
-        windows = windows_of_documents("rolling", prepared.sizes, POSITIONS, POSITIONS)
+        prepared = prepare_text(text, loaded, options, None, choose_beginning("tokenizer", loaded, folder, True))
+        windows = cut_documents("rolling", prepared.sizes, POSITIONS, POSITIONS)
         nats = score(model, ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored), 300).nats
         assert -float(np.sum(nats)) == pytest.approx(sum_of_theirs, rel=SAME / 10)

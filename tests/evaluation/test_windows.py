@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relm.evaluation.windows import Windows, overlapping, rolling, strided, windows_of, windows_of_documents
+from relm.evaluation.windows import Windows, cut_documents, cut_windows, overlapping, rolling, strided
 
 SIZES = st.tuples(st.integers(0, 80), st.integers(2, 12)).flatmap(lambda a: st.tuples(*map(st.just, a), st.integers(1, a[1])))
 
@@ -94,7 +94,7 @@ def test_strided_windows_that_do_not_overlap_lose_their_first_tokens() -> None:
 @given(SIZES)
 def test_overlapping_windows_are_megatrons(sizes) -> None:
     tokens, context, stride = sizes
-    windows = overlapping(tokens, context, stride)
+    windows = cut_windows("overlapping", tokens, context, stride)
     if tokens < 2:
         assert (len(windows), windows.published) == (0, 0)
         return
@@ -108,14 +108,14 @@ def test_overlapping_windows_are_megatrons(sizes) -> None:
 
 @given(SIZES)
 def test_rolling_windows_are_lm_evals(sizes) -> None:
-    tokens, context, _ = sizes
-    assert rows(rolling(tokens, context)) == as_lm_eval_yields(tokens, context)
+    tokens, context, stride = sizes
+    assert rows(cut_windows("rolling", tokens, context, stride)) == as_lm_eval_yields(tokens, context)
 
 
 @given(SIZES)
 def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     tokens, context, stride = sizes
-    windows = strided(tokens, context, stride)
+    windows = cut_windows("strided", tokens, context, stride)
     original = as_the_page_on_perplexity_loops(tokens, context, stride) if tokens > 1 else []
     assert windows.published == len(original)
     scoring = [iteration for iteration in original if iteration[2]]
@@ -128,7 +128,7 @@ def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
 @given(SIZES)
 def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_context(kind, sizes) -> None:
     tokens, context, stride = sizes
-    windows = windows_of(kind, tokens, context, stride)
+    windows = cut_windows(kind, tokens, context, stride)
     expected = list(range(1, tokens))
     if kind == "strided" and stride == context:
         expected = [position for position in expected if position % stride]
@@ -137,10 +137,10 @@ def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_cont
 
 
 def test_no_window_crosses_from_one_document_into_the_next() -> None:
-    windows = windows_of_documents("rolling", [4, 1, 0, 7], 3, 3)
+    windows = cut_documents("rolling", [4, 1, 0, 7], 3, 3)
     assert rows(windows) == [(0, 4, 3), (5, 9, 3), (8, 12, 3)]
     assert windows.published == 3
-    assert len(windows_of_documents("rolling", [], 3, 3)) == 0
+    assert len(cut_documents("rolling", [], 3, 3)) == 0
 
 
 def test_a_limit_keeps_the_first_windows() -> None:

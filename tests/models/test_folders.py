@@ -244,17 +244,6 @@ def test_weights_that_do_not_fit_are_named(config: Any, change: Any, message: st
         form(config).ours.from_folder(tmp_path)
 
 
-def test_several_faults_are_named_at_once(tmp_path: Path) -> None:
-    def spoil(weights: dict[str, torch.Tensor]) -> None:
-        del weights["bert.encoder.layer.1.output.dense.bias"]
-        weights["extra"] = torch.zeros(1)
-
-    saved(PAIRS, tmp_path)
-    change_weights(tmp_path, spoil)
-    with pytest.raises(ValueError, match=r"bert.encoder.layer.1.output.dense.bias is missing; extra is unknown"):
-        Bert.from_folder(tmp_path)
-
-
 SIZES = replace(PAIRS, heads=4, positions=12, query_key_value_bias=False)
 
 

@@ -42,7 +42,6 @@ def test_a_causal_model_has_no_masked_evaluation(project: Commands, monkeypatch:
 
 TESTS = {
     "passages": "protocol: lambada\nfiles:\n  a.txt: ",
-    "sentences": "protocol: multiple_choice\nmultiple_choice: {{format: blimp}}\nfiles:\n  a.txt: ",
     "endings": "protocol: multiple_choice\nmultiple_choice: {{format: hellaswag}}\nfiles:\n  a.txt: ",
     "answers": "protocol: squad\ntraining_file: b.txt\nfiles:\n  b.txt: {0}\n  a.txt: ",
     "pairs": "protocol: glue\nglue: {{task: rte}}\ntraining_file: b.txt\nfiles:\n  b.txt: {0}\n  a.txt: ",
@@ -76,15 +75,6 @@ def test_a_published_test_fits_the_objective_and_the_model(
     write_test(test)
     with pytest.raises(RelmError, match=re.escape(message)):
         Project().plan("new")
-
-
-@pytest.mark.parametrize("recipe", [MASKED, CAUSAL])
-def test_pairs_of_sentences_are_for_masked_models_as_well(
-    project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str
-) -> None:
-    plan_with(project, monkeypatch, f"{recipe}evaluate: [sentences]\n")
-    write_test("sentences")
-    assert Project().plan("new").evaluation("sentences").name == "multiple_choice"
 
 
 def test_a_test_with_two_files_is_fine_tuned_on_one_of_them(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

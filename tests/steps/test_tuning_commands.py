@@ -67,7 +67,7 @@ def test_glue_writes_figures_of_each_seed_and_predictions_of_both_files(model: P
 
 
 WHOLE = ["--sequence-length", "96"]
-NO_POSITIONS = "sequence_length is 128, but MODEL has 96 positions; give no more"
+NO_POSITIONS = "sequence_length is 128, but MODEL has 96 positions; shorten it"
 FAULTS = {
     "sequences": ("squad", ["--sequence-length", "128"], NO_POSITIONS),
     "sequences of GLUE": ("rte", ["--sequence-length", "128"], NO_POSITIONS),
@@ -113,7 +113,7 @@ ON_IPUS = {
     ),
     "several updates a call": (
         pipeline(device_iterations=2),
-        "--pipeline: device_iterations is 2, but each update of fine-tuning has its own learning rate; set it to 1",
+        "--pipeline: device_iterations is 2, but in fine-tuning each update has another learning rate; set it to 1",
     ),
     "other layers": (
         pipeline(layers_per_ipu=[2]),

@@ -1,4 +1,4 @@
-"""Unigram and bigram losses on the scored tokens: the levels that a language model must beat to have learnt anything.
+"""Unigram and bigram losses on the scored tokens, which a language model must beat to have learnt anything.
 
 The unigram level is the entropy of the scored tokens themselves: no model of single tokens can do better. The bigram level is
 an interpolated Kneser-Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1) of pairs of training tokens.
@@ -15,9 +15,9 @@ from relm.examples.storage import TokenStream
 Tokens = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-# Tokens that are counted, or scored, at once; they and the distinct pairs bound the memory.
+# Tokens counted or scored at once; they and the distinct pairs bound the memory.
 BLOCK = 2**22
-# Pairs are counted in this many of the training stream's first tokens; more would move the level in the third decimal.
+# Pairs are counted in the first tokens of the training stream; more of them move only the third decimal of the level.
 LARGEST_TRAINING = 2**26
 # Where counts of counts give no estimate (a tiny corpus), any discount between 0 and 1 is a proper model.
 FALLBACK_DISCOUNT = 0.5

@@ -1,8 +1,8 @@
 """Tokens that are put before a text when a causal model scores it.
 
-Many tokenizers put a token that begins a text (bos) before whatever they encode, and their models were trained that way.
-lm_eval 0.4.13 encodes texts as the tokenizer does by itself; a text whose first token is scored follows one more token, its
-`prefix_token_id`: the tokenizer's bos, or else its end of text.
+Many tokenizers put a token that begins a text (bos) before everything they encode, and their models were trained that way.
+lm_eval 0.4.13 leaves that to the tokenizer. Before a text whose first token is scored it puts one more, `prefix_token_id`: the
+tokenizer's bos, or else its end of text.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ class Beginning:
     begin: Begin
     """The choice that was made."""
     ids: tuple[int, ...] = ()
-    """Ids that are put before every text. The first of them is never scored."""
+    """Ids to put before every text. The first is never scored."""
     names: tuple[str, ...] = ()
-    """The text of each of `ids`."""
+    """The text of each id."""
 
     def record(self) -> dict[str, Any]:
         """Return the keys of a result that record it."""
         return {"begin": self.begin, "begin_tokens": [{"id": i, "token": n} for i, n in zip(self.ids, self.names, strict=True)]}
 
 
-def beginning_of(
+def choose_beginning(
     begin: Begin, tokenizer: LoadedTokenizer, model_folder: Path | None = None, scores_first_token: bool = False
 ) -> Beginning:
-    """Return the tokens that a choice puts before texts: where the first token is scored, one more that it follows.
+    """Return the tokens before every text, with one more where the first token is scored.
 
-    The model folder's tokenizer_config.json is read if its tokenizer is the same.
+    The model folder's tokenizer_config.json counts if its tokenizer is the same.
     """
     prefix = (prefix_token(tokenizer, model_folder),) if scores_first_token else ()
     ids = (*prefix, *(added_tokens(tokenizer) if begin == "tokenizer" else ()))
@@ -57,22 +57,17 @@ def beginning_of(
 
 def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
     """Return the ids that a tokenizer puts before a text when it encodes one with special tokens."""
-    return tokens_around(tokenizer)[0]
-
-
-def tokens_around(tokenizer: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids that a tokenizer puts before a text, and those after it, when it encodes one with special tokens."""
     if not tokenizer.tokenizer.num_special_tokens_to_add(False):
-        return (), ()
-    # Texts of which at least one has a token: the letter a, and then the text of each token.
+        return ()
+    # Some text must have a token: try the letter a, and then the text of each token.
     decoded = (tokenizer.tokenizer.decode([number]) for number in sorted(tokenizer.tokenizer.get_vocab().values()))
     for text in itertools.chain("a", decoded):
         with contextlib.suppress(Exception):  # the library raises bare ones where a text has no token
             encoded = tokenizer.tokenizer.encode(text, add_special_tokens=True)
             mask = encoded.special_tokens_mask
             if 0 in mask:
-                return tuple(encoded.ids[: mask.index(0)]), tuple(encoded.ids[len(mask) - mask[::-1].index(0) :])
-    return (), ()
+                return tuple(encoded.ids[: mask.index(0)])
+    return ()
 
 
 def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:
@@ -82,8 +77,8 @@ def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -
     found = tokenizer.special.end_of_text if found is None else found
     if found is None:
         raise RelmError(
-            f"{tokenizer.path}: has no token that begins a text (bos) or ends one (eos), which a text follows whose first "
-            "token is scored; name its bos_token in the tokenizer_config.json beside it, or use a protocol that gives it"
+            f"{tokenizer.path}: has no token that begins (bos) or ends (eos) a text, so a text's first token cannot be scored. "
+            "Name bos_token in tokenizer_config.json in the same folder, or set first_token: given"
         )
     return found
 
@@ -104,10 +99,10 @@ def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> i
     return next((special[name] for name in BOS_TOKENS if name in special), None)
 
 
-def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
+def prepend_to_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
     """Put the same ids before each of the sequences concatenated in one array; return array and sizes.
 
-    >>> put_before_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
+    >>> prepend_to_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
     (array([7, 8, 1, 2, 7, 8, 3], dtype=int32), array([4, 3]))
     """
     first = np.repeat(np.cumsum(sizes) - sizes, len(ids))

@@ -8,7 +8,7 @@ from relm.errors import RelmError
 
 
 class CausalModel:
-    """A causal language model, dropout off, on its device."""
+    """A causal language model on its device, without dropout."""
 
     folder: Path
     sha256: str
@@ -17,12 +17,12 @@ class CausalModel:
     """Tokens of the longest sequence; None: any length."""
     vocabulary_size: int
     short_rows: int | None = None
-    """Tokens of the longest row whose output more padding does not change; no batch mixes such rows with longer ones."""
+    """Tokens of the longest row whose output padding does not change, which no batch mixes with longer rows; None: any."""
 
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Return the head's input, (batch, sequence, width) on the device, for (batch, sequence) int64 ids on the host.
 
-        A sequence may be padded at its end, with any id: the tokens before do not see it.
+        Sequences may be padded at the end with any id, which earlier tokens do not see.
         """
         raise NotImplementedError
 
@@ -37,6 +37,6 @@ class CausalModel:
 
 
 def require_context(model: CausalModel, context: int) -> None:
-    """Refuse a context that is longer than the model's positions."""
+    """Reject a context that is longer than the model's positions."""
     if context < 1 or (model.positions is not None and context > model.positions):
         raise RelmError(f"{model.folder}: has {model.positions} positions; a context of {context} does not fit")

@@ -15,7 +15,7 @@ from relm.examples.cut_passages import LONGEST, SHORTEST, WordSequences, find_ev
 from relm.examples.documents import Lines, checked_documents
 from relm.examples.overlap import DocumentComparison, compare
 
-# Shared items that are shown, and characters of a document around the words that are shared.
+# Shared items in the result, and characters of a document around the shared words.
 SAMPLES, AROUND = 10, 100
 LONGEST_SHOWN, MOST_WORDS = 300, 40
 DESCRIPTION = (
@@ -38,7 +38,7 @@ def count_contamination(
 ) -> str:
     """Count the items of a test that share words with training documents, and write the counts with some of the items.
 
-    `form` and `text_key` are those of `read_items`; the test is named after the output. The count of workers changes no byte.
+    `form` and `text_key` are those of `read_items`; the output's name is the test's. The number of workers changes no byte.
     """
     started = perf_counter()
     items, sha256 = read_sought(file, file_sha256, form, text_key)
@@ -65,7 +65,7 @@ def count_contamination(
     return (
         f"{len(shared):,} of {len(items):,} items ({figures['share']:.2%}) share {LONGEST} words with "
         f"{figures['sharing_documents']:,} of {figures['documents']:,} documents; {figures['too_short']:,} items are too short "
-        f"to be sought; {rate:,.0f} MB/s"
+        f"to compare; {rate:,.0f} MB/s"
     )
 
 
@@ -122,13 +122,13 @@ def _sample(item: Item, firsts: Mapping[str, Place]) -> dict[str, Any]:
 
 
 def find_passage(words: Sequence[str], document: str) -> str:
-    """Return the text of a document around words that it has one after the other, with `AROUND` characters on each side.
+    """Return the part of a document with these words in a row, and `AROUND` characters on each side.
 
     >>> find_passage(["well", "known"], "He is Well-known.")
     'He is Well-known.'
     """
     found = re.search(r"\W+".join(map(re.escape, words)), document, re.IGNORECASE)
-    if found is None:  # of a letter whose small form has several characters
+    if found is None:  # a letter's small form has several characters
         return " ".join(words)
     start, end = max(0, found.start() - AROUND), found.end() + AROUND
     return f"{'…' if start else ''}{document[start:end]}{'…' if end < len(document) else ''}"

@@ -1,15 +1,15 @@
-"""Detokenisers, which take out the spaces that WikiText's tokenisation put around punctuation.
+"""Detokenisers, which remove the spaces that WikiText's tokenisation put around punctuation.
 
-The rules are those of Megatron-LM's `wikitext_detokenizer`, which Graphcore's GPT-2 and lm_eval copied unchanged: what they do,
-right or wrong, decides how many tokens a text has, and so its perplexity. They are applied to the whole text, in this order.
-Some of what they do is accidental, and is kept: a quotation is whatever stands between two marks that follow one another,
-across lines too, and ` N `, which stands for a number in the Penn Treebank, becomes ` 1 `.
+The rules are those of Megatron-LM's `wikitext_detokenizer`, which Graphcore's GPT-2 and lm_eval copied unchanged. Right or
+wrong, they decide how many tokens a text has, and so its perplexity. They are applied to the whole text, in this order, with
+their accidents: a quotation is any text between two consecutive marks, even across lines, and ` N `, a number in the Penn
+Treebank, becomes ` 1 `.
 """
 
 import re
 from collections.abc import Callable
 
-# A string or a pattern, and its replacement.
+# A string or pattern, and its replacement.
 Rule = tuple[str | re.Pattern[str], str]
 
 
@@ -21,8 +21,8 @@ def _without_inner_space(left: str, right: str) -> Rule:
 
 WIKITEXT: tuple[Rule, ...] = (
     ("s '", "s'"),
-    # Written between slashes, as for sed and Perl. Python reads them as slashes of the text, so that the rule matches nothing
-    # in WikiText; where it did match, it would put the pattern itself into the text.
+    # Written between slashes, as for sed and Perl, which Python takes for slashes of the text. So the rule matches nothing in
+    # WikiText; where it did match, it would put the pattern into the text.
     (re.compile("/' [0-9]/"), "/'[0-9]/"),
     *((f" @{mark}@ ", mark) for mark in "-,."),
     *((f" {mark} ", f"{mark} ") for mark in ":;.!?,"),
@@ -39,7 +39,7 @@ WIKITEXT: tuple[Rule, ...] = (
 
 
 def wikitext(text: str) -> str:
-    """Return WikiText, raw or processed, with most of its spaces where an author would have put them."""
+    """Return WikiText, raw or processed, spaced for the most part as its authors wrote it."""
     for found, instead in WIKITEXT:
         text = text.replace(found, instead) if isinstance(found, str) else found.sub(instead, text)
     return text

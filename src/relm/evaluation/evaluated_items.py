@@ -18,7 +18,7 @@ class Item:
     where: str
     """The item's position, such as line 12."""
     texts: tuple[str, ...]
-    """Its texts: a passage; a context with each of its choices; a context and its question; the text or the pair of GLUE."""
+    """Its texts: a passage, a context with each choice, a context and its question, or GLUE's one or two texts."""
 
 
 def read_items(file: Path, sha256: str | None, form: str, text_key: str) -> tuple[list[Item], str]:
@@ -50,8 +50,8 @@ def read_sought(file: Path, sha256: str | None, form: str, text_key: str) -> tup
     sought = [(item, [sequence for text in item.texts for sequence in list_sequences(text)]) for item in items]
     if not any(sequences for _, sequences in sought):
         raise RelmError(
-            f"{file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so none is sought; is {form} "
-            "the format of the file?"
+            f"{file}: none of its {len(items):,} items has a text of {SHORTEST} words or more, so nothing can be compared. Is "
+            f"{form} the format of the file?"
         )
     return sought, found
 
@@ -64,9 +64,9 @@ def _question_item(question: Question, file: Path) -> Item:
 
 
 def _read_glue(content: bytes, file: Path) -> list[Item]:
-    """Return each row of a file of GLUE in the hub's format, whatever its task: all columns of text are texts of the item."""
+    """Return each row of a GLUE file in the hub's format as an item, with its columns of text, whatever the task."""
     columns = parse_parquet(content, str(file)).values()
     texts = [column for column in columns if any(isinstance(value, str) for value in column)]
     if not texts:
-        raise RelmError(f"{file}: has no text; give a file of GLUE of the hub's copy, as Parquet")
+        raise RelmError(f"{file}: has no text; give a GLUE file in the hub's format, Parquet")
     return [Item(f"row {number}", tuple(filter(None, row))) for number, row in enumerate(zip(*texts, strict=True), 1)]

@@ -1,8 +1,8 @@
-"""The input of an evaluation: a file, compared with the sha256 of its recipe, as text and as tokens."""
+"""The input of an evaluation: a file, checked against its recipe's sha256, as text and as tokens."""
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,87 +15,84 @@ from relm.corpus.published_rows import parse_json
 from relm.errors import RelmError
 from relm.examples.tokenization.encoder import Disagreement, EncodedTexts, TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.formatting import escape_controls
+from relm.json_shapes import TEXT, find_misfit
 
 log = logging.getLogger(__name__)
 
 Row = npt.NDArray[np.int32]
 BYTE_ORDER_MARK = "\ufeff"
-"""The character with which some editors begin a file; it belongs to no JSON."""
+"""The character with which some editors begin a file, and which JSON does not allow."""
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
     """Return the unchanged text of a UTF-8 file, with line ends and byte order mark, and the file's sha256."""
     content, found = read_content(path, sha256)
     if not content.strip():
-        raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
+        raise RelmError(f"{path}: has no text ({len(content):,} bytes), so there is nothing to score")
+    return decode(content, str(path)), found
+
+
+def decode(content: bytes, name: str) -> str:
+    """Return the text of a file in UTF-8; errors name it."""
     try:
-        return content.decode(), found
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def find_editor_marks(path: Path, text: str) -> dict[str, int]:
-    """Return the counts of a byte order mark and of CR LF in a file's text, those above 0, with a warning if there are any."""
+def split_lines(text: str, name: str, limit: int | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the first `limit` lines of a text, without a byte order mark, each with its place for messages."""
+    lines = text.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
+    yield from ((f"{name}, line {number}", line) for number, line in enumerate(lines, 1))
+
+
+def count_editor_marks(path: Path, text: str) -> dict[str, int]:
+    """Return the counts above 0 of a byte order mark and of CR LF in a file's text, and warn if there are any."""
     counts = {"byte_order_mark": int(text.startswith(BYTE_ORDER_MARK)), "cr_lf": text.count("\r\n")}
-    if found := {name: count for name, count in counts.items() if count}:
-        advice = "relm extract removes these from the text files that models are trained on; remove them to score text alone"
-        log.warning("%s: is scored%s; %s", path, describe_editor_marks(found), advice)
+    found = {name: count for name, count in counts.items() if count}
+    if found:
+        advice = "relm extract removes both from training text; remove them here too, to score the same text"
+        log.warning("%s: scored with %s byte order marks and %s CR LF line ends. %s", path, *counts.values(), advice)
     return found
 
 
-def describe_editor_marks(counts: Mapping[str, int]) -> str:
-    """Return the end of a phrase on a text with these counts; empty for a text that has neither.
-
-    >>> describe_editor_marks({"byte_order_mark": 1, "cr_lf": 3})
-    ' with its byte order mark and 3 ends of lines of CR LF'
-    """
-    names = {"byte_order_mark": "its byte order mark", "cr_lf": f"{counts.get('cr_lf', 0):,} ends of lines of CR LF"}
-    return f" with {' and '.join(names[name] for name in counts)}" if counts else ""
-
-
 def read_content(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Return the content of a file, and its sha256, which must be the given one unless that is None."""
+    """Return the content of a file and its sha256, which must be the given one, if any."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RelmError(f"{path}: cannot be read: {error.strerror}; give the file that is to be scored") from None
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; give the file to score") from None
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         raise RelmError(
-            f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; give "
-            "the right file, or correct the hash"
+            f"{path}: has sha256 {found}, expected {sha256}. Give the file that the test names, or correct the hash"
         )
     return content, found
 
 
 def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
     """Return the passages of a file, one from each line, and the file's sha256."""
-    content, found = read_text(file, sha256)
-    lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")[:limit]
-    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
+    text, found = read_text(file, sha256)
+    return [_passage(line, text_key, where) for where, line in split_lines(text, str(file), limit)], found
 
 
 def _passage(line: str, key: str, where: str) -> str:
     content = parse_json(line, where, f'expected an object such as {{"{key}": "A passage."}}')
-    text = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(text, str):
-        keys = f"the keys {escape_controls(', '.join(content))[:200]}" if isinstance(content, dict) else type(content).__name__
-        raise RelmError(
-            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
-        )
+    if fault := find_misfit(content, {key: TEXT}):
+        raise RelmError(f"{where}: {fault}; lambada.text_key of the test's file names the passage's key")
+    text: str = content[key]
     if not before_last_space(text).strip() or len(text.split()) < 2:
         raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
     return text
 
 
 def before_last_space(text: str) -> str:
-    """Return what stands before the last space of a text; empty if it has none."""
+    """Return the part of a text before its last space; empty if it has none."""
     return text.rpartition(" ")[0]
 
 
-def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
-    """Return the tokenizer in a `tokenizer.json`, compared with that of the model's folder, if it has one."""
+def load_matching_tokenizer(model_folder: Path, path: Path) -> LoadedTokenizer:
+    """Return the tokenizer in a `tokenizer.json`, which must agree with the one in the model's folder, if any."""
     loaded, own = load_tokenizer(path), model_folder / "tokenizer.json"
     if not own.is_file() or sha256_of(own) == loaded.sha256:
         return loaded
@@ -104,19 +101,19 @@ def load_tokenizer_of(model_folder: Path, path: Path) -> LoadedTokenizer:
     if other:
         number, token = other[0]
         raise RelmError(
-            f"{path}: has {token!r} as {number}, and {len(other) - 1:,} more tokens with another id than in {own}, where it is "
-            f"{ids[token]}: the model was trained with that one; give it as the tokenizer"
+            f"{path}: {token!r} has id {number}, but {ids[token]} in {own}, and {len(other) - 1:,} more tokens differ. Use "
+            "the tokenizer of the model"
         )
     return loaded
 
 
 def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Return the ids of each text, encoded unchanged and in one piece."""
-    advice = "give a text without it, or the tokenizer and the model of another language"
+    advice = "Remove it from the text, or use a tokenizer and a model of that language"
     if lacking := lacking_characters(tokenizer.tokenizer, set().union(*texts)):
         raise RelmError(
-            f"{tokenizer.path}: has no token for {lacking[0]!r} and {len(lacking) - 1} more characters of the text, nor one "
-            f"for unknown characters, so that they would not be scored; {advice}"
+            f"{tokenizer.path}: has no token for {lacking[0]!r} and {len(lacking) - 1} more characters, so they would not be "
+            f"scored. {advice}"
         )
     try:
         return TextEncoder(tokenizer.tokenizer).encoded(texts)
@@ -125,7 +122,7 @@ def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTex
     except RelmError:
         raise
     except Exception as error:  # the library raises bare exceptions
-        raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}; {advice}") from None
+        raise RelmError(f"{tokenizer.path}: cannot encode the text: {error}. {advice}") from None
 
 
 def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
@@ -135,7 +132,7 @@ def encode_rows(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[Row]:
 
 
 def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> list[str]:
-    """Return the characters that a BPE would leave out without a word, in order; other kinds raise an exception there.
+    """Return the characters that a BPE would silently leave out, in order; other kinds of tokenizers raise an exception.
 
     White space that a normaliser or the division into words removes has no token by design.
     """
@@ -150,7 +147,7 @@ def lacking_characters(tokenizer: Tokenizer, characters: Collection[str]) -> lis
 
 
 def _symbols(tokenizer: Tokenizer, text: str) -> set[str]:
-    """Return the characters that a tokenizer's model sees of a text: for a byte-level one a character for each byte."""
+    """Return the characters that a tokenizer's model sees of a text; a byte-level model sees one for each byte."""
     shown = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
     pieces = [(shown, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(shown)
     return {symbol for piece, _ in pieces for symbol in piece}

@@ -1,4 +1,4 @@
-"""Models of `transformers`, whose body and head are called apart."""
+"""Models of `transformers`, whose body and head are called separately."""
 
 import contextlib
 import re
@@ -14,19 +14,19 @@ from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.execution import Execution
 from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
 
-# Ends of the names of classes with the weights of a language model, but another head.
+# Suffixes of classes with a language model's weights but another head.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
-# Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
+# Tokens of the probe, which shows whether the separate head gives the logits, and whether the model is causal.
 PROBE = 8
-# What models raise that cannot be called in parts.
+# Exceptions of models that cannot be called in parts.
 UNUSUAL = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class ForeignCausalModel(CausalModel):
     """A model of `transformers`, whose logits must be finite and causal.
 
-    Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
-    cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
+    The head is everything that the model computes after its body, which may include a scale, a cap or a normalisation of
+    logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
@@ -78,7 +78,7 @@ class ForeignCausalModel(CausalModel):
         return ids
 
     def _gives(self, ids: Tensor, whole: Tensor) -> bool:
-        """Return whether body and head by themselves give the model's logits; if so, they are called apart from now on."""
+        """Return whether separate body and head give the model's logits; if so, they are called so from now on."""
         self._head_stands_alone = True
         with contextlib.suppress(*UNUSUAL):
             return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
@@ -86,7 +86,7 @@ class ForeignCausalModel(CausalModel):
 
 
 def longest_sequence(model: Any) -> int | None:
-    """Return the count of tokens that a model of `transformers` has positions for; RoBERTa's table has rows no token uses."""
+    """Return the length that a model of `transformers` has positions for; RoBERTa's table has rows that no token uses."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
@@ -96,14 +96,14 @@ def longest_sequence(model: Any) -> int | None:
 
 
 def longest_short_row(model: Any) -> int | None:
-    """Return the count of tokens beyond which a row has other rotary frequencies, as Phi-3's LongRoPE; None: there is none."""
+    """Return the length beyond which a row has other rotary frequencies, as in Phi-3's LongRoPE; None: no such length."""
     found = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     parts = [part for part in (found, *found.values()) if isinstance(part, Mapping) and part.get("rope_type") == "longrope"]
     return min((int(part["original_max_position_embeddings"]) for part in parts), default=None)
 
 
 def choose_attention(auto_class: Any, config: Any) -> str:
-    """Return the implementation of attention that `transformers` itself prefers, whatever a folder's configuration names."""
+    """Return the implementation of attention that `transformers` prefers, whatever a folder's configuration names."""
     model = auto_class._model_mapping.get(type(config), None)
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
@@ -117,7 +117,7 @@ def load_foreign(folder: Path, auto_class: str) -> Any:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _require_language_model(config)
         kind = getattr(transformers, auto_class)
-        with only_errors_logged():  # it prints a table of the weights that do not fit, which are refused by name below
+        with only_errors_logged():  # instead of a table of weights that do not fit; the errors below name them
             model, report = kind.from_pretrained(
                 folder,
                 config=config,
@@ -153,22 +153,20 @@ def only_errors_logged() -> Iterator[None]:
 
 
 def _require_language_model(config: Any) -> None:
-    """Refuse a classifier: where input and output embeddings are one, `transformers` opens it as a language model."""
+    """Reject a classifier: where input and output embeddings are one, `transformers` opens it as a language model."""
     named = [str(name) for name in config.architectures or ()]
     if named and all(name.endswith(CLASSIFIERS) for name in named):
-        raise ValueError(f"config.json: architectures is {named[0]}, whose head is no language model's")
+        raise ValueError(f"config.json: architectures is {named[0]}, which is not a language model")
 
 
 def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> None:
-    """Refuse weights of other shapes than the model's, and weights that only the configuration leaves out.
+    """Reject weights of other shapes than the model's, and weights that the configuration leaves out.
 
-    These are weights of another layer or expert, and a bias where the model has none. Weights of other parts, such as a head
-    for another task, belong to no language model and stay unread.
+    The latter belong to another layer or expert, or are a bias where the model has none. Weights of other parts, such as a head
+    for another task, stay unread.
     """
     for name, found, expected in sorted(report["mismatched_keys"]):
-        raise ValueError(
-            f"config.json does not fit the weights: {name} has the shape {list(found)}, by config.json {list(expected)}"
-        )
+        raise ValueError(f"config.json does not fit the weights: {name} has the shape {list(found)}, expected {list(expected)}")
     parts = dict(model.named_modules())
     known = {_without_numbers(name) for name in model.state_dict()}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
@@ -178,8 +176,7 @@ def _require_fitting_weights(model: nn.Module, report: Mapping[str, Any]) -> Non
             left_out = part in parts and parts[part]._parameters.get(own, model) is None
             if left_out or _without_numbers(whole) in known:
                 raise ValueError(
-                    f"config.json does not fit the weights: they hold {name}, for which {type(model).__name__} has no place "
-                    "by config.json"
+                    f"config.json does not fit the weights: they contain {name}, which this {type(model).__name__} lacks"
                 )
 
 

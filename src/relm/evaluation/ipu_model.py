@@ -1,8 +1,8 @@
 """relm's own GPT-2 on IPUs, or on their simulator, for evaluations and generation.
 
-The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices; or
-the worker writes whole texts, for which it has the head too. A program of an IPU has one shape: the first batch decides it;
-smaller ones are padded, those with more sequences are divided.
+The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices. To
+write whole texts the worker has the head too. An IPU's program has one shape, which the first batch decides: smaller batches
+are padded, larger ones divided.
 """
 
 import weakref
@@ -22,13 +22,12 @@ from relm.evaluation.ipu_worker import open_worker, read_layers
 from relm.evaluation.model_checks import NOT_FINITE
 from relm.models.gpt2 import Gpt2
 
-# A program takes prompts of up to a multiple of this, the default of Graphcore's --input-len: a longer prompt need not be
-# another program.
+# A program takes prompts up to a multiple of this, the default of Graphcore's --input-len, so that few lengths need a new one.
 PROMPT_STEP = 64
 
 
 class WritingProgram(NamedTuple):
-    """The shape of a program that writes texts, and what is fixed in it."""
+    """The shape of a program that writes texts, and its rule."""
 
     sequences: int
     prompt: int
@@ -38,7 +37,7 @@ class WritingProgram(NamedTuple):
     rule: TokenRule
 
     def covers(self, other: "WritingProgram") -> bool:
-        """Return whether this program can write what another one would, in parts if need be."""
+        """Return whether this program can replace another one, in parts if need be."""
         return self.rule == other.rule and self.prompt >= other.prompt and self.tokens >= other.tokens
 
 
@@ -50,7 +49,7 @@ class IpuCausalModel(CausalModel):
         self.positions, self.vocabulary_size = model.config.positions, model.config.vocabulary_size
         self._model = model.eval()
         self.sequences, self.length = 0, 0
-        """Shape of the program for the head's input; zeros: there is none yet."""
+        """Shape of the program for the head's input; zeros: no program yet."""
         self.writing: WritingProgram | None = None
         self.ipus = len(read_layers(folder, model, execution))
         self._worker = open_worker(folder, "gpt2", model, execution)
@@ -64,21 +63,21 @@ class IpuCausalModel(CausalModel):
         return torch.cat(parts)[:, :length]
 
     def _compute(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input of up to as many sequences as the program has, (sequences, length of the program, width)."""
+        """Return the head's input of at most the program's sequences, (sequences, length of the program, width)."""
         padded = np.zeros((self.sequences, self.length), dtype=np.int64)
         padded[: input_ids.shape[0], : input_ids.shape[1]] = input_ids.numpy()
         answer = self._worker.request("hidden", arrays={"input_ids": padded})
         return torch.from_numpy(answer.arrays["hidden"])[: input_ids.shape[0]]
 
     def prepare_writing(self, program: WritingProgram) -> None:
-        """Compile a program that writes texts, and run it once, unless there is one that covers it."""
+        """Compile a program that writes texts and run it once, unless the present one covers it."""
         if self.writing is None or not self.writing.covers(program):
             self.writing = program._replace(prompt=self._round_up(program.prompt, program.tokens))
             noise = torch.zeros(1, program.tokens, program.rule.top_k) if program.rule.draws else None
             self._write([[0]], noise)
 
     def _round_up(self, prompt: int, tokens: int) -> int:
-        """Return the next multiple of `PROMPT_STEP`, or as many tokens as the positions allow."""
+        """Return the next multiple of `PROMPT_STEP`, or less where the positions limit it."""
         rounded = -(-prompt // PROMPT_STEP) * PROMPT_STEP
         return rounded if self.positions is None else max(prompt, min(rounded, self.positions - tokens + 1))
 
@@ -95,7 +94,7 @@ class IpuCausalModel(CausalModel):
         return torch.cat(written)[:, :tokens]
 
     def _write(self, texts: Sequence[Sequence[int]], noise: Tensor | None) -> Tensor:
-        """Return the ids after up to as many texts as the program has, (texts, tokens of the program)."""
+        """Return the ids after at most the program's number of texts, (texts, tokens of the program)."""
         assert self.writing is not None, "a program has been chosen"
         sequences, prompt, tokens, rule = self.writing
         arrays = {"input_ids": np.zeros((sequences, prompt), dtype=np.int64), "lengths": np.ones(sequences, dtype=np.int64)}

@@ -37,8 +37,8 @@ def read_layers(folder: Path, model: Gpt2 | EncoderModel, execution: Execution) 
     layers = execution.layers_per_ipu or (model.config.layers,)
     if sum(layers) != model.config.layers or min(layers) < 0:
         raise RelmError(
-            f"--layers-per-ipu: {' '.join(map(str, layers))} sum to {sum(layers)}, but {folder} has {model.config.layers} "
-            "layers; give as many"
+            f"--layers-per-ipu: {' '.join(map(str, layers))} covers {sum(layers)} layers, but {folder} has "
+            f"{model.config.layers}; make the sum equal"
         )
     return layers
 

@@ -1,17 +1,17 @@
 """LAMBADA (Paperno et al. 2016, https://arxiv.org/abs/1606.06031): the last word of each passage, by three protocols at once.
 
-They differ in the definition of the last word, and in its tokens:
+They define the last word and its tokens differently:
 
-- last token, the default of Graphcore's and Megatron-LM's evaluations: only the passage's last token, given all others; the
-  first tokens of a word of several are given;
+- last token, the default of Graphcore's and Megatron-LM's evaluations: only the passage's last token, given all others, even
+  the first ones of the same word;
 - strict, an option of the same evaluations: all tokens of the last word, one space after the stripped rest;
-- lambada_openai of lm_eval: all tokens of the passage beyond those of its words but the last; their loss is summed too.
+- lambada_openai of lm_eval: all tokens of the passage after those of the text before its last word; their loss is summed too.
 
-If two of them have the same tokens, as nearly always, these go through the model once.
+Where two protocols have the same tokens, as they nearly always do, these go through the model once.
 
-The original of strict encodes the last word by itself, with a space before it. For GPT-2's tokenizer these are the tokens that
-the word has in its passage; a tokenizer that puts a prefix before every text, as older SentencePiece ones do, would add one.
-So the word's tokens are here those that follow the beginning's, which are the same for GPT-2's tokenizer.
+The original of strict encodes the last word by itself, after a space. A tokenizer that puts a prefix before every text, as
+older SentencePiece ones do, would add that prefix. So the word's tokens are here those that follow the beginning's, which are
+the same for GPT-2's tokenizer.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.beginning import Beginning, choose_beginning, prepend_to_each
 from relm.evaluation.causal_model import CausalModel
-from relm.evaluation.choices.shared_prefixes import common_length
-from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_tokenizer_of, read_passages
+from relm.evaluation.evaluated_text import Row, before_last_space, encode_rows, load_matching_tokenizer, read_passages
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
@@ -35,7 +34,7 @@ from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import Lambada
 
 DESCRIPTION = (
-    "The last word of each passage by three protocols: its last token alone; all its tokens after the stripped beginning "
+    "The last word of each passage by three protocols: only its last token; all its tokens after the stripped beginning "
     "(strict); and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer "
     "than the model's positions loses its beginning; none is left out."
 )
@@ -53,11 +52,11 @@ def evaluate_lambada(
 ) -> Scored:
     """Score the last words of passages, which are in a JSON object on each line of the file."""
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
-    beginning = beginning_of(options.begin, loaded, model_folder)
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
+    beginning = choose_beginning(options.begin, loaded, model_folder)
     passages = tokenise_passages(texts, loaded, file)
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
-    scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
+    scores = score_passages(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
     begins = [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut loses it."] if beginning.ids else []
     protocol = {
@@ -84,17 +83,17 @@ class Passages:
     """Passages as tokens, for each protocol."""
 
     whole: list[Row]
-    """Each passage in one piece, for the last token and for lambada_openai."""
+    """Each passage in one piece, for the last token and lambada_openai."""
     strict: list[Row]
     """Each passage as its stripped beginning, a space, and its last word."""
     harness: list[Row]
-    """Each passage as lm_eval has it: the tokens of the context by itself, then those of `whole` from that length on."""
+    """Each passage as in lm_eval: the tokens of the context by itself, then those of `whole` from that length on."""
     harness_targets: Integers
-    """(passages,) count of the last tokens of `harness` that lambada_openai scores."""
+    """(passages,) number of last tokens of `harness` that lambada_openai scores."""
     strict_targets: Integers
-    """(passages,) count of the last tokens of `strict` that are the last word."""
+    """(passages,) number of last tokens of `strict` that are the last word."""
     retokenised: Flags
-    """(passages,) True where `strict` has other tokens than `whole`, or its beginning others than when encoded by itself."""
+    """(passages,) True where the tokens of `strict` differ from those of `whole`, or of its beginning by itself."""
     file: Path
 
     def __len__(self) -> int:
@@ -109,7 +108,7 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
     strict = encode_rows(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
     # lm_eval moves white space at the end of the context to the word that is scored.
     given = encode_rows(tokenizer, [before_last_space(text).rstrip() for text in texts])
-    kept = np.array([common_length(pair) for pair in zip(contexts, strict, strict=True)])
+    kept = np.array([common_length(*pair) for pair in zip(contexts, strict, strict=True)])
     passages = Passages(
         whole,
         strict,
@@ -123,17 +122,26 @@ def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Pa
         first = int(np.flatnonzero(passages.retokenised)[0])
         raise RelmError(
             f"{file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
-            f"{tokenizer.path} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a "
-            "few at most: a token must not reach over the space before the last word, which must follow one space and end the "
-            "passage. Use another tokenizer, or correct the white space of the passages."
+            f"{tokenizer.path} encodes the last word separately, as the strict protocol does. Expected few: the last word must "
+            "follow one space, which no token crosses, and end the passage. Use another tokenizer, or correct the white space"
         )
     least = np.min([passages.harness_targets, passages.strict_targets, _sizes(given), kept], axis=0)
     if len(lacking := np.flatnonzero(least < 1)):
         raise RelmError(
-            f"{file}, line {lacking[0] + 1}: {tokenizer.path} gives the last word, or all before it, no token of its own: "
-            f"{texts[lacking[0]][-80:]!r}"
+            f"{file}, line {lacking[0] + 1}: {tokenizer.path} has no separate token for the last word, or for the text before "
+            f"it: {texts[lacking[0]][-80:]!r}; use another tokenizer, or delete the line"
         )
     return passages
+
+
+def common_length(one: Row, other: Row) -> int:
+    """Return the number of equal tokens with which both rows begin.
+
+    >>> common_length(np.array([4, 5, 6]), np.array([4, 5, 7, 8]))
+    2
+    """
+    size = min(len(one), len(other))
+    return int(np.append(one[:size] != other[:size], True).argmax())
 
 
 def _sizes(rows: Sequence[Row]) -> Integers:
@@ -154,14 +162,14 @@ class LambadaScores:
     strict: Flags
     """(passages,) True if every token of the last word is, after the stripped beginning."""
     harness: Flags
-    """(passages,) True if every token is that lambada_openai scores: lm_eval's `acc`."""
+    """(passages,) True if every token that lambada_openai scores is the likeliest: lm_eval's `acc`."""
     harness_nats: npt.NDArray[np.float64]
     """(passages,) sum of -ln P of these tokens; lm_eval's `perplexity` has this negated."""
     truncated: Flags
     """(passages,) True if the beginning was cut off because the model has too few positions."""
 
 
-def lambada_scores(
+def score_passages(
     model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
 ) -> LambadaScores:
     """Return the scores of each passage by all three protocols, after the tokens of the beginning."""
@@ -181,9 +189,9 @@ def lambada_scores(
 
 
 def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[ScoredSequences, list[Integers], Flags]:
-    """Lay out the sequences for the model: each passage, then those with other tokens when strict, then those lm_eval alters.
+    """Return the model's sequences: each passage, then the strict forms and then lm_eval's forms that differ from it.
 
-    With them come the index of each passage's strict form, and of its form in lm_eval, and whether its beginning is cut off.
+    Return also the indices of each passage's two forms, and whether its beginning is cut off.
     """
     rows, lines, indices = [*passages.whole], np.arange(len(passages)), []
     for form in (passages.strict, passages.harness):
@@ -195,12 +203,12 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
     scored = np.ones(len(rows), dtype=np.int64)
     for index, targets in zip(indices, (passages.strict_targets, passages.harness_targets), strict=True):
         np.maximum.at(scored, index, targets)
-    tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), _sizes(rows))
+    tokens, sizes = prepend_to_each(beginning.ids, np.concatenate(rows), _sizes(rows))
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
         raise RelmError(
-            f"{passages.file}, line {lines[impossible[0]] + 1}: its last word has {scored[impossible[0]]:,} tokens, "
-            f"{model.folder} has {model.positions} positions; evaluate a model with more"
+            f"{passages.file}, line {lines[impossible[0]] + 1}: the last word has {scored[impossible[0]]:,} tokens, but "
+            f"{model.folder} has {model.positions} positions; use a model with more"
         )
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
@@ -209,7 +217,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
 
 
 def _all_likeliest(scores: Scores, ends: Integers, targets: Integers) -> Flags:
-    """Return whether all of the last `targets` scored tokens before each end are the likeliest, (passages,) bool."""
+    """Return whether the last `targets` scored tokens before each end are all the likeliest, (passages,) bool."""
     missed = np.concatenate([[0], np.cumsum(~scores.likeliest)])
     found: Flags = missed[ends] == missed[ends - targets]
     return found

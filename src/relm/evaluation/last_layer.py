@@ -1,7 +1,7 @@
-"""A GPT-2's hidden states at some positions: the last layer, whose output nothing else reads, computes only these.
+"""A GPT-2's hidden states at some positions, the only ones that its last layer then computes.
 
-Its keys and values are needed at every position; queries, feed-forward and normalisation are not. In a model of 12 layers that
-saves 7 % of the work before the head.
+That layer needs keys and values at every position, but not queries, feed-forward and normalisation. In a model of 12 layers
+that saves 7 % of the work before the head.
 """
 
 from typing import cast
@@ -26,7 +26,7 @@ def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> 
         x = layer(x, None)
     last = cast(Block, body.h[-1])
     queries = columns.new_zeros(len(input_ids), most)
-    queries[rows, slots] = columns  # unused slots of a row ask for the first position, whose result nobody takes
+    queries[rows, slots] = columns  # unused slots query the first position, and nobody takes their result
     chosen = x[rows, columns] + _attend(last.attn, last.ln_1(x), queries)[rows, slots]
     normalised: Tensor = body.ln_f(chosen + last.mlp(last.ln_2(chosen)))
     return normalised

@@ -1,8 +1,8 @@
 """The loss of masked tokens on the held-out examples, by two protocols, and the accuracy of next sentence prediction.
 
-With fixed masks every model predicts the same tokens: a seed and the example's number decide which are masked. The second
-protocol is that of run_mlm.py of transformers 4.2.2, which gave the Hugging Face blog's perplexity: masks that are redrawn at
-each evaluation, and the average of the means of batches.
+With fixed masks every model predicts the same tokens, which a seed and the example's number decide. The second protocol is
+that of run_mlm.py of transformers 4.2.2, which gave the Hugging Face blog's perplexity: masks are redrawn at each evaluation,
+and the figure is the average of the means of batches.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
-from relm.evaluation.masked_scoring import chunks_of, mask_token, masked_manifest, require_positions, score_masked
+from relm.evaluation.masked_scoring import mask_token, masked_manifest, require_positions, score_masked, split_rows
 from relm.evaluation.result import LARGEST_EXPONENT, perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import Floats, Integers
@@ -29,7 +29,7 @@ from relm.progress import ProgressBar
 from relm.recipes.evaluation.evaluations import MaskedLm
 from relm.recipes.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 
-# Masks are drawn as training draws those of an epoch: the fixed ones as of epoch 0, redrawn ones as of epochs 1, 2, 3 ...
+# Masks are drawn as training draws those of an epoch: fixed ones as in epoch 0, redrawn ones as in epochs 1, 2, 3 ...
 FIXED = 0
 
 
@@ -40,13 +40,13 @@ class ExampleLosses:
     nats: Floats
     """(examples,) sum of -ln P over the masked tokens."""
     counts: Integers
-    """(examples,) count of masked tokens."""
+    """(examples,) number of masked tokens."""
     correct: Integers
-    """(examples,) count of those that are the likeliest token at their position."""
+    """(examples,) number of those that are the likeliest token at their position."""
     pair_nats: Floats | None
-    """(examples,) -ln P of the true label of the pair; None: the examples are not pairs, or the model lacks a head for them."""
+    """(examples,) -ln P of the pair's true label; None: the examples are not pairs, or the model has no head for pairs."""
     pair_correct: Integers
-    """(examples,) 1 if that label is the likelier; if both are as likely, the model is taken to say that the second follows."""
+    """(examples,) 1 if that label is the likelier; a tie counts as a prediction that the second segment follows."""
     masks_sha256: str
     """sha256 of (example, position, id in its place, masked id) of each masked token in order, little-endian int64."""
 
@@ -60,7 +60,7 @@ def evaluate_masked_lm(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score masked tokens of the held-out examples; if these have no masks, `phase` decides which tokens are masked."""
+    """Score masked tokens of the held-out examples; `phase` decides which are masked, unless the examples store masks."""
     options = options or MaskedLm()
     facts = masked_manifest(manifest)
     examples = _open_examples(manifest, facts, phase, options.seed)
@@ -98,14 +98,14 @@ def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int)
 def score_examples(
     model: MaskedModel, examples: MaskedExamples, draw: int, count: int, batch_tokens: int, bar: "ProgressBar | None" = None
 ) -> ExampleLosses:
-    """Return losses of the first `count` examples, with the masks of one drawing; stored masks are the same in all."""
+    """Return losses of the first `count` examples with the masks of one drawing; stored masks are always the same."""
     has_pairs = examples.has_pairs and model.has_next_sentence
     nats, pair_nats = np.zeros(count), np.zeros(count) if has_pairs else None
     counts, correct, pair_correct = np.zeros((3, count), np.int64)
     digest = hashlib.sha256()
     width = examples.tables.columns["input_ids"].width
     assert isinstance(width, int), "sequences have one length"
-    for numbers in chunks_of(count, width):
+    for numbers in split_rows(count, width):
         batch = examples.batch(numbers, np.full_like(numbers, draw))
         digest.update(list_masks(numbers, batch).astype("<i8").tobytes())
         scores = score_masked(model, batch, batch_tokens, None if bar is None else bar.update)
@@ -148,7 +148,7 @@ def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, 
     """Return mean and spread over the redraws, each with the mean of its batches' means; nothing without redraws."""
     if not found:
         return {}
-    nats = [mean_of_batches(drawn.nats, drawn.counts, options.batch_size, options.processes) for drawn in found]
+    nats = [average_batches(drawn.nats, drawn.counts, options.batch_size, options.processes) for drawn in found]
     if not np.isfinite(nats).all():
         raise RelmError("masked_lm.redraws: no token was masked in any batch that counts; use more examples, or another seed")
     figures = {"redrawn_nats": math.fsum(nats) / len(nats)}
@@ -160,17 +160,17 @@ def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, 
     return figures
 
 
-def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: int = 1) -> float:
+def average_batches(nats: Floats, counts: Integers, batch_size: int, processes: int = 1) -> float:
     """Return the evaluation loss of transformers 4.2.2's Trainer: batches' means, each counted once for every sequence.
 
-    Each of `processes` takes an equal contiguous piece of the sequences, filled up with the first ones if the last piece lacks
-    some, and cuts it into batches, the last one smaller. Every batch's mean over its masked tokens then stands in a list
-    `batch_size` times, process after process, and the mean is that of the list's first entries, as many as there are
-    sequences. So with one process the smaller last batch counts by its sequences; with several, the list ends within the last
-    piece, and the rest is left out. A batch without a masked token is left out here; in the Trainer the result would be NaN.
-    `nats` and `counts` are sums over the masked tokens of each sequence, and their counts, both (sequences,).
+    Each of `processes` takes an equal contiguous piece of the sequences, the last one filled up with the first sequences, and
+    cuts it into batches, of which the last may be smaller. A list, process after process, repeats each batch's mean over its
+    masked tokens `batch_size` times, and the result is the mean of its first entries, one for each sequence. So with one
+    process the smaller last batch counts by its sequences; with several, the list is cut within the last piece. A batch
+    without a masked token is left out here; in the Trainer the result would be NaN. `nats` and `counts` are the sums over each
+    sequence's masked tokens, and their numbers, both (sequences,).
 
-    >>> mean_of_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
+    >>> average_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
     1.6666666666666667
     """
     piece = -(-len(nats) // processes)
@@ -189,11 +189,11 @@ def _describe_protocol(examples: MaskedExamples, model: MaskedModel, options: Ma
     if not examples.is_static:
         cores = f" on {options.processes} cores" if options.processes > 1 else ""
         words += (
-            f" Redrawn: with masks drawn anew {options.redraws} times, each batch of {options.batch_size} sequences counting "
+            f" Redrawn: with masks drawn again {options.redraws} times, each batch of {options.batch_size} sequences counting "
             f"the same however many of its tokens are hidden, as run_mlm.py of transformers 4.2.2 evaluates{cores}."
         )
     if examples.has_pairs and model.has_next_sentence:
-        words += " Next sentence: whether the second segment follows the first, told from the same sequences, tokens hidden."
+        words += " Next sentence: whether the second segment follows the first, from the same sequences with hidden tokens."
     return words
 
 

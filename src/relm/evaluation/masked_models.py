@@ -1,7 +1,7 @@
 """Masked language models of any local folder: relm's own BERT and RoBERTa, or an architecture that `transformers` has.
 
-Nothing in a folder is executed or unpickled: weights are safetensors, and a model that brings its code is refused. So is
-one that lacks weights, which `transformers` would draw at random.
+Nothing in a folder is executed or unpickled: weights must be safetensors. A model that brings code is rejected, and so is one
+that lacks weights, which `transformers` would draw at random.
 """
 
 import contextlib
@@ -24,20 +24,17 @@ from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import PROBE, UNUSUAL, load_foreign, longest_sequence
 from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, own_config, readable, weights_sha256
+from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, read_own_config, readable, weights_sha256
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.gathering import gathered
-from relm.recipes.architectures import BertArchitecture, names_with
+from relm.recipes.architectures import BertArchitecture
 from relm.recipes.devices import DEVICES
 
-# The tensor that shows that a file holds a head for sentence pairs, whatever class its configuration names.
+# The tensor of the head for sentence pairs, which shows that a file has one whatever class its configuration names.
 PAIRS_HEAD = "cls.seq_relationship.weight"
 # Padding of the probe, which shows whether padding changes the logits.
 PADDING = 2
-# Ends of the names of architectures that predict masked tokens, and of those that predict the next one.
-PREDICT_MASKED = ("ForMaskedLM", "ForPreTraining")
-PREDICT_NEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
 
 
@@ -51,7 +48,7 @@ class Read(NamedTuple):
 
 
 class MaskedModel(Protocol):
-    """A masked language model, dropout off, on its device."""
+    """A masked language model on its device, without dropout."""
 
     folder: Path
     sha256: str
@@ -63,18 +60,18 @@ class MaskedModel(Protocol):
     gathers: bool
     """True if the head computes only the logits of the chosen positions."""
     sees_padding: bool
-    """True if padding changes the logits of the tokens before, so that a batch must have sequences of one length."""
+    """True if padding changes the logits of earlier tokens, so that a batch must have sequences of one length."""
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
         """Return logits at some positions of each sequence.
 
-        The batch is on the host: `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
-        int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
+        The batch is on the host: `input_ids`, `attention_mask` (bool) and `token_type_ids`, (rows, length), and
+        `masked_positions`, (rows, slots), in which a position may occur several times; all but the mask are int64.
         """
 
 
 class _OwnModel:
-    """relm's own BERT or RoBERTa, on whatever device."""
+    """relm's own BERT or RoBERTa on any device."""
 
     gathers, sees_padding = True, False
 
@@ -104,18 +101,18 @@ class OwnMaskedModel(_OwnModel):
 
 
 class ReadingProgram(NamedTuple):
-    """The shape of a program; smaller batches are padded, those with more rows are divided."""
+    """The shape of a program; smaller batches are padded, larger ones divided."""
 
     rows: int = 0
     length: int = 0
     slots: int = 0
-    """Positions that are read in each row."""
+    """Positions to read in each row."""
 
 
 class IpuMaskedModel(_OwnModel):
     """relm's own BERT or RoBERTa on IPUs, or on their simulator; fulfils `MaskedModel`.
 
-    The worker computes the encoder's output at the positions that are read, and this process the heads, in float32.
+    The worker computes the encoder's output at the positions to read, and this process the heads, in float32.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
@@ -137,7 +134,7 @@ class IpuMaskedModel(_OwnModel):
             return self._apply_heads(hidden, slots)
 
     def _encode(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the encoder's output at the positions that are read, of up to as many rows as the program has."""
+        """Return the encoder's output at the positions to read, for at most the program's rows."""
         rows, length, slots = self.program
         shapes = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (rows, length))
         arrays = {}
@@ -150,7 +147,7 @@ class IpuMaskedModel(_OwnModel):
         return torch.from_numpy(answer.arrays["hidden"])[: len(batch["input_ids"])]
 
     def _apply_heads(self, hidden: Tensor, slots: int) -> Read:
-        """Return the logits, with those for sentence pairs, which are read before the others, if the model has that head."""
+        """Return the logits; if the model has a head for sentence pairs, its logits come from the first position."""
         model = self.model
         if model.bert.pooler is None or model.cls.seq_relationship is None:
             return Read(model.head(hidden[:, :slots]), None)
@@ -160,8 +157,8 @@ class IpuMaskedModel(_OwnModel):
 class ForeignMaskedModel:
     """A model of `transformers`; fulfils `MaskedModel`.
 
-    Before the head reads it, the body's output is reduced to the chosen positions. If a probe shows that this does not give the
-    model's own logits, those of all positions are computed, and the chosen ones taken.
+    The head reads only the chosen positions of the body's output. If a probe shows that this gives other logits, the model
+    computes those of all positions, and the chosen ones are taken.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
@@ -195,7 +192,7 @@ class ForeignMaskedModel:
         return Read(logits.float(), None if pairs is None else pairs.float())
 
     def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
-        """Return whether the head gives the same logits from only some positions; if so, it reads only these from now on."""
+        """Return whether the head gives the same logits from some positions; if so, it reads only these from now on."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
         with contextlib.suppress(*UNUSUAL):
             if alike(self.read(probe).logits, whole):
@@ -234,21 +231,10 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def is_masked(folder: Path) -> bool:
-    """Return whether `config.json` describes a masked language model, rather than a causal one."""
-    with readable(folder, "language model"):
-        config = configuration(folder)
-        names = list(map(str, config.get("architectures") or ()))
-    if config.get("is_decoder") or any(name.endswith(PREDICT_NEXT) for name in names):
-        return False
-    is_bert = config.get("model_type") in names_with(BertArchitecture)
-    return is_bert or any(name.endswith(PREDICT_MASKED) for name in names)
-
-
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_THE_HOST) -> MaskedModel:
-    """Return the masked language model in a folder that `save_pretrained` wrote, with its head for sentence pairs if any.
+    """Return the masked language model in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids.
 
-    `vocabulary_size` is the tokenizer's.
+    It has a head for sentence pairs if the folder has one.
     """
     with readable(folder, "masked language model"):
         sha256 = weights_sha256(folder)
@@ -268,7 +254,7 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution = ON_TH
 
 
 def _require_masked(folder: Path) -> None:
-    """Refuse an architecture that is not a masked language model."""
+    """Reject an architecture that is not a masked language model."""
     from transformers.models.auto import modeling_auto
 
     config = configuration(folder)
@@ -289,7 +275,7 @@ def _tensor_names(folder: Path) -> set[str]:
 
 def _own_bert(folder: Path, pairs: bool) -> Bert | None:
     """Return the folder's model, if it is a BERT or RoBERTa with the options of relm's."""
-    config = own_config(folder, BertConfig, BertArchitecture)
+    config = read_own_config(folder, BertConfig, BertArchitecture)
     if config is None:
         return None
     if config.family == "bert":

@@ -1,6 +1,6 @@
 """Losses of masked tokens; every evaluation of masked models computes them here.
 
-Sequences of similar length go through the model together, without the padding that none of them needs.
+Sequences of similar length go through the model together, padded to the longest of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from relm.examples.contract import IGNORED
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS
 
-# Tokens of sequences that are prepared together, padding included; this bounds the memory in addition to the model's.
+# Tokens of sequences prepared together, padding included, which bounds the memory besides the model's.
 CHUNK = 2**20
 
 
@@ -38,9 +38,9 @@ def score_masked(
 ) -> MaskedScores:
     """Return the loss of every masked token of examples as `relm.examples.contract.Examples` defines them.
 
-    A batch has at most `batch_tokens` tokens, padding included, which changes the loss by rounding at most. Its activations,
-    the arrays given, and `LARGEST_LOGITS` logits, or those of one sequence, bound the memory. `done` is called after each batch
-    with its count of sequences.
+    A batch has at most `batch_tokens` tokens, padding included, which changes the loss by rounding at most. Activations,
+    arrays, and `LARGEST_LOGITS` logits or those of one sequence bound the memory. `done` is called after each batch with
+    its number of sequences.
     """
     labels = batch["masked_labels"]
     lengths, counts = batch["attention_mask"].sum(axis=1), (labels != IGNORED).sum(axis=1)
@@ -61,12 +61,12 @@ def score_masked(
             if done is not None:
                 done(len(rows))
     if not (np.isfinite(nats).all() and (pairs is None or np.isfinite(pairs).all())):
-        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
+        raise RelmError(f"{model.folder}: the loss is not finite: training diverged; train with a lower learning rate")
     return MaskedScores(nats, likeliest, pairs)
 
 
 def _batches(model: MaskedModel, lengths: Integers, counts: Integers, batch_tokens: int) -> Iterator[Integers]:
-    """Yield the rows of each batch, whose tokens and logits are bounded."""
+    """Yield the rows of each batch, with bounded tokens and logits."""
     for together in batches(lengths, batch_tokens):
         logits = model.vocabulary_size * int((counts if model.gathers else lengths)[together].max())
         at_once = max(1, LARGEST_LOGITS // max(1, logits))
@@ -95,15 +95,15 @@ def masked_manifest(path: Path) -> Manifest:
 
 
 def mask_token(mask: int | None, path: Path) -> int:
-    """Return the id of a tokenizer's mask token, or raise if it has none; `path` is that of the tokenizer or its examples."""
+    """Return the id of a tokenizer's mask token, or raise if it has none; `path` is the tokenizer's or its examples'."""
     if mask is None:
         names = " or ".join(SPECIAL_TOKENS["mask"])
-        raise RelmError(f"{path}: the tokenizer has no mask token {names}, so nothing can be masked; use one that has")
+        raise RelmError(f"{path}: the tokenizer has no mask token {names}, so nothing can be masked; use one with a mask token")
     return mask
 
 
 def require_positions(model: MaskedModel, longest: int) -> None:
-    """Refuse sequences that are longer than the model's positions."""
+    """Reject sequences that are longer than the model's positions."""
     if model.positions is not None and longest > model.positions:
         raise RelmError(
             f"{model.folder}: has {model.positions} positions, but the longest sequence has {longest} tokens; "
@@ -111,7 +111,7 @@ def require_positions(model: MaskedModel, longest: int) -> None:
         )
 
 
-def chunks_of(rows: int, length: int) -> Iterator[Integers]:
-    """Yield all numbers below `rows` in order, in chunks of sequences of this length that are prepared together."""
+def split_rows(rows: int, length: int) -> Iterator[Integers]:
+    """Yield all numbers below `rows` in order, in chunks of sequences of this length to prepare together."""
     size = max(1, CHUNK // length)
     yield from (np.arange(first, min(first + size, rows)) for first in range(0, rows, size))

@@ -1,4 +1,4 @@
-"""Refusals of models whose losses would mean nothing."""
+"""Checks that reject models whose losses would mean nothing."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relm.errors import RelmError
 
-# How far the logits of two computations of one model may differ, absolutely and relatively.
+# Largest difference of logits between two computations of one model, absolute and relative.
 PROBE_TOLERANCE = 1e-4
 NOT_FINITE = "the model's logits are not finite: training diverged; lower the learning rate and train again"
 
@@ -19,10 +19,10 @@ def alike(some: Tensor, others: Tensor) -> bool:
 
 
 def require_finite_weights(folder: Path, model: nn.Module) -> None:
-    """Refuse a model with a weight that is NaN or infinite, whose loss would mean nothing.
+    """Reject a model with a weight that is NaN or infinite.
 
-    A buffer that is saved with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and if a NaN
-    only chooses a model's experts, the logits stay finite.
+    A buffer that is saved with the weights, such as a mask or a bound, may be infinite but not NaN: some are learnt, and if a
+    NaN only chooses a model's experts, the logits stay finite.
     """
     saved = model.state_dict().keys()
     buffers = [(name, each) for name, each in model.named_buffers() if name in saved and each.is_floating_point()]
@@ -36,28 +36,28 @@ def require_finite_weights(folder: Path, model: nn.Module) -> None:
 
 
 def _bounds(weight: Tensor) -> list[float]:
-    """Return the least and the largest number of an array, NaN if it has one; nothing for an empty array."""
+    """Return the least and largest number of an array, both NaN if it has a NaN; an empty list for an empty array."""
     return [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
 
 
 def require_finite_logits(folder: Path, logits: Tensor) -> None:
-    """Refuse a model whose logits are not finite; minus infinity stands for an id without a token, so the largest counts."""
+    """Reject a model whose largest logits are not finite; ids without a token have minus infinity."""
     if not bool(logits.amax(-1).isfinite().all()):
         raise RelmError(
-            f"{folder}: its logits are not finite though its weights are: these are too large, or config.json does not fit "
-            "them; give an earlier checkpoint, or the configuration that the model was trained with"
+            f"{folder}: the logits are not finite, though the weights are: they are too large, or config.json does not fit "
+            "them. Give an earlier checkpoint, or the configuration that the model was trained with"
         )
 
 
 def require_causal(folder: Path, logits: Tensor) -> None:
-    """Refuse a model that is not causal, by its (2, sequence, vocabulary) logits of sequences that differ in the last token."""
+    """Reject a model that is not causal, by its (2, sequence, vocabulary) logits for inputs that differ in the last token."""
     before = logits[:, :-1]
     if not alike(before[0], before[1]):
-        raise RelmError(f"{folder}: sees the tokens that follow, so its losses mean nothing; give a causal language model")
+        raise RelmError(f"{folder}: sees later tokens, so its losses mean nothing; give a causal language model")
 
 
 def require_vocabulary(folder: Path, model: int, tokenizer: int) -> None:
-    """Refuse a tokenizer with ids that the model lacks."""
+    """Reject a tokenizer with ids that the model lacks."""
     if model < tokenizer:
         raise RelmError(
             f"{folder}: the model has {model:,} tokens, the tokenizer {tokenizer:,}; give the tokenizer it was trained with"

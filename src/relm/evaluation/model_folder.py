@@ -24,7 +24,7 @@ INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 # Bytes of the longest JSON file of a model; a tokenizer of a quarter of a million tokens has 30 MB.
 LONGEST_JSON = 1 << 28
-# Keys of a configuration that make `transformers` read weights of another name, or fetch a program.
+# Keys of a configuration that make `transformers` read other weights or fetch a program.
 OTHER_WEIGHTS = "transformers_weights"
 KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
 # Errors that libraries raise when a folder's files are damaged or of another format.
@@ -50,7 +50,7 @@ def readable(folder: Path, what: str) -> Iterator[None]:
 
 
 def _require_readable_files(folder: Path) -> None:
-    """Refuse a folder with a file that loaders read and that is a pipe or a device, or longer than any of its kind."""
+    """Reject a folder in which a file that loaders read is a pipe, a device, or far too long."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if any(fnmatch(path.name, pattern) for pattern in NOTICED):
             require_regular_file(path)
@@ -72,13 +72,13 @@ def model_type(folder: Path) -> str:
     return str(configuration(folder).get("model_type", ""))
 
 
-def own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
-    """Return the configuration of a model that relm implements; None if it has options that only `transformers` has."""
+def read_own_config(folder: Path, kind: type[Config], architecture: type) -> Config | None:
+    """Return the configuration of a model that relm implements; None for options that only `transformers` has."""
     config = configuration(folder)
     if config.get("model_type") not in names_with(architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
-        return folder_config(folder, kind, None, ())
+        return folder_config(folder, kind)
     except ValueError:
         if OWN in config:  # `transformers` would ignore these options
             raise
@@ -86,9 +86,9 @@ def own_config(folder: Path, kind: type[Config], architecture: type) -> Config |
 
 
 def weights_sha256(folder: Path) -> str:
-    """Return the sha256 of the weights, after comparing every file of the model that has a sidecar with its checksum.
+    """Return the sha256 of the weights, after checking every file of the model that has a sidecar.
 
-    If there are several files of weights, it is that of their names and hashes.
+    For several files of weights it is the sha256 of their names and hashes.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
     measured = measure_files(path for path in sorted(folder.glob("*.safetensors")) if path.is_file())
@@ -105,7 +105,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that names other weights, or compiled programs of the Hugging Face hub."""
+    """Reject a configuration that names other weights, or compiled programs of the Hugging Face hub."""
     if config.get(OTHER_WEIGHTS) is not None:
         raise ValueError(f"config.json: {OTHER_WEIGHTS} is {config[OTHER_WEIGHTS]!r}, expected no such key: remove it")
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
@@ -119,6 +119,6 @@ def _sha256_of_several(folder: Path) -> str:
     index = folder / INDEX
     names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
-        raise ValueError(f"{INDEX} names {odd[0]}, expected safetensors files beside it")
+        raise ValueError(f"{INDEX} names {odd[0]}, expected safetensors files in the same folder")
     lines = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -37,7 +37,7 @@ def evaluate_held_out(model_folder: Path, manifest: Path, context: int, executio
     held_out = facts.splits["held_out"]
     if len(stream) < 2 or not held_out.words:
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, too few to score; use more documents")
-    nats = stream_nats(model, stream, context, execution.batch_tokens)
+    nats = sum_stream_nats(model, stream, context, execution.batch_tokens)
     training = TokenStream(manifest, facts.split("train", manifest))
     unigram = unigram_entropy(blocks(stream, len(stream)), facts.tokenizer.vocabulary_size)
     model_of_pairs = BigramModel.estimated(blocks(training, LARGEST_TRAINING), facts.tokenizer.vocabulary_size)
@@ -52,13 +52,13 @@ def evaluate_held_out(model_folder: Path, manifest: Path, context: int, executio
     return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
 
 
-def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
-    """Return the sum of -ln P over every token of the stream but the first; the stream is read a block of windows at a time."""
+def sum_stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
+    """Return the sum of -ln P over every token of the stream but the first, reading one block of windows at a time."""
     sums: list[float] = []
     size = max(1, BLOCK // context) * context
     with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for start in range(0, len(stream) - 1, size):
-            tokens = stream.tokens(start, start + size + 1)  # the last token of the block before is seen, and not scored
+            tokens = stream.tokens(start, start + size + 1)  # the last token of the previous block is seen but not scored
             windows = overlapping(len(tokens), context, stride=context)
             sequences = ScoredSequences(tokens, windows.starts, windows.ends, windows.scored)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))

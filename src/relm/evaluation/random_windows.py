@@ -1,4 +1,4 @@
-"""The loss on windows that begin at random tokens: an estimate, as nanoGPT makes it while it trains (`estimate_loss`)."""
+"""The loss on windows that begin at random tokens, as nanoGPT estimates it during training (`estimate_loss`)."""
 
 import math
 from pathlib import Path
@@ -41,9 +41,9 @@ def evaluate_random_windows(
     options: RandomWindows | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Estimate the loss on both splits: the mean of the mean losses of batches of `batch_size` windows of `context` labels.
+    """Estimate the loss on both splits as the mean loss of batches of `batch_size` windows of `context` labels.
 
-    A window begins at any token that leaves enough tokens for it, all equally likely, independently of the others.
+    A window begins at any token that leaves enough tokens for it, with equal probability and independently of the others.
     """
     options = options or RandomWindows()
     batches, seed = options.batches, options.seed
@@ -56,7 +56,7 @@ def evaluate_random_windows(
     figures: dict[str, float | int] = {}
     for name, split in SPLITS.items():
         examples = CausalExamples(manifest, split, context, windows)
-        losses = window_losses(model, examples, seed, batches * batch_size, execution.batch_tokens)
+        losses = score_windows(model, examples, seed, batches * batch_size, execution.batch_tokens)
         figures |= estimate(name, losses.reshape(batches, batch_size).mean(axis=1))
     figures |= {"windows": batches * batch_size}
     protocol = {
@@ -77,8 +77,8 @@ def evaluate_random_windows(
     return Scored(figures, protocol, model.sha256, sentence, (len(SPLITS) * batches * batch_size * context, "tokens"))
 
 
-def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
-    """Return the mean losses in nats of the first windows that the seed draws, (windows,)."""
+def score_windows(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
+    """Return the mean loss in nats of each of the first windows that the seed draws, (windows,)."""
     losses = np.empty(windows)
     length = examples.sequence_length
     at_once = max(1, BLOCK // length)

@@ -1,7 +1,7 @@
-"""The list of documents that are to be removed: duplicates, and those of which passages of tests are cut out.
+"""The list of documents to remove: duplicates, and those from which passages of tests are cut.
 
-All documents are read once, in the order in which the files are given, and the first of several duplicates stays. Memory grows
-by 8 bytes with each document, and not with its text. The documents that have a passage are read again.
+All documents are read once, in the order of the files, and the first of several duplicates stays. Memory grows by 8 bytes with
+each document, whatever its text. Documents that have a passage are read again.
 """
 
 import collections
@@ -26,28 +26,28 @@ Origins = Mapping[str, tuple[str, str]]
 
 
 class ComparedTest(NamedTuple):
-    """A published test with which documents are compared."""
+    """A published test to compare documents with."""
 
     name: str
-    """The name under which removals are counted."""
+    """The name of its count of removals."""
     form: str
     """One of `relm.recipes.evaluation.published_tests.ITEM_FORMATS`."""
     file: Path
     text_key: str = "text"
-    """For lambada, the key of a passage."""
+    """For lambada, the passage's key."""
 
 
 def list_removed(
     documents: Sequence[Path], output: Path, duplicates: bool, tests: Sequence[ComparedTest], workers: int | None = None
 ) -> str:
-    """List the documents that are to be removed from some files, and return a sentence about them.
+    """List the documents to remove from some files, and return a sentence about them.
 
-    The list is JSON lines in the order of the documents, objects with `file`, `line`, `reason`, `of`, and `text`, the text's
-    first characters. The reason is `duplicate`, and then `of` is the document that stays; or it is a test's name, and then `of`
-    is the first item whose passage the document has, and `kept` the first and last characters of the pieces that stay; a
-    document without a piece is removed. Its sidecar has the sha256 of each file of documents, their count, and those of the
-    removed and of the cut ones by reason. Duplicates are equal but for case and white space, and the first one stays. Passages
-    of tests are cut out by the rules of `relm.examples.cut_passages`. The count of workers changes no byte.
+    The list is JSON lines in the order of the documents: objects with `file`, `line`, `reason`, `of`, and `text`, the first
+    characters. For the reason `duplicate`, `of` is the document that stays; duplicates are equal but for case and white space.
+    Any other reason is a test's name: `of` is then the first item whose passage the document has, and `kept` the first and last
+    characters of the pieces that stay after a cut by the rules of `relm.examples.cut_passages`; without a piece the document is
+    removed. The sidecar has the sha256 of each file of documents, their number, and the numbers of removed and of cut documents
+    by reason. The number of workers changes no byte.
     """
     _require_different([path.name for path in documents], "rename one of the files of documents")
     _require_different([DUPLICATE, *(test.name for test in tests)], "rename one of the tests")
@@ -70,13 +70,13 @@ def list_removed(
             file.write(f"{canonical_json(entry)}\n".encode())
         if sum(removed.values()) == total:
             raise RelmError(
-                f"{', '.join(map(str, documents))}: none of {total:,} documents would be left; seek less, or give "
-                "more documents"
+                f"{', '.join(map(str, documents))}: none of {total:,} documents would be left; compare with fewer tests, or "
+                "give more documents"
             )
     write_sidecar(output, documents=total, removed=removed, **({"cut": cut} if cut else {}), sources=sources, tests=read)
     by_reason = ", ".join(f"{reason} {count:,}" for reason, count in removed.items())
-    cuts = f"; of {sum(cut.values()):,} others pieces stay" if cut else ""
-    return f"{sum(removed.values()):,} of {total:,} documents are to be removed: {by_reason}{cuts}; {output}"
+    cuts = f"; pieces of {sum(cut.values()):,} others stay" if cut else ""
+    return f"{sum(removed.values()):,} of {total:,} documents will be removed: {by_reason}{cuts}; {output}"
 
 
 def _require_different(names: Sequence[str], remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""The result of an evaluation, `eval/TASK.json`, in the same form for every task."""
+"""The result of an evaluation, `eval/TASK.json`, which has the same form for every task."""
 
 import math
 from collections.abc import Mapping
@@ -18,22 +18,17 @@ MOST_TIED = 0.01
 
 
 def perplexity(name: str, nats: float) -> dict[str, float]:
-    """Return the figure e^nats under its name; nothing if that overflows."""
+    """Return the figure e^nats under its name, or nothing if that overflows."""
     return {name: math.exp(nats)} if nats < LARGEST_EXPONENT else {}
 
 
 def tied_share(name: str, figures: Mapping[str, Any]) -> float:
-    """Return the share of questions with several likeliest choices on which a figure of multiple choice rests, else 0.
-
-    Results of older versions have only the count of all ties, which counts for each of their accuracies.
-    """
-    plain = name.removesuffix("_stderr").removesuffix("_correct")
-    older = "ties" in figures and "near_ties" not in figures and ("_accuracy" in name or name.endswith("_correct"))
-    return float(figures["ties"] / max(1, figures.get("examples", 1)) if older else figures.get(f"{plain}_tied", 0.0))
+    """Return the share of questions with several likeliest choices on which a figure of multiple choice rests, else 0."""
+    return float(figures.get(f"{name.removesuffix('_stderr').removesuffix('_correct')}_tied", 0.0))
 
 
 def describe_ties(figures: Mapping[str, Any]) -> str:
-    """Return a warning about the accuracy of multiple choice that rests on the most ties; nothing if no share is too large."""
+    """Return a warning about the accuracy that rests on the most ties; an empty text if no share is too large."""
     name = max((name for name in figures if "_accuracy" in name), key=lambda name: tied_share(name, figures), default="")
     share = tied_share(name, figures)
     return (
@@ -55,14 +50,14 @@ class Sample(Section):
 
 
 class Result(Section):
-    """`eval/TASK.json`: the figures of one task, and how they came about."""
+    """`eval/TASK.json`: the figures of one task and their protocol."""
 
     multi_line = frozenset({"protocol"})
     task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The name of the evaluation, as in the file's name."""
     protocol: dict[str, Any]
-    """The protocol: `in_words`, one or two sentences for a reader; `tokenizer_sha256`; the sha256 of the file or manifest that
-    was read; every option that decides a figure, under its own name; and definitions of what was counted."""
+    """The protocol: `in_words`, one or two sentences for a reader; `tokenizer_sha256`; the sha256 of the input file or
+    manifest; every option that decides a figure, under its name; and definitions of what was counted."""
     figures: dict[str, float | int]
     """Name -> value. Losses are in nats, accuracies from 0 to 1."""
     model_sha256: str

@@ -1,10 +1,10 @@
 """One runner for all evaluations: it calls a protocol, writes `eval/TASK.json` and returns a sentence with the speed.
 
-A protocol is a function that returns what it found of a model. Its arguments have the same meaning in all of them:
+A protocol is a function that returns its findings on a model. Arguments have the same meaning in all protocols:
 
 - `model_folder`: a model of the protocol's kind, as `save_pretrained` writes it;
-- `manifest`: that of the examples, whose tokenizer is the model's, or `tokenizer`: the model's `tokenizer.json`;
-- `file`: the test's file, with `file_sha256`, the sha256 that it must have (None: any);
+- `manifest`: the examples' manifest, whose tokenizer is the model's, or `tokenizer`: the model's `tokenizer.json`;
+- `file`: the test's file, and `file_sha256`, its expected sha256 (None: any);
 - `options`: the keys of a recipe or of a test's file;
 - `limit`: score only the first `limit` examples, windows, passages, questions or texts (None: all);
 - `execution`: device, precision and batches, which change figures by rounding at most.
@@ -30,12 +30,12 @@ class Scored:
     sentence: str
     """Sentence for the user, without a full stop."""
     scored: tuple[float, str] | None = None
-    """Count and unit of the speed that is added to the sentence; None: no speed is added."""
+    """Count and unit of the speed in the sentence; None: no speed."""
     samples: list[Sample] | None = None
 
 
 def evaluation(score: Callable[..., Scored]) -> Callable[..., str]:
-    """Return a protocol as an evaluation, which also takes `output`, the JSON file, and `task`, its name in that file."""
+    """Return a protocol as an evaluation, which also takes `output`, the JSON file, and `task`, its name there."""
 
     @functools.wraps(score)
     def evaluate(*data: Any, output: Path, task: str | None = None, **options: Any) -> str:

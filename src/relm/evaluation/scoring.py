@@ -1,12 +1,10 @@
 """Losses of tokens by a causal model; every protocol computes them here.
 
-A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
-they are sorted by length, batched, and given to the model; the head reads only the scored positions. Sequences that begin
-alike, such as a question's choices, go through `relm.evaluation.choices.shared_prefixes`, which computes their beginning once.
+A protocol chooses the scored tokens and what each of them sees, as sequences that share one array of tokens. This module
+sorts them by length, batches them and runs the model; the head reads only the scored positions.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,35 +26,28 @@ LARGEST_LOGITS = 2**25
 
 @dataclass(frozen=True)
 class ScoredSequences:
-    """Sequences of tokens of which the last ones are scored, each given those before it in the sequence."""
+    """Sequences of tokens whose last tokens are scored, each given the earlier ones in its sequence."""
 
     tokens: npt.NDArray[np.integer]
-    """(tokens,) ids, which sequences may share: windows overlap, and cost nothing."""
+    """(tokens,) ids, which sequences may share, so that overlapping windows cost nothing."""
     starts: Integers
     """(sequences,) index in `tokens` at which each begins."""
     ends: Integers
     """(sequences,) index in `tokens` at which each ends, exclusive."""
     scored: Integers
-    """(sequences,) count of last tokens that are scored: at least 1, and fewer than all, for the first sees nothing."""
+    """(sequences,) number of last tokens to score: at least 1, and not all, for the first sees nothing."""
 
     def __post_init__(self) -> None:
-        if not len(self.starts) == len(self.ends) == len(self.scored):
-            raise ValueError(f"{len(self.starts)} starts, {len(self.ends)} ends, {len(self.scored)} counts of scored tokens")
-        wrong = (self.starts < 0) | (self.ends > len(self.tokens))
-        wrong |= (self.scored < 1) | (self.scored >= self.ends - self.starts)
-        if wrong.any():
-            index = int(np.flatnonzero(wrong)[0])
-            raise ValueError(
-                f"sequence {index} scores {self.scored[index]} tokens of {self.starts[index]} to {self.ends[index]} of "
-                f"{len(self.tokens)}: expected at least one, and never its first"
-            )
+        inside = (self.starts >= 0) & (self.ends <= len(self.tokens))
+        if not (inside & (self.scored >= 1) & (self.scored < self.ends - self.starts)).all():
+            raise ValueError("a sequence scores no token, its first one, or one beyond the array")
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def offsets(self) -> Integers:
-        """Return the indices in `Scores` at which the scored tokens of each sequence begin, (sequences + 1,)."""
+        """Return the index in `Scores` at which each sequence's scored tokens begin, and the end, (sequences + 1,)."""
         return np.concatenate([[0], np.cumsum(self.scored, dtype=np.int64)])
 
     def __getitem__(self, rows: Integers) -> "ScoredSequences":
@@ -80,40 +71,27 @@ def score(
     """Return the loss of every scored token; batches change it by rounding at most.
 
     A batch has at most `batch_tokens` tokens, padding included; its activations and `LARGEST_LOGITS` logits bound the memory.
-    `done` is called after each batch with its count of scored tokens; None: a progress bar is updated.
+    `done` is called after each batch with its number of scored tokens; None: show a progress bar.
     """
-    offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # the last token is seen by none
+    offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # nothing sees the last token
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
-    with torch.inference_mode(), progress(total, done) as report:
+    hidden = True if done is not None else None
+    with torch.inference_mode(), ProgressBar(total=total, unit=" tokens", unit_scale=True, disable=hidden) as bar:
         for rows in batches(lengths, batch_tokens, model.short_rows):
             indices = concatenated_ranges(offsets[rows], sequences.scored[rows])
-            nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
-            require_finite(model, nats[indices])
-            report(len(indices))
+            found, likeliest[indices] = _batch_scores(model, sequences, rows)
+            if not np.isfinite(found).all():
+                raise RelmError(f"{model.folder}: the loss is not finite: training diverged; train with a lower learning rate")
+            nats[indices] = found
+            (done or bar.update)(len(indices))
     return Scores(nats, likeliest)
 
 
-def require_finite(model: CausalModel, nats: Floats) -> None:
-    """Refuse losses that are not finite."""
-    if not np.isfinite(nats).all():
-        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
-
-
-@contextmanager
-def progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that reports a count of scored tokens."""
-    if done is not None:
-        yield done
-        return
-    with ProgressBar(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
-        yield bar.update
-
-
 def batches(lengths: Integers, batch_tokens: int, short: int | None = None) -> Iterator[Integers]:
-    """Yield the indices of the sequences of each batch, longest first, so that there is little padding.
+    """Yield the indices of each batch's sequences, longest first, with little padding.
 
     No batch mixes sequences of at most `short` tokens with longer ones.
     """
@@ -147,33 +125,20 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
     row = np.repeat(np.arange(len(rows)), scored)
     column = concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))
-    return token_scores(model, model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column)), targets)
-
-
-def token_scores(
-    model: CausalModel, hidden: Tensor, targets: Tensor, positions: Integers | None = None
-) -> tuple[Floats, Flags]:
-    """Return the nats of each target, and whether it is the likeliest id, (targets,) each.
-
-    `hidden` is the head's input, (positions, width); `positions` has the index in it that predicts each target, by default its
-    own number.
-    """
-    positions = np.arange(len(hidden)) if positions is None else positions
-    order = np.argsort(positions, kind="stable")
+    hidden = model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column))
     nats, likeliest = np.empty(len(targets)), np.empty(len(targets), dtype=np.bool_)
     at_once = max(1, LARGEST_LOGITS // model.vocabulary_size)
     for first in range(0, len(hidden), at_once):
-        part = order[slice(*np.searchsorted(positions[order], (first, first + at_once)))]
-        logits = model.head(hidden[first : first + at_once])
-        rows, wanted = torch.from_numpy(positions[part] - first).to(logits.device), targets[part].to(logits.device)
-        nats[part], likeliest[part] = _scores_of(logits, rows, wanted)
+        part = slice(first, first + at_once)
+        logits = model.head(hidden[part])
+        nats[part], likeliest[part] = _token_scores(logits, targets[part].to(logits.device))
     return nats, likeliest
 
 
-def _scores_of(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
-    """Return `token_scores` from (positions, vocabulary) logits and (targets,) rows of these, one for each target."""
-    highest, chosen = logits.amax(-1), logits[rows, targets]
-    likeliest = chosen == highest[rows]  # of equal ones the first id is the likeliest, which a second, slow search decides
-    likeliest[likeliest.clone()] = logits[rows[likeliest]].argmax(-1) == targets[likeliest]
-    nats = logits.logsumexp(-1)[rows] - chosen
+def _token_scores(logits: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
+    """Return the nats of each target, and whether it is the likeliest id, from (targets, vocabulary) logits."""
+    chosen = logits.gather(-1, targets[:, None])[:, 0]
+    likeliest = chosen == logits.amax(-1)
+    likeliest[likeliest.clone()] = logits[likeliest].argmax(-1) == targets[likeliest]  # the slow search for the first of equals
+    nats = logits.logsumexp(-1) - chosen
     return nats.double().cpu().numpy(), likeliest.cpu().numpy()

@@ -1,7 +1,7 @@
 """The tokens that begin and end a text, as the files next to a tokenizer name them.
 
-A `tokenizer.json` lists the special tokens, without their roles. `tokenizer_config.json` names these, or in older folders
-`special_tokens_map.json`; the model's configuration may list more ids that end a text, as chat models' do.
+A `tokenizer.json` lists the special tokens without their roles. `tokenizer_config.json`, or in older folders
+`special_tokens_map.json`, names these. The model's configuration may list more ids that end a text, as in chat models.
 """
 
 import logging
@@ -36,8 +36,8 @@ class SpecialTokens:
 def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTokens:
     """Return the tokens that begin and end the texts of a model.
 
-    The tokenizer's settings come first, then the model's configuration, and last, for the end of a text, a special token of one
-    of the usual names.
+    The tokenizer's settings come first, then the model's configuration, and last, for the end of a text, a special token with a
+    usual name.
     """
     named = named_tokens(tokenizer, model_folder)
     listed = {role: _listed(tokenizer, model_folder, f"{role}_id") for role in ("bos_token", "eos_token")}
@@ -49,7 +49,7 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
 
 
 def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[str, int | None]:
-    """Return the ids of the tokens that a tokenizer's settings name, by role; None for a role that they set to null."""
+    """Return role -> id of the tokens that a tokenizer's settings name; None for a role that they set to null."""
     folder = settings_folder(tokenizer, model_folder)
     found: dict[str, int | None] = {}
     for path in (folder / name for name in TOKENIZER_SETTINGS) if folder is not None else ():
@@ -66,7 +66,7 @@ def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None)
 
 
 def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Path | None:
-    """Return the folder whose settings belong to a tokenizer: the model's if it has the same one, or else the tokenizer's."""
+    """Return the folder whose settings belong to a tokenizer: the model's if it has the same tokenizer, else the latter's."""
     for folder in (model_folder, tokenizer.path.parent):
         same = folder / "tokenizer.json" if folder is not None else None
         if folder is None or same is None or not any((folder / name).exists() for name in TOKENIZER_SETTINGS):
@@ -85,7 +85,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _id_of(value: Any, role: str, path: Path, tokenizer: LoadedTokenizer) -> int | None:
-    """Return the id of a token that is given as its text, or as a mapping with it."""
+    """Return the id of a token, given as its text or as a mapping with it."""
     name = value.get("content") if isinstance(value, dict) else value
     if name is None:
         return None
@@ -100,7 +100,7 @@ def _id_of(value: Any, role: str, path: Path, tokenizer: LoadedTokenizer) -> int
 def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[int]:
     """Return the ids under a key of the model's configuration that are special tokens of the tokenizer.
 
-    Others are left out: the default id of an architecture, which many configurations hold, is a letter in another tokenizer.
+    Others are left out: many configurations hold their architecture's default id, which is a letter in another tokenizer.
     """
     special = {number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special}
     found: list[int] = []
@@ -110,5 +110,5 @@ def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[in
             if isinstance(number, int) and number in special:
                 found.append(number)
             elif number is not None:
-                log.warning("%s: %s %s is not the id of a special token of the tokenizer: it is left out", path, key, number)
+                log.warning("%s: %s %s is not the id of a special token of the tokenizer, and is ignored", path, key, number)
     return found

@@ -14,22 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
+from relm.evaluation.beginning import Beginning, choose_beginning, prepend_to_each
 from relm.evaluation.causal_model import CausalModel, require_context
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import (
-    describe_editor_marks,
-    encode_texts,
-    find_editor_marks,
-    load_tokenizer_of,
-    read_text,
-)
+from relm.evaluation.evaluated_text import count_editor_marks, encode_texts, load_matching_tokenizer, read_text
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import perplexity
 from relm.evaluation.runner import Scored, evaluation
 from relm.evaluation.scoring import ScoredSequences, Scores, score
-from relm.evaluation.windows import Windows, windows_of_documents
+from relm.evaluation.windows import Windows, cut_documents
 from relm.examples.tokenization.tokenizer_files import ENDS_OF_TEXT, LoadedTokenizer
 from relm.recipes.evaluation.protocol_options import TextPerplexity
 
@@ -46,13 +40,13 @@ def evaluate_text(
 ) -> Scored:
     """Score a text in UTF-8; `limit` counts windows, or documents if the file is divided into several.
 
-    Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
-    text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
+    Text and tokens are in memory, about 16 times the file's size, since a detokeniser's rule may match across the whole text;
+    test files have a megabyte or two. `execution.batch_tokens` bounds the model's memory.
     """
     text, sha256 = read_text(file, file_sha256)
-    marks = find_editor_marks(file, text)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
-    beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
+    marks = count_editor_marks(file, text)
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
+    beginning = choose_beginning(options.begin, loaded, model_folder, options.first_token == "scored")
     prepared = prepare_text(text, loaded, options, limit, beginning)
     if prepared.targets < 1 or prepared.words < 1:
         raise RelmError(
@@ -61,7 +55,7 @@ def evaluate_text(
         )
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     context, stride = _reach(model, options)
-    windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
+    windows = cut_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
     sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
@@ -71,7 +65,7 @@ def evaluate_text(
     described = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
     described |= ({} if limit is None else {"limit": limit}) | ({"scored_as_text": marks} if marks else {})
     sentence = (
-        f"scored {found['tokens_scored']:,} tokens of {file.name}{describe_editor_marks(marks)}: "
+        f"scored {found['tokens_scored']:,} tokens of {file.name}: "
         f"{found['nats_per_token']:.4f} nats per token, {found['bits_per_byte']:.4f} bits per byte"
     )
     return Scored(found, described, model.sha256, sentence, (found["tokens_scored"], "tokens"))
@@ -82,17 +76,17 @@ class PreparedText:
     """Documents as tokens, with the counts of their text."""
 
     array: npt.NDArray[np.int32]
-    """(n,) tokens of all documents, each after the tokens put before it."""
+    """(n,) tokens of all documents, with those put before each."""
     sizes: npt.NDArray[np.int64]
-    """(documents,) count of these tokens in each document."""
+    """(documents,) number of these tokens in each document."""
     tokens: int
-    """Count of tokens of all documents, without those put before them."""
+    """Number of tokens of all documents, without those put before them."""
     words: int
     bytes: int
 
     @property
     def targets(self) -> int:
-        """Return the count of tokens that have another one before them in their document."""
+        """Return the number of tokens with another one before them in their document."""
         return int(np.maximum(self.sizes - 1, 0).sum())
 
 
@@ -101,13 +95,13 @@ def prepare_text(
 ) -> PreparedText:
     """Return the first `limit` documents of a text, detokenised and encoded; words and bytes are counted before that.
 
-    Without a `beginning` the options choose the tokens before each document, for the tokenizer by itself.
+    Without a `beginning` the options and the tokenizer choose the tokens before each document.
     """
-    beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
+    beginning = beginning or choose_beginning(options.begin, tokenizer, None, options.first_token == "scored")
     texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
     shown = [join_rows(text)] if options.documents == "joined_rows" else texts
     ragged = encode_texts(tokenizer, [DETOKENISERS[options.detokeniser](document) for document in shown])
-    array, sizes = put_before_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
+    array, sizes = prepend_to_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
     words = sum(map(WORDS[options.words], texts))
     return PreparedText(array, sizes, len(ragged.tokens), words, sum(len(document.encode()) for document in texts))
 
@@ -115,9 +109,9 @@ def prepare_text(
 def split_pages(text: str) -> list[str]:
     """Return WikiText's pages, as in EleutherAI/wikitext_document_level, the data set that lm_eval reads.
 
-    A page begins with any line that has the equals signs of a heading of the first level: in the test file two lines of
-    formulas do, so that its 60 articles are 62 pages. White space before the first heading does not count as a page. The line
-    end between two pages is lost.
+    A page begins with any line that has the equals signs of a first-level heading. In the test file two lines of formulas do,
+    so that its 60 articles are 62 pages. White space before the first heading is not a page. The line end between two pages
+    is lost.
     """
     found: list[list[str]] = [[]]
     for line in text.split("\n"):
@@ -137,8 +131,7 @@ def _is_heading(line: str) -> bool:
 def join_rows(text: str) -> str:
     r"""Return the text as Hugging Face's page on perplexity builds it from the rows of WikiText: `"\n\n".join(test["text"])`.
 
-    A row is a line with its end, or nothing if the line is blank; so three line ends follow each line of text, and two each
-    blank one.
+    A row is a line with its end, or empty if the line is blank. So three line ends follow a line of text, and two a blank one.
     """
     lines = text.removesuffix("\n").split("\n")
     return "\n\n".join(f"{line}\n" if line.strip() else "" for line in lines)
@@ -164,7 +157,7 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     """Return context and stride of the windows for this model."""
     context = options.context or model.positions
     if context is None:
-        raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")
+        raise RelmError(f"{model.folder}: has no limit of positions; set context, in tokens")
     require_context(model, context)
     return context, min(options.stride or context, context)
 
@@ -176,9 +169,9 @@ def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> f
 
 
 def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, float | int]:
-    """Return all figures, from the mean over scored tokens; by word and byte it is taken for all tokens that could be scored.
+    """Return all figures; those by word and byte apply the mean over scored tokens to all tokens that could be scored.
 
-    If every such token is scored, with the same weight, that is the sum of their losses over words or bytes.
+    If all of these are scored with the same weight, that is the sum of their losses over words or bytes.
     """
     ratio = text.targets / text.words
     return {
@@ -196,7 +189,7 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
 
 
 COUNTED = {
-    "perplexity": "e to the mean of nats; Megatron-LM and Graphcore's GPT-2 print none above e^20, here there is no bound",
+    "perplexity": "e to the mean of nats, without the limit of e^20 of Megatron-LM and Graphcore's GPT-2",
     "by_word": "e to nats_per_token times token_ratio, which is tokens that have another before them over words",
     "counted_in": "tokens of the text that the model sees, words and bytes of the text before the detokeniser",
     "arithmetic": "losses in float32, summed in float64, natural logarithms; matrix products in the named precision",
@@ -231,7 +224,7 @@ def _protocol(
 
 
 def _first(options: TextPerplexity, beginning: Beginning) -> str:
-    """Return a sentence, without its full stop, on the tokens before a document and the scored tokens."""
+    """Describe the tokens before a document, and whether the first is scored, without a full stop."""
     if options.first_token == "given":
         which = "of which the first" if len(beginning.names) > 1 else "which"
         put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"

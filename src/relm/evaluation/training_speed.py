@@ -1,4 +1,4 @@
-"""Time and speed of training, from its own log, as published runs state them."""
+"""Time and speed of training from its log, as published runs state them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ LAST_LINES = 10
 def evaluate_training(
     model_folder: Path, phases: Mapping[str, PhaseLength], logs: Sequence[Path], trained_on: Mapping[str, str]
 ) -> Scored:
-    """Read the `train.jsonl` of each phase, in the order of the phases; the model is the last phase's."""
+    """Read the `train.jsonl` of each phase in order; the model is the last phase's."""
     if len(logs) != len(phases):
         raise RelmError(f"--logs names {len(logs)} files; give the train.jsonl of each phase: {', '.join(phases)}")
     seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()
@@ -53,7 +53,7 @@ def evaluate_training(
         **last,
     }
     if not all(math.isfinite(value) for value in figures.values()):
-        raise RelmError(f"{logs[-1]}: its seconds are {seconds}; train the phase again")
+        raise RelmError(f"{logs[-1]}: the seconds are {seconds}, expected finite numbers; train the phase again")
     protocol: dict[str, Any] = {"in_words": DESCRIPTION, "made_on": dict(trained_on), "phases": list(phases)}
     protocol |= {MACHINES: machines} if machines else {}
     protocol |= {"last_lines": LAST_LINES} if any(figure.endswith("_loss") for figure in own) else {}
@@ -62,7 +62,7 @@ def evaluate_training(
 
 
 def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return TERM_loss, the mean over the last lines of a log, for losses of several terms such as BERT's."""
+    """Return TERM_loss -> its mean over the last lines of a log, for losses of several terms such as BERT's."""
     last = rows[-LAST_LINES:]
     terms = [key for key in last[-1] if key.endswith("_loss") and not key.startswith("validation_")]
     found = {term: [float(row[term]) for row in last if term in row] for term in terms} if len(terms) > 1 else {}

@@ -1,7 +1,7 @@
-"""Division of a document that is longer than a model's context into windows, as integers: no text, no model.
+"""Division of a document that is longer than a model's context into windows: arithmetic without text or model.
 
-A window sees at most `context` tokens; it scores its last ones, each given those before it in the window. The first token of
-the array is never scored: it is the document's own, or the end of text that was put before it.
+A window sees at most `context` tokens and scores its last ones, each given those before it in the window. The first token of
+the array is never scored: it is the document's first, or the end of text put before it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class Windows:
     ends: Integers
     """(windows,) index at which each ends, exclusive."""
     scored: Integers
-    """(windows,) count of last tokens that are scored: at least 1, fewer than all."""
+    """(windows,) number of last tokens to score: at least 1, and not all."""
     weights: Integers
-    """(windows,) weight of the mean loss of each in the whole's: its count of scored tokens, except for `strided`."""
+    """(windows,) weight of each window's mean loss: its number of scored tokens, except for `strided`."""
     published: int
-    """Count of windows in the published protocol, with those that score nothing."""
+    """Number of windows in the published protocol, with those that score nothing."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -41,8 +41,10 @@ class Windows:
         return Windows(self.starts[kept], self.ends[kept], self.scored[kept], self.weights[kept], min(limit, self.published))
 
 
-def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
+def cut_windows(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
     """Return the windows over `tokens` tokens, in which a prediction sees at most `context`; rolling ones have no stride."""
+    if tokens < 2:
+        return _none()
     if kind == "rolling":
         return rolling(tokens, context)
     return overlapping(tokens, context, stride) if kind == "overlapping" else strided(tokens, context, stride)
@@ -51,11 +53,9 @@ def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
 def overlapping(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
 
-    The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
-    also makes windows that begin so late that all they would score lies beyond the end: they count only in `published`.
+    The first window scores all its tokens but the first, each later one its last `stride`, or fewer at the end of the text.
+    Megatron also makes windows that begin too late to score anything; they count only in `published`.
     """
-    if tokens < 2:
-        return _none()
     published = -(-max(tokens - 1 - stride, 0) // stride) + 1
     later = -(-max(tokens - 1 - context, 0) // stride)
     starts = np.arange(later + 1, dtype=np.int64) * stride
@@ -68,10 +68,8 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
 def rolling(tokens: int, context: int) -> Windows:
     """Return windows with `context` tokens to score, as lm_eval's `get_rolling_token_windows` cuts them with a context of one.
 
-    Each sees one token before those it scores; the last one, which has fewer left to score, reaches back as far as it can.
+    Each sees one token before those it scores; the last window has fewer left to score, and reaches back as far as it can.
     """
-    if tokens < 2:
-        return _none()
     reached = np.arange(1, tokens, context, dtype=np.int64)
     ends = np.minimum(reached + context, tokens)
     starts = np.maximum(ends - context - 1, 0)
@@ -81,12 +79,10 @@ def rolling(tokens: int, context: int) -> Windows:
 def strided(tokens: int, context: int, stride: int) -> Windows:
     """Return windows of `context` tokens, beginning every `stride`, as in https://huggingface.co/docs/transformers/perplexity.
 
-    Each scores the tokens that the one before did not reach. A window's first token has nothing before it: if windows do not
-    overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
-    with only new tokens loses one; and it stops with the first window that reaches the end.
+    Each scores the tokens that the window before did not reach; without an overlap its first token has nothing before it, and
+    is not scored. The page weights a window's mean loss by its number of new tokens minus one, even where none is lost, and
+    stops with the first window that reaches the end.
     """
-    if tokens < 2:
-        return _none()
     published = -(-max(tokens - context, 0) // stride) + 1
     starts = np.arange(published, dtype=np.int64) * stride
     ends = np.minimum(starts + context, tokens)
@@ -96,9 +92,9 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
     return Windows(starts[kept], ends[kept], scored[kept], (new - 1)[kept], published)
 
 
-def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
+def cut_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
     """Return the windows of concatenated documents of (documents,) `sizes`; none crosses from one document into the next."""
-    found = [windows_of(kind, int(size), context, stride) for size in sizes]
+    found = [cut_windows(kind, int(size), context, stride) for size in sizes]
     columns = [(each.starts, each.ends, each.scored, each.weights) for each in (_none(), *found)]
     starts, ends, scored, weights = map(np.concatenate, zip(*columns, strict=True))
     before = np.repeat(np.cumsum(sizes, dtype=np.int64) - sizes, list(map(len, found)))

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# The bias of a logit that must not be attended to. Every floating type can represent it, so it may be cast; nothing is left of
-# it after softmax, and a sequence without a single token stays finite, which it would not with infinity.
+# The bias of a logit that must not be attended to. Every floating type can represent it, softmax turns it into 0, and unlike
+# infinity it keeps a sequence without a single token finite.
 MASKED = -6e4
 
 
@@ -29,19 +29,10 @@ def attention(
 ) -> Tensor:
     """Return for each query the mean of the values that it attends to, weighted by its attention.
 
-    Args:
-        query: (batch, heads, sequence, head_size).
-        key: (batch, heads, keys, head_size).
-        value: (batch, heads, keys, head_size).
-        seen: bool, true for a key that a query attends to, or a floating bias of the logits; of a shape that fits
-            (batch, heads, sequence, keys). None: everything.
-        dropout: probability that a weight is set to zero.
-        scale: factor of the logits; None: 1 / sqrt(head_size).
-        causal: a query attends to itself and what precedes it only; without `seen`.
-        traced: see `relm.models.layers.TracedModule`.
-
-    Returns:
-        (batch, heads, sequence, head_size).
+    Queries and the result are (batch, heads, sequence, head_size), keys and values (batch, heads, keys, head_size). `seen`
+    broadcasts to (batch, heads, sequence, keys): bool, true for a key that a query attends to, or a floating bias of the
+    logits; None: everything. `scale` is the factor of the logits; None: 1 / sqrt(head_size). With `causal`, which excludes
+    `seen`, a query attends to itself and to what precedes it.
     """
     if traced:
         with torch.autocast(query.device.type, enabled=False):  # logits and weights keep the type of query and value
@@ -55,9 +46,8 @@ def written_out(
 ) -> Tensor:
     """Compute `attention` in plain operations, with which a compiled step reads and writes less on a TPU (docs/tpu.md).
 
-    Torch's own form reads all logits once more to find queries that attend to nothing, and keeps dropout's mask beside its
-    input. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would
-    choose that layout, and copy any other into it.
+    Torch's form reads all logits once more to find queries that attend to nothing, and keeps both dropout's mask and its input.
+    Softmax is in float32 whatever the type. Logits are (..., keys, sequence): the compiler would copy any other layout into it.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     logits = key @ (query * scale).transpose(-2, -1)

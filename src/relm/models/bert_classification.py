@@ -1,9 +1,8 @@
 """BERT and RoBERTa with a head for the class of a text or a pair of texts, or for a score, as transformers' classifiers.
 
-Devlin et al. 2019, section 4.1: BERT's head reads the pooled first token through dropout. RoBERTa's has a projection of its own
-in place of the pooler, with dropout before it as well (`RobertaClassificationHead` of transformers, and fairseq's). A score has
-the squared error as its loss, as there. The last layer computes the first token only, since nothing else of its output is read.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+Devlin et al. 2019, section 4.1: BERT's head reads the pooled first token through dropout. RoBERTa's replaces the pooler by a
+projection with dropout before it as well (`RobertaClassificationHead` of transformers, and fairseq's). The loss of a score is
+the squared error, as there. The last layer computes only the first token, since the head reads nothing else.
 """
 
 from __future__ import annotations

@@ -8,11 +8,6 @@ from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
-# Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
-FREE_FIELDS = (
-    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
-    "next_sentence", "head",
-)  # fmt: skip
 _OWN_FIELDS = (
     "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
 )  # fmt: skip
@@ -22,7 +17,7 @@ _HEAD_CLASSES = {
     "classes": {"bert": "BertForSequenceClassification", "roberta": "RobertaForSequenceClassification"},
 }
 _HEADS = ("vocabulary", *_HEAD_CLASSES)
-# The count of outputs of a classifier whose file does not state it.
+# Number of outputs of a classifier whose file does not state it.
 _LABELS = 2
 _INITIALISATIONS = ("normal", "truncated_normal")
 _UNLEARNT_INPUTS = ("padding", "token_0", "none")
@@ -32,7 +27,13 @@ _DEFAULT_PADDING = {"bert": 0, "roberta": 1}
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The architecture: the keys of `config.json` under this project's names, and switches that it has no key for."""
+    """The architecture: the keys of `config.json` under this project's names, and switches that have no key there."""
+
+    # The weights show whether there is a head for pairs.
+    free_fields = (
+        "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
+        "next_sentence", "head",
+    )  # fmt: skip
 
     layers: int
     heads: int
@@ -54,7 +55,7 @@ class BertConfig:
     labels: int = _LABELS
     """Outputs of the head `classes`: the count of classes, or 1 for a score."""
     activation: str = "gelu_erf"
-    """gelu_erf: the exact one, as published; gelu_tanh: the approximation, which Graphcore's devices compute for either."""
+    """gelu_erf: the exact function, as published; gelu_tanh: the approximation, which Graphcore's devices always compute."""
     hidden_dropout: float = 0.1
     """Dropout on embeddings and on the outputs of sublayers."""
     attention_dropout: float = 0.1
@@ -66,10 +67,10 @@ class BertConfig:
     layer_norm_epsilon: float = 1e-12
     """1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
     padding_id: int | None = 0
-    """The token of padding; None: there is no such token."""
+    """The token of padding, if any."""
     unlearnt_input: str = "padding"
     """The token whose embedding gets no gradient from the input side. padding: as in transformers; token_0: as in
-    pytorch_transformers 1.2.0, also for RoBERTa, where it is <s>; none: as in TensorFlow."""
+    pytorch_transformers 1.2.0, even for RoBERTa, where it is <s>; none: as in TensorFlow."""
     query_key_value_bias: bool = True
     """Biases of queries, keys and values, which Google's BERT has and Graphcore's by default lacks.
 
@@ -107,12 +108,12 @@ class BertConfig:
 
     @property
     def unlearnt_id(self) -> int | None:
-        """Return the token whose embedding gets no gradient from the input side; None: there is no such token."""
+        """Return the token whose embedding gets no gradient from the input side, if any."""
         return {"padding": self.padding_id, "token_0": 0, "none": None}[self.unlearnt_input]
 
     @property
     def has_pooler(self) -> bool:
-        """Return True if a projection of the first token's output belongs to the encoder; RoBERTa's classifier has its own."""
+        """Return True if the encoder has a projection of the first token's output, which in RoBERTa the classifier has."""
         return self.next_sentence or (self.head == "classes" and self.family == "bert")
 
     @property
@@ -163,8 +164,8 @@ class BertConfig:
     def to_huggingface(self) -> dict[str, Any]:
         """Return the content of `config.json`, without the ids of special tokens other than padding.
 
-        `transformers` has no class with the head but without the transform layer, so the architecture is then the encoder
-        alone, or the encoder with the head for sentence pairs.
+        `transformers` has no class with the head but without the transform layer. The architecture is then the encoder, with or
+        without the head for sentence pairs.
         """
         return {
             "architectures": [self._architecture()],
@@ -189,7 +190,7 @@ class BertConfig:
         }
 
     def _names_of_labels(self) -> dict[str, Any]:
-        """Return the keys for the count of labels, by the names that `transformers` gives them."""
+        """Return the keys for the labels, with the names that `transformers` gives them."""
         if self.head != "classes":
             return {}
         names = [f"LABEL_{number}" for number in range(self.labels)]

@@ -1,7 +1,4 @@
-"""The parts that all models on BERT's encoder share: input and layers, initial weights, and folders.
-
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
-"""
+"""The parts that all models on BERT's encoder share: input and layers, initial weights, and folders."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from relm.models.bert_configuration import FREE_FIELDS, BertConfig
+from relm.models.bert_configuration import BertConfig
 from relm.models.bert_encoder import Encoder, padding_mask
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
@@ -44,15 +41,12 @@ class EncoderModel(LanguageModel):
 
     @property
     def tokenizer_outputs(self) -> list[str]:
-        """Return the tokenizer's outputs that the model takes; RoBERTa takes no segments, nor a BERT with one kind."""
+        """Return the tokenizer's outputs that the model takes; RoBERTa and a BERT with one kind of segment take no segments."""
         has_segments = self.config.family == "bert" and self.config.type_vocabulary_size > 1
         return ["input_ids", "token_type_ids", "attention_mask"] if has_segments else super().tokenizer_outputs
 
     def segments(self) -> list[ModelSegment]:
-        """Return token_embedding, position_embedding, layers.N and head, with what the head reads beside the last layer.
-
-        The last layer computes only the positions that are read, so the head's input has those alone.
-        """
+        """Return token_embedding, position_embedding, layers.N and head, whose input has only the positions that it reads."""
         names, embeddings = self.parameter_names, "bert.embeddings."
         others = (embeddings + "position_embeddings.", embeddings + "token_type_embeddings.", embeddings + "LayerNorm.")
         layers = [
@@ -71,9 +65,8 @@ class EncoderModel(LanguageModel):
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the parts of a batch's loss.
 
-        Args:
-            batch: `input_ids`, `attention_mask` (1 a token, 0 padding) and `token_type_ids`, all (batch, sequence) int64, the
-                latter two optional; and the labels that the model's class describes.
+        The batch has `input_ids` and, optionally, `attention_mask` (1 a token, 0 padding) and `token_type_ids`, all (batch,
+        sequence) int64, and the labels that the model's class describes.
         """
         positions = self._read_positions(batch)
         hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
@@ -88,7 +81,7 @@ class EncoderModel(LanguageModel):
         raise NotImplementedError
 
     def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
-        self._require_positions(batch["input_ids"])
+        self.require_positions(batch["input_ids"])
         return {"hidden": self.bert.embeddings.words(batch["input_ids"])}
 
     def _add_positions(self, batch: Mapping[str, Tensor], state: State) -> State:
@@ -108,13 +101,9 @@ class EncoderModel(LanguageModel):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return the encoder's output (batch, sequence, hidden), or (batch, positions, hidden) at `positions`."""
-        self._require_positions(input_ids)
+        self.require_positions(input_ids)
         hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, self.recompute)
         return hidden
-
-    def _require_positions(self, input_ids: Tensor) -> None:
-        if input_ids.shape[1] > self.config.positions:
-            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.
@@ -148,7 +137,7 @@ class EncoderModel(LanguageModel):
         none; if it has them, the file must. `expected` is the architecture that the weights must fit, and the dropout to train
         them with. Raise ValueError if the architecture is another one, or parameters are missing, unknown, or of another shape.
         """
-        config = folder_config(folder, BertConfig, expected, FREE_FIELDS)
+        config = folder_config(folder, BertConfig, expected)
         model = cls(config)
         weights = read_weights(folder, model.state_dict(), config.own_name, cls.copies, model._absent_biases())
         model.load_state_dict(weights)
@@ -161,7 +150,7 @@ class EncoderModel(LanguageModel):
         A pooler that the head reads is the folder's if it has one, as of a model that was trained on sentence pairs; else it is
         drawn with the head. Other heads in the folder are ignored. `head` has fields of the configuration, such as `labels`.
         """
-        model = cls(replace(folder_config(folder, BertConfig, None, FREE_FIELDS), **head))
+        model = cls(replace(folder_config(folder, BertConfig), **head))
         held = {model._encoder_name(name) for name in list_tensors(folder)}
         wanted = {
             name: tensor

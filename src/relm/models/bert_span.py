@@ -1,8 +1,7 @@
 """BERT and RoBERTa with a head that marks the first and last token of an answer, as transformers' `BertForQuestionAnswering`.
 
 Devlin et al. 2019, section 4.2: the logits of both are products with the encoder's output at every position, padding included.
-There transformers computes other logits for RoBERTa, whose padding has its own position, and so a slightly different loss.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+For RoBERTa transformers gives padding a separate position, and so has other logits there and a slightly different loss.
 """
 
 from __future__ import annotations

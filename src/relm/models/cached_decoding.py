@@ -1,7 +1,7 @@
 """Decoding with a cache of keys and values: a decoder reads one token at a time, and its shapes never change.
 
 A device that compiles a program for fixed shapes can run it as the body of a loop. Logits are those of the pass over the whole
-text but for rounding. Imports on Python 3.8 with torch 2.0.
+text but for rounding.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ Remember = Callable[[int, Tensor, Tensor], "tuple[Tensor, Tensor]"]
 
 
 class Cache(NamedTuple):
-    """Keys and values of the tokens that a model has read, each (layers, batch, heads with keys of their own, positions,
-    head_size)."""
+    """Keys and values of the tokens that a model has read, each (layers, batch, key_value_heads, positions, head_size)."""
 
     keys: Tensor
     values: Tensor

@@ -1,4 +1,4 @@
-"""Read `config.json` key by key, and compare it with a recipe's architecture. All architectures use this."""
+"""Reading of `config.json` key by key, and comparison with a recipe's architecture, for all architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from relm.models.file_sizes import measure_files, require_fitting_model
 
-# The key in `config.json` for switches that `transformers` lacks; it keeps unknown keys unread.
+# The key in `config.json` for switches that `transformers` lacks; `transformers` ignores unknown keys.
 OWN = "relm"
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
 HUGGINGFACE_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
@@ -31,7 +31,7 @@ class Configuration(Protocol):
 
 
 class Published:
-    """A `config.json`, whose keys are checked as they are read: a wrong value is a ValueError that says what was expected."""
+    """A `config.json` whose keys are checked as they are read; ValueError names a wrong value and what was expected."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -62,7 +62,7 @@ class Published:
         return _ACTIVATIONS[self.required(key, default, tuple(_ACTIVATIONS))]
 
     def required(self, key: str, default: Any, allowed: Collection[Any]) -> Any:
-        """Return a value that must be one of `allowed`, since with another the model would compute something else."""
+        """Return a value that must be one of `allowed`, for with another the model would compute something else."""
         found = self.config.get(key, default)
         if found not in allowed:
             expected = " or ".join(json.dumps(value) for value in allowed)
@@ -70,7 +70,7 @@ class Published:
         return found
 
     def own(self, names: Collection[str]) -> dict[str, Any]:
-        """Return this project's switches, which must be among `names`, by the names of their fields."""
+        """Return field -> value of this project's switches, which must be among `names`."""
         switches = self.config.get(OWN, {})
         unknown = [name for name in switches if name not in names]
         if unknown:
@@ -79,7 +79,7 @@ class Published:
 
 
 def own_switches(config: Any, names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the switches that differ from their defaults, under their key in `config.json`; empty if all are defaults."""
+    """Return the switches that differ from their defaults, if any, under their key in `config.json`."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     switches = {name: getattr(config, name) for name in names if getattr(config, name) != defaults[name]}
     return {OWN: switches} if switches else {}
@@ -102,15 +102,10 @@ def require_consistent(config: Any, heads: int, hidden_size: int, activation: st
         raise ValueError("; ".join(faults))
 
 
-def folder_config(folder: Path, kind: type[Config], expected: Config | None, free: tuple[str, ...]) -> Config:
-    """Return the architecture for the weights in a folder: `expected`, which its `config.json` must match, else that itself.
+def folder_config(folder: Path, kind: type[Config], expected: Config | None = None, also_free: tuple[str, ...] = ()) -> Config:
+    """Return the architecture in a folder's `config.json`, or `expected`, which it must match, except for free fields.
 
-    Args:
-        kind: a dataclass with `from_huggingface`.
-        free: fields in which models with interchangeable weights may differ.
-
-    Raises:
-        ValueError: the folder holds another architecture; names the keys, what was found and what was expected.
+    `kind` is a dataclass with `from_huggingface` and `free_fields`, in which models with interchangeable weights may differ.
     """
     path = folder / "config.json"
     try:
@@ -125,7 +120,7 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None, fre
     differing = [
         f"{field.name} is {getattr(found, field.name)!r}, expected {getattr(expected, field.name)!r}"
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if field.name not in free and getattr(found, field.name) != getattr(expected, field.name)
+        if field.name not in (*kind.free_fields, *also_free) and getattr(found, field.name) != getattr(expected, field.name)
     ]
     if differing:
         raise ValueError(f"{path}: {'; '.join(differing)}")

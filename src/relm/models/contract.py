@@ -16,7 +16,7 @@ from relm.models.segments import ModelSegment
 
 
 class LanguageModel(TracedModule):
-    """A model whose parameters are unset until `initialise`, a folder or a state dict sets them.
+    """A model whose parameters `initialise`, a folder or a state dict sets.
 
     Shapes in a batch are static, and a forward pass never waits for the device.
     """
@@ -26,9 +26,9 @@ class LanguageModel(TracedModule):
     activation_checkpointing: bool = False
     """True: recompute each layer in the backward pass, with the same random numbers, to save memory."""
     recomputed: Callable[..., Tensor] = staticmethod(recomputed)
-    """The function that does so, called as `recomputed(layer, *inputs)`; a device may set its own."""
+    """The function that does so, called as `recomputed(layer, *inputs)`; a device may set another."""
     project_vocabulary: Callable[..., Tensor] = staticmethod(F.linear)
-    """The projection to the vocabulary, called as `project_vocabulary(hidden, weight, bias)`; a device may set its own."""
+    """The projection to the vocabulary, called as `project_vocabulary(hidden, weight, bias)`; a device may set another."""
     loss_chunk: int | None = None
     """Positions of a sequence whose cross-entropy is computed at once; None: all."""
     logit_softcap: float | None = None
@@ -49,6 +49,11 @@ class LanguageModel(TracedModule):
     def recompute(self) -> Callable[..., Tensor] | None:
         """Return the function that calls a layer and recomputes it later; None without activation checkpointing."""
         return self.recomputed if self.activation_checkpointing else None
+
+    def require_positions(self, input_ids: Tensor) -> None:
+        """Raise ValueError if sequences, (batch, sequence), are longer than the model's positions."""
+        if input_ids.shape[1] > self.config.positions:
+            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the parts of a batch's loss, by name."""

@@ -10,25 +10,25 @@ FLOAT, ID = 4, 8
 
 
 class Tensors(NamedTuple):
-    """Equal tensors of a model, parameters or attention's keys and values, and the products in which they are factors."""
+    """Equal tensors of a model, parameters or attention's keys and values, and their products."""
 
     kind: str
     """token_embedding; position_embeddings: positions, segments or distances; matrices; vectors: biases and normalisation;
     head: a projection to the vocabulary. No parameters: tied_head, which is the token embedding; scores: keys and values."""
     shape: tuple[int, ...]
     times: int = 1
-    """Count of tensors of this shape."""
+    """Number of tensors of this shape."""
     rows: int = 0
     """Positions of one sequence that its forward pass multiplies by each of them."""
     segment: str = ""
-    """Segment of the model that reads parameters first (`relm.models.segments`); empty where there are no segments."""
+    """Segment of the model that reads parameters first (`relm.models.segments`); empty in a model without segments."""
     recomputed: bool = True
     """True: activation checkpointing repeats the product in the backward pass, as it does in layers, except for a last
     product whose result no gradient needs, and not in heads."""
 
     @property
     def size(self) -> int:
-        """Return the count of numbers in one tensor."""
+        """Return the number of elements in one tensor."""
         size = 1
         for length in self.shape:
             size *= length
@@ -36,12 +36,12 @@ class Tensors(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Return the count of numbers in all of them."""
+        """Return the number of elements in all of them."""
         return self.times * self.size
 
     @property
     def operations(self) -> int:
-        """Return the count of multiplications and additions of the forward pass."""
+        """Return the number of multiplications and additions in the forward pass."""
         return 2 * self.rows * self.numbers
 
 
@@ -55,7 +55,7 @@ class Lengths(NamedTuple):
     scored: int
     """Positions with logits over the vocabulary, unused ones included."""
     document_mask: bool = False
-    """Attention has a mask of its own for each sequence, which keeps it within documents."""
+    """Attention has a mask for each sequence, which keeps it within documents."""
 
 
 def projection(inner: int, outer: int, rows: int, bias: bool = False, times: int = 1, segment: str = "") -> Iterator[Tensors]:
@@ -81,30 +81,30 @@ class Computing(NamedTuple):
     mask: int
     """Bytes of dropout's mask for each number."""
     attention: str
-    """products: dropout or a learnt bias makes torch compute attention by plain products, in float32; fused: always one kernel,
-    which keeps no scores; written_out: plain products that a compiler fuses."""
+    """products: torch computes attention with dropout or a learnt bias by plain products in float32; fused: one kernel, which
+    keeps no scores; written_out: plain products that a compiler fuses."""
     compiled: bool
-    """A compiler drops copies and computes cheap operations again, instead of keeping their results."""
+    """A compiler drops copies, and recomputes cheap operations instead of keeping their results."""
     loss_chunk: int | None = None
     """Positions of a sequence whose logits are in memory at once; None: all."""
 
     @property
     def copies(self) -> bool:
-        """Each projection keeps a copy of its own of an input in float32."""
+        """Each projection keeps a separate copy of an input in float32."""
         return self.element < FLOAT and not self.compiled
 
 
 class Activations(NamedTuple):
-    """The bytes that one sequence needs in equal layers of a model, or in one part of the rest."""
+    """Bytes that one sequence needs in equal layers of a model, or in one other part."""
 
     kept: int
-    """Kept by the forward pass for the backward pass."""
+    """Bytes that the forward pass keeps for the backward pass."""
     temporary: int
-    """The most beside, for a moment, in either pass."""
+    """Most additional bytes at any moment of either pass."""
     times: int = 1
-    """Count of the layers."""
+    """Number of layers."""
     inputs: int | None = None
-    """Kept instead with activation checkpointing; None: this part is not computed again."""
+    """Bytes kept instead with activation checkpointing; None: this part is not recomputed."""
 
 
 def attention_bytes(
@@ -112,8 +112,8 @@ def attention_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that attention keeps, from queries, keys and values to its output, and its temporary bytes.
 
-    `inner` is the width of all heads together. With a `learnt_bias`, which has a gradient, each layer keeps a copy of the
-    scores' bias in lower precision.
+    `inner` is the width of all heads together. With a `learnt_bias`, which has a gradient, each layer keeps a copy of that bias
+    in lower precision.
     """
     scores, projected, output = heads * queries * keys, (queries + 2 * keys) * inner, how.element * queries * inner
     if how.attention == "written_out":

@@ -1,8 +1,7 @@
 """A decoder in plain torch; its switches make it a GPT-2 (`relm.models.gpt2`), a Llama or a modded-nanogpt.
 
 Blocks of causal self-attention and feed-forward, with normalisation before each sublayer (Radford et al. 2019). Modules have
-the names of Hugging Face's ``GPT2LMHeadModel`` whatever the switches; an architecture maps them to its own names in files.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+the names of Hugging Face's ``GPT2LMHeadModel`` whatever the switches; an architecture maps them to the names in its files.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relm.models.attention import attention
+from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.decoder_configuration import DecoderConfig
 from relm.models.layers import (
@@ -34,6 +35,9 @@ from relm.models.layers import (
 )
 from relm.models.losses import Term
 from relm.models.segments import ModelSegment, State, state_of
+from relm.models.weights import read_weights, write_folder
+
+Model = TypeVar("Model", bound="Decoder")
 
 
 class Projection(nn.Module):
@@ -41,7 +45,7 @@ class Projection(nn.Module):
 
     bias: nn.Parameter | None
     widths: tuple[int, ...]
-    """The widths of the maps that are side by side in it, which Muon takes one by one."""
+    """Widths of the maps that are side by side in it, which Muon treats separately."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, widths: tuple[int, ...] | None = None) -> None:
         super().__init__()
@@ -189,13 +193,9 @@ class Transformer(nn.Module):
 
 
 def document_mask(document_ids: Tensor) -> Tensor:
-    """Return the attention mask with which a token attends to itself and to those before it in the same document.
+    """Return the mask, (batch, 1, sequence, sequence) bool, that keeps causal attention within documents.
 
-    Args:
-        document_ids: (batch, sequence), equal for tokens of one document.
-
-    Returns:
-        (batch, 1, sequence, sequence) bool.
+    `document_ids`, (batch, sequence), are equal for tokens of one document.
     """
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return same.tril()
@@ -203,6 +203,9 @@ def document_mask(document_ids: Tensor) -> Tensor:
 
 class Decoder(LanguageModel):
     """A causal language model, from token ids to logits of each next token."""
+
+    config_class: Any
+    """The architecture's frozen dataclass, a `DecoderConfig`."""
 
     def __init__(self, config: DecoderConfig) -> None:
         """Build the module with unset weights: call `initialise`, or load a state dict."""
@@ -215,9 +218,8 @@ class Decoder(LanguageModel):
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss of a batch: "next_token".
 
-        Args:
-            batch: `input_ids` and `labels`, (batch, sequence) int64, the label -100 where nothing is scored; `document_ids`
-                to keep attention within documents.
+        The batch has `input_ids` and `labels`, (batch, sequence) int64, the label -100 where nothing is scored, and optionally
+        `document_ids`, as for `hidden`.
         """
         return self._scored(self.hidden(batch["input_ids"], batch.get("document_ids")), batch)
 
@@ -244,7 +246,7 @@ class Decoder(LanguageModel):
         return ("transformer.ln_f.",) if number == self.config.layers - 1 else ()
 
     def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
-        self._require_positions(batch["input_ids"])
+        self.require_positions(batch["input_ids"])
         return {"hidden": self.transformer.wte(batch["input_ids"])}
 
     def _add_positions(self, batch: Mapping[str, Tensor], state: State) -> State:
@@ -261,24 +263,16 @@ class Decoder(LanguageModel):
         return {"next_token": self.score_tokens(hidden, batch["labels"])}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """Return the logits of each next token.
-
-        Args:
-            input_ids: (batch, sequence) int64, sequence at most ``config.positions``.
-            document_ids: (batch, sequence), equal for tokens of one document: attention stays within documents, while
-                positions count from the start of the sequence. None: attention is causal over the whole sequence.
-
-        Returns:
-            (batch, sequence, vocabulary).
-
-        Raises:
-            ValueError: the sequences are too long.
-        """
+        """Return the logits of each next token, (batch, sequence, vocabulary); arguments as for `hidden`."""
         return self.head(self.hidden(input_ids, document_ids))
 
     def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """Return the head's input, (batch, sequence, hidden); arguments and errors as in `logits`."""
-        self._require_positions(input_ids)
+        """Return the head's input, (batch, sequence, hidden), for (batch, sequence) int64 ids.
+
+        With `document_ids`, (batch, sequence), equal for tokens of one document, attention stays within documents, while
+        positions count from the start of the sequence. Raise ValueError if sequences are longer than `config.positions`.
+        """
+        self.require_positions(input_ids)
         hidden: Tensor = self.transformer(input_ids, self._mask(document_ids), self.recompute)
         return hidden
 
@@ -286,15 +280,31 @@ class Decoder(LanguageModel):
         """Return `document_mask`; None, which stands for causal attention, without documents."""
         return None if document_ids is None else document_mask(document_ids)
 
-    def _require_positions(self, input_ids: Tensor) -> None:
-        if input_ids.shape[1] > self.config.positions:
-            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
-
     def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the input of the projection to the vocabulary, its weight and its bias, if it has one."""
         if self.config.tied_head:
             return hidden, self.transformer.wte.weight, None
         return hidden, self.lm_head.weight, self.lm_head.bias
+
+    @classmethod
+    def from_folder(cls: type[Model], folder: Path, expected: DecoderConfig | None = None) -> Model:
+        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+
+        Nothing in it is executed or unpickled. `expected` is the architecture that the weights must fit, and the dropout to
+        train them with; None: the folder's. Raise ValueError if the architecture is another one, or parameters are missing,
+        unknown, or of another shape.
+        """
+        model = cls(folder_config(folder, cls.config_class, expected))
+        model.load_weights(folder)
+        return model
+
+    def load_weights(self, folder: Path) -> None:
+        """Set the weights from a folder's `model.safetensors`."""
+        self.load_state_dict(read_weights(folder, self.state_dict(), str, {}, {}))
+
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
+        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder."""
+        write_folder(folder, self.config.to_huggingface(), tokens, self.huggingface_weights(), generates=True)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.

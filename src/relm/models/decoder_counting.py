@@ -57,12 +57,12 @@ def decoder_activations(config: DecoderConfig, lengths: Lengths, how: Computing)
     length, width, dropout = lengths.source, config.hidden_size, config.dropout > 0
     stream, computed = FLOAT * length * width, how.element * length * width
     inner = how.element * length * config.intermediate_size
-    # Torch's kernel for layer normalisation keeps its input alone; that by the root mean square is plain operations, which keep
-    # the normalised values as well, unless a compiler computes these again.
+    # Torch's kernel for layer normalisation keeps only its input. Normalisation by the root mean square is plain operations,
+    # which also keep the normalised values unless a compiler recomputes them.
     kept = 1 if config.normalisation == "layer_norm" or how.compiled else 2
     around = sublayer_bytes(length, width, kept, 2, how.mask if dropout else 0)
     attention, scores = attention_bytes(how, length, length, width, config.heads, dropout)
-    # Of booleans, kept once; torch's fused attention makes of it one of numbers in each layer.
+    # The mask is boolean and kept once; torch's fused attention turns it into numbers in each layer.
     document_mask = length * length if lengths.document_mask else 0
     mask_copies = how.element * document_mask if how.attention == "fused" else 0
     # What the feed-forward sublayer keeps between its projections, and the gradients there at one time.

@@ -1,7 +1,7 @@
 """Comparison of the sizes in a `config.json` with the file of the weights, before a model is built from them.
 
-A model is built, and its memory taken, from the configuration alone; a few damaged digits there would ask for more than any
-machine has. Only the header of the file is read.
+The configuration decides how much memory a model takes; a few damaged digits would ask for more than any machine has. Only the
+header of the file is read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 # The limit of the safetensors library.
 LONGEST_HEADER = 100_000_000
 MOST_LAYERS = 10_000
-# A model up to here is built in a moment, and a comparison of its tensors with the file says more than one of sizes.
+# Up to here a model is built in a moment, and comparing its tensors with the file tells more than comparing sizes.
 FEW_LAYERS, FEW_WEIGHTS = 1000, 1 << 24
-# Positions need no weights where they are rotary.
+# Rotary positions need no weights.
 MOST_POSITIONS = 1 << 24
 _LAYERS = re.compile("(n|num|encoder|decoder|num_hidden|num_encoder|num_decoder)_layers?|(n|num)(_local|_routed)?_experts")
 _HEADS = re.compile("(n|num)_(attention_|key_value_|kv_)?heads?|(encoder|decoder)_attention_heads")
@@ -48,7 +48,7 @@ def _read_shapes(path: Path) -> list[list[int]]:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe without a writer would block
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError(f"{path.name} is not a regular file")
         length = int.from_bytes(file.read(8), "little")
         if length > min(LONGEST_HEADER, status.st_size - 8):
             raise ValueError(f"{path.name} has {status.st_size:,} bytes and a header of {length:,}: it is damaged")
@@ -58,7 +58,7 @@ def _read_shapes(path: Path) -> list[list[int]]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{path.name} has a header that is not that of safetensors") from None
     if any(not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape) for shape in shapes):
-        raise ValueError(f"{path.name} has a tensor whose shape is no list of sizes")
+        raise ValueError(f"{path.name} has a tensor whose shape is not a list of sizes")
     return shapes
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> Tensor:
     """(batch, sequence, hidden) -> (batch, gathered, hidden), at `positions`, (batch, gathered) int64; None: all positions
 
-    They are gathered sequence by sequence, since these may be on different devices. Positions may be repeated.
+    Sequences are gathered one by one, since they may be on different devices. Positions may be repeated.
     """
     if positions is None:
         return hidden
@@ -22,9 +22,9 @@ def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> 
 
 
 def gathered_rows(hidden: Tensor, positions: Tensor) -> Tensor:
-    """Return `gathered` by the numbers of rows: its backward pass adds whole rows, where that of `gather` adds single numbers.
+    """Return `gathered` by row numbers: the backward pass then adds whole rows, where that of `gather` adds single numbers.
 
-    On a GPU with deterministic kernels the addition sorts its indices first, of which there are `hidden` times fewer this way.
+    On a GPU with deterministic kernels the addition first sorts its indices, which are `hidden` times fewer this way.
     """
     batch, length, width = hidden.shape
     first_rows = torch.arange(0, batch * length, length, device=positions.device)

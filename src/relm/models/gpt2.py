@@ -1,24 +1,21 @@
 """GPT-2: the decoder with learnt positions and a tied head, under the parameter names of ``GPT2LMHeadModel`` on disk.
 
-Radford et al. 2019, "Language Models are Unsupervised Multitask Learners". Imports nothing of this package beside
-`relm.models`, and imports on Python 3.8 with torch 2.0.
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from relm.models.configuration import folder_config
 from relm.models.decoder import Decoder
-from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
+from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.llm_c_weights import draw_as_llm_c
-from relm.models.weights import read_weights, write_folder
+from relm.models.weights import read_weights
 
-# Published files may hold these buffers with the causal mask beside the parameters.
+# Published files may also hold these buffers, the causal mask.
 _MASK_BUFFERS = (".attn.bias", ".attn.masked_bias")
 _COPIES = {"lm_head.weight": "transformer.wte.weight"}
 
@@ -27,6 +24,7 @@ class Gpt2(Decoder):
     """A GPT-2 language model, from token ids to logits of each next token."""
 
     config: Gpt2Config
+    config_class = Gpt2Config
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights as `Decoder.initialise` does, or as llm.c draws them."""
@@ -35,30 +33,8 @@ class Gpt2(Decoder):
         else:
             draw_as_llm_c(self.named_parameters(), generator, self.config.initializer_range, self.config)
 
-    @classmethod
-    def from_folder(cls, folder: Path, expected: Gpt2Config | None = None) -> Gpt2:
-        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
-
-        Args:
-            folder: nothing in it is executed or unpickled.
-            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
-
-        Raises:
-            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
-            OSError: a file is absent.
-        """
-        model = cls(folder_config(folder, Gpt2Config, expected, FREE_FIELDS))
-        weights = read_weights(folder, model.state_dict(), _own_name, _COPIES, model._absent_biases())
-        model.load_state_dict(weights)
-        return model
-
-    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
-        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
-
-        Args:
-            tokens: ids of special tokens, such as `bos_token_id` and `eos_token_id`.
-        """
-        write_folder(folder, self.config.to_huggingface(), tokens, self.huggingface_weights(), generates=True)
+    def load_weights(self, folder: Path) -> None:
+        self.load_state_dict(read_weights(folder, self.state_dict(), _own_name, _COPIES, self._absent_biases()))
 
     def huggingface_weights(self) -> dict[str, Tensor]:
         """Return the weights under the names of `GPT2LMHeadModel`, with zeros for biases that this model lacks."""

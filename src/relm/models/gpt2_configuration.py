@@ -7,22 +7,17 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
+from relm.models.decoder_configuration import DecoderConfig
 
-# Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("dropout", "initializer_range", "initialisation")
 _OWN_FIELDS = ("biases",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Gpt2Config:
-    """The architecture: the keys of `config.json` under this project's names.
-
-    Raises:
-        ValueError: the heads do not divide the width, or the activation is unknown.
-    """
+class Gpt2Config(DecoderConfig):
+    """The architecture: the keys of `config.json` under this project's names."""
 
     architecture = "gpt2"
-    """The architecture's name in `config.json`."""
+    free_fields = ("dropout", "initializer_range", "initialisation")
 
     layers: int
     heads: int
@@ -42,36 +37,14 @@ class Gpt2Config:
     """Biases of projections and normalisations. Without, a folder for `transformers` has zeros, which learn if it trains on."""
 
     position_encoding = "learnt"
-    rotary_base = 0.0
     normalisation = "layer_norm"
     tied_head = True
-    embedding_norm = query_key_norm = head_bias = False
-    attention_scale = logit_softcap = None
-    # The projections into the residual stream.
-    scaled_projections = ("c_proj.weight",)
+    scaled_projections = ("c_proj.weight",)  # those into the residual stream
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, self.activation)
-
-    @property
-    def key_value_heads(self) -> int:
-        """Return `heads`: none share keys and values."""
-        return self.heads
-
-    @property
-    def intermediate_size(self) -> int:
-        """Return four times the width."""
-        return 4 * self.hidden_size
-
-    @property
-    def norm_epsilon(self) -> float:
-        """Return the constant of layer normalisation."""
-        return self.layer_norm_epsilon
-
-    @property
-    def feed_forward(self) -> str:
-        """Return the kind of the feed-forward sublayer, which is its activation."""
-        return self.activation
+        self.derive(norm_epsilon=self.layer_norm_epsilon, feed_forward=self.activation)
+        self.derive(key_value_heads=self.heads, intermediate_size=4 * self.hidden_size)
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:

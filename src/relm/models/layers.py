@@ -15,11 +15,11 @@ GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
 
 
 class TracedModule(nn.Module):
-    """A module whose operations take another form where a compiler makes one program of a whole step."""
+    """A module whose operations take another form for a compiler that turns a whole step into one program."""
 
     traced: bool = False
     """True: such a compiler runs it. Gathers, attention and losses are then plain operations, mostly matrix products, which
-    it fuses and distributes better than torch's own kernels (docs/tpu.md)."""
+    it fuses and distributes better than torch's kernels (docs/tpu.md)."""
 
 
 def set_traced(model: nn.Module, traced: bool) -> None:
@@ -47,7 +47,7 @@ class Linear(nn.Module):
 def serialised_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, slices: int = 1) -> Tensor:
     """Return `F.linear(x, weight, bias)`, computed in `slices` of the outputs one after the other, all but the last equal.
 
-    A device whose memory is small then holds the temporary values of one slice alone.
+    A device with little memory then holds the temporary values of one slice at a time.
     """
     biases = [None] * slices if bias is None else bias.chunk(slices)
     return torch.cat([F.linear(x, rows, some) for rows, some in zip(weight.chunk(slices), biases)], dim=-1)

@@ -1,7 +1,6 @@
 """Llama: the decoder with rotary positions and a gated feed-forward sublayer, as ``LlamaForCausalLM`` on disk.
 
-Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models". Imports nothing of this package beside
-`relm.models`, and imports on Python 3.8 with torch 2.0.
+Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models".
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from relm.models.configuration import folder_config
 from relm.models.decoder import Block, Decoder
-from relm.models.llama_configuration import FREE_FIELDS, LlamaConfig
-from relm.models.weights import read_weights, write_folder
+from relm.models.llama_configuration import LlamaConfig
+from relm.models.weights import read_weights
 
 # Names in files -> names of the module, before and in a layer. Queries, keys and values are one matrix in the module.
 _NAMES = {
@@ -39,31 +37,11 @@ class Llama(Decoder):
     """A Llama language model, from token ids to logits of each next token."""
 
     config: LlamaConfig
+    config_class = LlamaConfig
 
-    @classmethod
-    def from_folder(cls, folder: Path, expected: LlamaConfig | None = None) -> Llama:
-        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
-
-        Args:
-            folder: nothing in it is executed or unpickled.
-            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
-
-        Raises:
-            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
-            OSError: a file is absent.
-        """
-        model = cls(folder_config(folder, LlamaConfig, expected, FREE_FIELDS))
-        copies = {"lm_head.weight": "model.embed_tokens.weight"} if model.config.tied_head else {}
-        model.load_huggingface(read_weights(folder, model.huggingface_weights(), _published_name, copies, {}))
-        return model
-
-    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
-        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
-
-        Args:
-            tokens: ids of special tokens, such as `bos_token_id` and `eos_token_id`.
-        """
-        write_folder(folder, self.config.to_huggingface(), tokens, self.huggingface_weights(), generates=True)
+    def load_weights(self, folder: Path) -> None:
+        copies = {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tied_head else {}
+        self.load_huggingface(read_weights(folder, self.huggingface_weights(), _published_name, copies, {}))
 
     def huggingface_weights(self) -> dict[str, Tensor]:
         """Return the weights under the names of `LlamaForCausalLM`, whose matrices are (out, in)."""

@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import Published, own_switches, require_consistent
+from relm.models.decoder_configuration import DecoderConfig
 
-# Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("dropout", "initializer_range", "initialisation")
 _OWN_FIELDS = ("dropout", "initialisation")
 # Distribution of the initial weights -> the matrices that are scaled. The comment in llama2.c's model.py speaks of GPT-2's
 # projections into the residual stream, but of the feed-forward's it scales `w3`, which the gate multiplies, and not `w2`.
@@ -17,15 +16,11 @@ _SCALED = {"normal": (), "llama2_c": ("attn.c_proj.weight", "mlp.c_fc.weight")}
 
 
 @dataclasses.dataclass(frozen=True)
-class LlamaConfig:
-    """The architecture: the keys of `config.json` under this project's names.
-
-    Raises:
-        ValueError: numbers of heads do not fit each other or the width, or a value is out of range.
-    """
+class LlamaConfig(DecoderConfig):
+    """The architecture: the keys of `config.json` under this project's names."""
 
     architecture = "llama"
-    """The architecture's name in `config.json`."""
+    free_fields = ("dropout", "initializer_range", "initialisation")
 
     layers: int
     heads: int
@@ -39,18 +34,15 @@ class LlamaConfig:
     rotary_base: float = 10000.0
     tied_head: bool = False
     dropout: float = 0.0
-    """Dropout on embeddings, attention and residuals alike; `transformers` has it on attention alone."""
+    """Dropout on embeddings, attention and residuals alike; `transformers` has it only on attention."""
     initializer_range: float = 0.02
     initialisation: str = "normal"
     """normal: all matrices alike, as in `transformers`; llama2_c: some scaled."""
     rms_norm_epsilon: float = 1e-6
 
     position_encoding = "rotary"
-    normalisation = "rms_norm"
     feed_forward = "swiglu"
     biases = False
-    embedding_norm = query_key_norm = head_bias = False
-    attention_scale = logit_softcap = None
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, "gelu_tanh")
@@ -63,16 +55,7 @@ class LlamaConfig:
             )
         if self.initialisation not in _SCALED:
             raise ValueError(f"initialisation is {self.initialisation!r}, expected {' or '.join(_SCALED)}")
-
-    @property
-    def norm_epsilon(self) -> float:
-        """Return the constant of the normalisation."""
-        return self.rms_norm_epsilon
-
-    @property
-    def scaled_projections(self) -> tuple[str, ...]:
-        """Return the ends of the names of matrices whose initial weights are scaled."""
-        return _SCALED[self.initialisation]
+        self.derive(norm_epsilon=self.rms_norm_epsilon, scaled_projections=_SCALED[self.initialisation])
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> LlamaConfig:

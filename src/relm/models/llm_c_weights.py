@@ -1,10 +1,10 @@
 """The initial weights of llm.c's GPT-2 (github.com/karpathy/llm.c, commit f1e2ace6), for the same state of the generator.
 
 train_gpt2.py draws the token embedding, the position embedding, and the matrices of each layer in the order of its modules,
-from one torch generator with seed 42. The order is that of the parameters here; its matrices are the transposes of those here,
-so each is drawn as (out, in). train_gpt2.cu draws the same numbers with code of its own, and rounds them to bfloat16, its
-master weights included, before the first update. It pads the embedding to 50,304 rows with zeros, which its softmax leaves
-out; the model here has no such rows.
+from one torch generator with seed 42. The order is the same here; the matrices there are the transposes of those here, so each
+is drawn as (out, in). train_gpt2.cu reimplements these draws, and rounds the numbers to bfloat16, even its master weights,
+before the first update. It pads the embedding to 50,304 rows with zeros, which its softmax ignores; the model here has no such
+rows.
 """
 
 from __future__ import annotations

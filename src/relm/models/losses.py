@@ -14,7 +14,7 @@ IGNORED_LABEL = -100
 
 
 class Term(NamedTuple):
-    """One part of a loss, as scalars on the device, which nothing here has waited for."""
+    """One part of a loss, as scalars on the device, without waiting for it."""
 
     nats: Tensor
     """Sum of -ln P over the scored labels, float32, with a gradient."""
@@ -52,8 +52,8 @@ def squared_error(predicted: Tensor, wanted: Tensor) -> Term:
 def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, traced: bool = False) -> Term:
     """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks; None: all at once.
 
-    (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding; a device
-    that computes one chunk after the other has the float32 copy of a chunk's logits alone in its memory.
+    (batch, sequence, classes) and (batch, sequence) int64. The values are those of `cross_entropy` but for rounding. A device
+    that computes one chunk at a time holds the float32 copy of only one chunk's logits.
     """
     if chunk is None:
         return cross_entropy(logits, labels, traced)
@@ -67,7 +67,7 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return -ln P of each label, and whether it is the likeliest, in plain operations for a compiler.
 
     (positions, classes) float32 and (positions,) int64. The compiler finds the greatest logits while it computes them, and the
-    rest in one pass over the logits, which for 250,000 classes are as many bytes as a small model.
+    rest in one pass over the logits, which for 250,000 classes take as many bytes as a small model.
     """
     classes = torch.arange(logits.shape[1], device=logits.device)
     best = logits.detach().amax(1, keepdim=True)
@@ -81,18 +81,15 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def cross_entropy_of_projection(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, softcap: float | None = None
 ) -> Term:
-    """Score labels under the logits `hidden @ weight.T + bias`, of which those of one chunk alone are ever in memory.
+    """Score labels under the logits `hidden @ weight.T + bias`, of which only one chunk's are ever in memory.
 
     The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
     2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy` but
     for rounding. In lower precision the logits' gradient is rounded before it is multiplied by the loss scale and divided by
     the count of labels, not after it, and the weight's gradient is added up in float32.
 
-    Args:
-        hidden: (batch, positions, hidden).
-        labels: (batch, positions) int64; -100 is not scored, and sends no gradient.
-        chunk: positions of a sequence in a chunk, the last of which may have fewer.
-        softcap: limit to which `softcapped` bends the logits; None: no limit.
+    `hidden` is (batch, positions, hidden), `labels` (batch, positions) int64, where -100 is not scored and sends no gradient.
+    `chunk` counts positions of a sequence; `softcap` is the limit to which `softcapped` bends the logits, if any.
     """
     product = _product_type(hidden)
     if torch.is_grad_enabled():
@@ -155,7 +152,7 @@ class _ScoredProjection(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, of_correct: Tensor | None) -> tuple[Tensor | None, ...]:
         of_hidden, of_weight, of_bias = ctx.saved_tensors
         shift = None if of_bias is None else (of_bias * upstream).to(ctx.weight_type)
-        # In place where it can be, since the weight's gradient may be a gigabyte; torch refuses to read it a second time.
+        # In place where it can be, since the weight's gradient may be a gigabyte; torch raises an error if it is read again.
         scaled = of_weight * upstream if torch.compiler.is_compiling() else of_weight.mul_(upstream)
         return of_hidden * upstream.to(of_hidden.dtype), scaled.to(ctx.weight_type), shift, None, None, None, None
 

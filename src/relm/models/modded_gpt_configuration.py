@@ -7,22 +7,17 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import Published, require_consistent
+from relm.models.decoder_configuration import DecoderConfig
 
-# Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("initialisation",)
 INITIALISATIONS = ("torch_linear", "zero_biases")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModdedGptConfig:
-    """The architecture: the keys of `config.json` that `transformers` would name so, the others under the key `relm`.
-
-    Raises:
-        ValueError: the heads do not divide the width into multiples of four, or a value is out of range.
-    """
+class ModdedGptConfig(DecoderConfig):
+    """The architecture: the keys of `config.json` under this project's names."""
 
     architecture = "modded_gpt"
-    """The architecture's name in `config.json`."""
+    free_fields = ("initialisation",)
 
     layers: int
     heads: int
@@ -38,13 +33,11 @@ class ModdedGptConfig:
     initialisation: str = "zero_biases"
 
     position_encoding = "half_rotary"
-    normalisation = "rms_norm"
     feed_forward = "relu_squared"
     embedding_norm = query_key_norm = biases = head_bias = True
     tied_head = False
     dropout = 0.0
     initializer_range = 1.0
-    scaled_projections = ()
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, "gelu_tanh")
@@ -58,21 +51,7 @@ class ModdedGptConfig:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
         if self.initialisation not in INITIALISATIONS:
             raise ValueError(f"initialisation is {self.initialisation!r}, expected {' or '.join(INITIALISATIONS)}")
-
-    @property
-    def key_value_heads(self) -> int:
-        """Return `heads`: none share keys and values."""
-        return self.heads
-
-    @property
-    def intermediate_size(self) -> int:
-        """Return four times the width."""
-        return 4 * self.hidden_size
-
-    @property
-    def norm_epsilon(self) -> float:
-        """Return the constant of the normalisations."""
-        return self.rms_norm_epsilon
+        self.derive(norm_epsilon=self.rms_norm_epsilon, key_value_heads=self.heads, intermediate_size=4 * self.hidden_size)
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> ModdedGptConfig:

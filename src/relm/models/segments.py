@@ -14,16 +14,16 @@ RunSegment = Callable[[Mapping[str, Tensor], State], State]
 
 
 class ModelSegment(NamedTuple):
-    """One part of a model that lies on one device of a pipeline as a whole."""
+    """One part of a model that is wholly on one device of a pipeline."""
 
     name: str
     """token_embedding, position_embedding, layers.N or head."""
     parameters: tuple[str, ...]
-    """The names of the model's parameters that it reads; a tied parameter is read by several segments."""
+    """The names of the model's parameters that it reads; several segments read a tied parameter."""
     run: RunSegment
-    """Function (micro-batch, state of the segment before, empty for the first) -> state. The micro-batch, which comes from the
-    host, is there in every segment; of the other segments only the state is. The state is `hidden`, the residual stream; the
-    head's has the loss's terms, by the names TERM.nats, TERM.count and TERM.correct."""
+    """Function (micro-batch, state of the previous segment, empty for the first) -> state. The host sends the micro-batch to
+    every segment. The state is `hidden`, the residual stream; the head's has the loss's terms, by the names TERM.nats,
+    TERM.count and TERM.correct."""
 
 
 def state_of(terms: Mapping[str, Term]) -> State:

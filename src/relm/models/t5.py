@@ -3,9 +3,8 @@
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv 1910.10683);
 Xue et al. 2021, "mT5: A massively multilingual pre-trained text-to-text transformer" (arXiv 2010.11934): an encoder and a
 decoder with relative positions in attention only, without biases in projections, normalised by the root mean square before each
-sublayer. T5 1.1 and mT5 have a gated feed-forward sublayer and an untied head; T5 1.0 has neither. Imports nothing of this
-package beside `relm.models`, and imports on Python 3.8 with torch 2.0; running it needs torch 2.1, whose attention has an
-argument for the scale.
+sublayer. T5 1.1 and mT5 have a gated feed-forward sublayer and an untied head; T5 1.0 has neither. Running it needs torch 2.1,
+whose attention has an argument for the scale.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, embedding, through_layers
 from relm.models.losses import IGNORED_LABEL, Term
 from relm.models.t5_attention import Attention, relative_buckets
-from relm.models.t5_configuration import FREE_FIELDS, T5Config
+from relm.models.t5_configuration import T5Config
 from relm.models.weights import WEIGHTS, read_weights, write_folder
 
 _SHARED, _HEAD = "shared.weight", "lm_head.weight"
@@ -79,35 +78,24 @@ class CrossAttention(nn.Module):
         return x + F.dropout(mixed, self.dropout, self.training)
 
 
-class GatedDense(nn.Module):
-    """Two projections, one of them through a GELU, multiplied (Shazeer 2020), and a third."""
+class Dense(nn.Module):
+    """Two projections around a ReLU, or around the product of one through a GELU and another one (Shazeer 2020)."""
+
+    wi: Linear
+    wi_0: Linear
+    wi_1: Linear
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        self.dropout = config.dropout
-        self.wi_0 = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.wi_1 = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.dropout, self.gated = config.dropout, config.feed_forward == "gated_gelu"
+        for name in ("wi_0", "wi_1") if self.gated else ("wi",):
+            setattr(self, name, Linear(config.hidden_size, config.intermediate_size, bias=False))
         self.wo = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> the same shape"""
-        active = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+        active = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x) if self.gated else F.relu(self.wi(x))
         output: Tensor = self.wo(F.dropout(active, self.dropout, self.training))
-        return output
-
-
-class ReluDense(nn.Module):
-    """Two projections with a ReLU between them."""
-
-    def __init__(self, config: T5Config) -> None:
-        super().__init__()
-        self.dropout = config.dropout
-        self.wi = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.wo = Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., hidden) -> the same shape"""
-        output: Tensor = self.wo(F.dropout(F.relu(self.wi(x)), self.dropout, self.training))
         return output
 
 
@@ -117,7 +105,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: T5Config) -> None:
         super().__init__()
         self.dropout = config.dropout
-        self.DenseReluDense = GatedDense(config) if config.feed_forward == "gated_gelu" else ReluDense(config)
+        self.DenseReluDense = Dense(config)
         self.layer_norm = RootMeanSquareNorm(config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,9 +189,8 @@ class T5(LanguageModel):
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss of a batch: "target_token".
 
-        Args:
-            batch: `input_ids` (batch, source) int64; `attention_mask`, the same shape, true for a token and false for
-                padding, optional; `labels` (batch, target) int64, -100 where nothing is scored.
+        The batch has `input_ids`, (batch, source) int64, optionally `attention_mask`, the same shape, false for padding, and
+        `labels`, (batch, target) int64, -100 where nothing is scored.
         """
         labels = batch["labels"]
         hidden = self._hidden(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask"))
@@ -216,15 +203,10 @@ class T5(LanguageModel):
         return torch.cat([start, before.masked_fill(before == IGNORED_LABEL, self.config.pad_token_id)], dim=1)
 
     def logits(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the logits of each next token of the target.
+        """Return the logits of each next token of the target, (batch, target, vocabulary).
 
-        Args:
-            input_ids: (batch, source) int64.
-            decoder_input_ids: (batch, target) int64, from `decoder_inputs`.
-            attention_mask: (batch, source), true for a token and false for padding; None: all are tokens.
-
-        Returns:
-            (batch, target, vocabulary).
+        `input_ids` are (batch, source) int64, `decoder_input_ids` (batch, target) int64 from `decoder_inputs`. The mask, of
+        the shape of the source, is false for padding; None: all are tokens.
         """
         return self.head(self._hidden(input_ids, decoder_input_ids, attention_mask))
 
@@ -317,9 +299,9 @@ def _own_names(folder: Path) -> dict[str, str | None]:
 
 def _config_of_folder(folder: Path, expected: T5Config | None) -> T5Config:
     """Return `folder_config`; an mT5's weights decide whether its head is tied, since `transformers` 5 writes that all are."""
-    if folder_config(folder, T5Config, None, ()).family != "mt5":
-        return folder_config(folder, T5Config, expected, FREE_FIELDS)
-    config = folder_config(folder, T5Config, expected, (*FREE_FIELDS, "tied_head"))
+    if folder_config(folder, T5Config).family != "mt5":
+        return folder_config(folder, T5Config, expected)
+    config = folder_config(folder, T5Config, expected, ("tied_head",))
     return config if expected is not None else dataclasses.replace(config, tied_head=not _has_own_head(folder))
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 from relm.models.configuration import Published, require_consistent
 
-# Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("dropout", "initializer_factor")
 _ARCHITECTURES = {"t5": "T5ForConditionalGeneration", "mt5": "MT5ForConditionalGeneration"}
-# This project's name -> the key feed_forward_proj, and the keys that `transformers` derives from it and writes beside it.
+# This project's name -> the key feed_forward_proj, and the keys that `transformers` derives from it and also writes.
 _FEED_FORWARDS = {
     "gated_gelu": {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True},
     "relu": {"feed_forward_proj": "relu", "dense_act_fn": "relu", "is_gated_act": False},
@@ -28,6 +26,8 @@ TokenId = int
 @dataclasses.dataclass(frozen=True)
 class T5Config:
     """The architecture: the keys of `config.json` under this project's names."""
+
+    free_fields = ("dropout", "initializer_factor")
 
     layers: int
     """Layers of the encoder."""

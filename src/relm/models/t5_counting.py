@@ -21,7 +21,7 @@ from relm.models.t5_configuration import T5Config
 
 
 def t5_tensors(config: T5Config, lengths: Lengths) -> Iterator[Tensors]:
-    """Yield all tensors; encoder and decoder share the token embedding, and each has its own table of position biases."""
+    """Yield all tensors; encoder and decoder share the token embedding, but not the table of position biases."""
     source, target, table = lengths.source, lengths.target, (config.vocabulary_size, config.hidden_size)
     yield Tensors("token_embedding", table)
     yield Tensors("position_embeddings", (config.relative_attention_buckets, config.heads), 2)
@@ -34,7 +34,7 @@ def t5_tensors(config: T5Config, lengths: Lengths) -> Iterator[Tensors]:
 
 
 def _sublayers(config: T5Config, rows: int, attended: list[int]) -> Iterator[Tensors]:
-    """Yield the tensors of a layer of `rows` positions, which attends to so many positions in each sublayer of attention."""
+    """Yield the tensors of a layer of `rows` positions, with a sublayer of attention for each number of attended positions."""
     width, inner, wide = config.hidden_size, config.heads * config.head_size, config.intermediate_size
     for keys in attended:
         yield from projection(width, inner, rows)

@@ -1,6 +1,6 @@
 """Weights in a Hugging Face folder, compared strictly with the model when read, and complete for `transformers` when written.
 
-A parameter that a model lacks but `transformers` requires, such as a bias, is zero in the file: the same function.
+A parameter that only `transformers` requires, such as a bias, is zero in the file, which computes the same function.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ def read_weights(
 ) -> dict[str, Tensor]:
     """Return the parameters in a folder's `model.safetensors`, in float32, under the module's names; nothing is executed.
 
-    Args:
-        expected: the module's state dict; only names and shapes matter.
-        own_name: returns the module's name for a name in the file; None for a tensor that the module ignores.
-        copies: name of a tensor that the file may hold -> the parameter that it is tied to.
-        zeros: tensors that the file may hold and the module lacks; they must be zero.
+    `expected` has the module's names and shapes. `own_name` returns the module's name for a name in the file, or None for a
+    tensor that the module ignores. The file may also hold `copies`, each equal to the parameter that it is tied to, and
+    `zeros`, which the module lacks and which must be zero.
     """
     from safetensors.torch import load_file
 
@@ -83,7 +81,7 @@ def write_folder(
     """
     from safetensors.torch import save_file
 
-    # Absent keys would have the defaults of `transformers`: GPT-2's token 50256, or Llama's token 2, which would end a text.
+    # For absent keys `transformers` has defaults, GPT-2's token 50256 or Llama's token 2, which would end a text.
     absent = {key: None for key in ("bos_token_id", "eos_token_id") if generates and key not in config}
     _write_json(folder / "config.json", {**config, **absent, **tokens})
     if generates:

@@ -50,8 +50,6 @@ FIGURES = {
             ("lm_eval_accuracy_per_byte", "Accuracy by byte, lm_eval"),
             ("llm_c_accuracy", "Accuracy, llm.c"),
             ("llm_c_accuracy_per_token", "Accuracy by token, llm.c"),
-            ("babylm_accuracy", "Accuracy, BabyLM"),
-            ("pseudo_log_likelihood_accuracy", "Accuracy by pseudo-log-likelihood"),
         )
         for suffix, shown, meaning in (
             ("", "", "share of questions whose right choice is the likeliest, the first of equal ones"),

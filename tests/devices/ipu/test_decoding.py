@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule, choose, repeat_on_host
-from relm.evaluation.generation.ipu_continuation import rule_of
+from relm.evaluation.generation.ipu_continuation import choose_rule
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
@@ -28,7 +28,7 @@ def gumbel(*shape: int) -> Tensor:
 
 
 def frequencies(logits: Tensor, sampling: Sampling) -> Tensor:
-    rule = rule_of(sampling, VOCABULARY)
+    rule = choose_rule(sampling, VOCABULARY)
     values, tokens = logits.expand(DRAWS, -1).topk(rule.top_k)
     return torch.bincount(choose(values, tokens, rule, gumbel(DRAWS, rule.top_k)), minlength=VOCABULARY)
 
@@ -50,7 +50,7 @@ def test_equally_likely_tokens_are_in_the_nucleus_together() -> None:
 
 
 def test_without_draws_the_likeliest_is_taken() -> None:
-    assert rule_of(Sampling(temperature=0), VOCABULARY) == TokenRule(1)
+    assert choose_rule(Sampling(temperature=0), VOCABULARY) == TokenRule(1)
     values, tokens = LOGITS[None].topk(1)
     assert choose(values, tokens, TokenRule(1), None).tolist() == [int(LOGITS.argmax())]
 

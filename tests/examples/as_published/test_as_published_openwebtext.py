@@ -69,7 +69,7 @@ def test_pieces_are_named_by_their_place_and_the_list_says_where_a_passage_is_fr
     texts = write_texts(tmp_path / "texts.jsonl", ["Before.", text, PASSAGE, "before."], title="page")
     removed, kept = tmp_path / "removed.jsonl", tmp_path / "kept.jsonl"
     sentence = list_removed([texts], removed, True, [lambada(tmp_path, ["Another passage", PASSAGE])])
-    assert sentence == f"2 of 4 documents are to be removed: duplicate 1, lambada 1; of 1 others pieces stay; {removed}"
+    assert sentence == f"2 of 4 documents will be removed: duplicate 1, lambada 1; pieces of 1 others stay; {removed}"
     entries = [json.loads(line) for line in removed.read_text().splitlines()]
     (start, middle), (second, end) = entries[0]["kept"]
     assert (start, end) == (0, len(text))

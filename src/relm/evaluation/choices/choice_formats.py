@@ -1,12 +1,10 @@
 """Files of multiple-choice questions: HellaSwag, BLiMP, ARC and PIQA as prompts, which are texts.
 
-A line becomes one prompt for each published way of scoring it, under that way's name:
+Each line becomes a prompt for each published way of scoring, under its name:
 
-- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space stands between the context and each choice, in BLiMP
-  too, where the context is empty.
+- lm_eval: EleutherAI's harness 0.4.13, task files of version 1.0. A space precedes each choice, even in BLiMP, where the
+  context is empty.
 - llm_c: llm.c's `dev/data/hellaswag.py`, which takes `ctx` and the endings unchanged.
-- babylm: BabyLM's evaluation pipeline of 2025 for causal models, which takes BLiMP's sentences unchanged; masked models score
-  the same sentences (`relm.evaluation.choices.masked_choices`).
 """
 
 import io
@@ -22,13 +20,13 @@ from relm.corpus.download.source_faults import clip
 from relm.corpus.parquet_content import PARQUET, parse_parquet
 from relm.corpus.published_rows import find_repeated, parse_json, require_new, require_proportion
 from relm.errors import RelmError
-from relm.evaluation.evaluated_text import BYTE_ORDER_MARK, read_content
+from relm.evaluation.evaluated_text import decode, read_content, split_lines
 from relm.formatting import escape_controls, find_control_character
 from relm.json_shapes import TEXT, Kind, find_misfit
 
 # HellaSwag's texts from WikiHow have marks in square brackets, such as [header] and [step].
 _MARKS = re.compile(r"\[.*?\]")
-# Bytes that are read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
+# Bytes to read at once: bzip2 and LZMA unpack whole blocks of this size, to about 80 MB at most.
 BLOCK = 4096
 # Choices of a question of ARC, and endings of one of HellaSwag.
 CHOICES_OF_ARC, ENDINGS = range(3, 6), 4
@@ -39,7 +37,7 @@ class ChoicePrompt:
     """A context and the choices after it."""
 
     context: str
-    """The text before each choice, without the space between them; empty if the choices are whole texts."""
+    """The text before each choice, without the space between; empty if the choices are whole texts."""
     choices: tuple[str, ...]
 
 
@@ -50,46 +48,43 @@ class Question:
     where: str
     """File and line, for messages."""
     prompts: dict[str, ChoicePrompt]
-    """Way of scoring -> its prompt; all have the same count of choices."""
+    """Way of scoring -> its prompt; all have the same number of choices."""
     answer: int
     """Index of the right choice."""
     paradigm: str = ""
-    """BLiMP's UID, or the name of the file where lines have none, as those of BabyLM's supplement; empty for other formats."""
+    """BLiMP's UID; empty for other formats."""
 
 
 def read_questions(file: Path, sha256: str | None, form: str, limit: int | None) -> tuple[list[Question], str]:
-    """Return the questions of a file, the first `limit` ones if that is given, and its sha256.
+    """Return the first `limit` questions of a file, and its sha256.
 
-    The file has a JSON object on each line, or is a zip archive of such files, which are read in the order of their names, or a
-    parquet file with a row for each question. Lines of blimp without a UID belong to the paradigm that their file is named
-    after.
+    The file has a JSON object on each line, or is a zip archive of such files, read in the order of their names, or a parquet
+    file with a row for each question.
     """
     content, found = read_content(file, sha256)
     questions: list[Question] = []
     seen: dict[bytes, str] = {}
-    for name, where, line in _lines(file, content):
+    for where, line in _lines(file, content):
         if limit is not None and len(questions) >= limit:
             return questions, found
         expected = f"expected an object with the keys of the format {form}"
         row = parse_json(line, where, expected) if isinstance(line, str) else line
-        named = {"UID": Path(name).stem, **row} if form == "blimp" and isinstance(row, dict) else row
-        questions.append(read_question(named, form, where))
+        questions.append(read_question(row, form, where))
         require_new(row, where, seen)
     if not questions:
         raise RelmError(f"{file}: has no question; give a file with a JSON object on each line, or a zip archive of such files")
     return questions, found
 
 
-def _lines(file: Path, content: bytes) -> Iterator[tuple[str, str, Any]]:
-    """Yield file name, place for messages, and content of each question: the text of a line, or the object of a row."""
+def _lines(file: Path, content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each question, for messages, and its content: the text of a line, or the object of a row."""
     if content.startswith(PARQUET):
         columns = parse_parquet(content, str(file))
         for number, values in enumerate(zip(*columns.values(), strict=True), 1):
-            yield str(file), f"{file}, row {number}", dict(zip(columns, values, strict=True))
+            yield f"{file}, row {number}", dict(zip(columns, values, strict=True))
         return
     for name, text in _members(file, content):
-        for number, line in enumerate(_decode(name, text).removesuffix("\n").split("\n"), 1):
-            yield name, f"{name}, line {number}", line
+        yield from split_lines(decode(text, name), name)
 
 
 def _members(file: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -111,8 +106,8 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
     """Return the members with questions, by name."""
     end = content.rfind(b"PK\5\6")
     if int.from_bytes(content[end + 10 : end + 12], "little") != min(len(archive.infolist()), 0xFFFF):
-        raise zipfile.BadZipFile("its directory has another count of files")
-    for member in archive.infolist():  # one whose name is damaged would be left out, but zipfile compares it with the header
+        raise zipfile.BadZipFile("its directory has another number of files")
+    for member in archive.infolist():  # zipfile compares its name, which may be damaged, with the header
         archive.open(member).close()
     wanted = [each for each in archive.infolist() if each.filename.endswith(".jsonl")]
     wanted = sorted((each for each in wanted if not each.filename.startswith("__MACOSX/")), key=lambda each: each.filename)
@@ -124,25 +119,15 @@ def _wanted(file: Path, archive: zipfile.ZipFile, content: bytes) -> list[zipfil
     return wanted
 
 
-def _decode(name: str, content: bytes) -> str:
-    try:
-        return content.decode().removeprefix(BYTE_ORDER_MARK)
-    except UnicodeDecodeError as error:
-        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-
-
 def read_question(row: dict[str, Any], form: str, where: str) -> Question:
     """Return the question in the object of a line or a row."""
-    row = _as_in_the_data_set(row) if form == "arc" and isinstance(row, dict) else row
     if fault := find_misfit(row, SHAPES[form]):
         raise RelmError(f"{where}: {fault}; is {form} the format of the file? If so, correct the line or delete it")
     question = READERS[form](row, where)
-    counts = {len(prompt.choices) for prompt in question.prompts.values()}
-    if min(counts) < 2:
-        raise RelmError(f"{where}: has {min(counts)} choices, expected two or more; correct the line or delete it")
-    if not 0 <= question.answer < min(counts):
+    choices = len(question.prompts["lm_eval"].choices)
+    if not 0 <= question.answer < choices:
         raise RelmError(
-            f"{where}: the right answer is number {question.answer} of {min(counts)} choices, expected 0 to {min(counts) - 1}; "
+            f"{where}: the right answer is number {question.answer} of {choices} choices, expected 0 to {choices - 1}; "
             "a test split without answers cannot be scored"
         )
     return question
@@ -156,7 +141,7 @@ LABEL = Kind(  # some copies of the data have it as text
 )
 SHAPES: dict[str, dict[str, Any]] = {
     "hellaswag": {"activity_label": WORDS, "ctx_a": WORDS, "ctx_b": TEXT, "ctx": WORDS, "endings": [WORDS], "label": LABEL},
-    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID?": NAME},
+    "blimp": {"sentence_good": WORDS, "sentence_bad": WORDS, "UID": NAME},
     "arc": {"question": WORDS, "choices": {"text": [WORDS], "label": [WORDS]}, "answerKey": WORDS},
     "piqa": {"goal": WORDS, "sol1": WORDS, "sol2": WORDS, "label": LABEL},
 }
@@ -185,18 +170,7 @@ def without_marks(text: str) -> str:
 
 def _blimp(row: Mapping[str, Any], where: str) -> Question:
     prompt = ChoicePrompt("", (row["sentence_good"], row["sentence_bad"]))
-    return Question(where, {"lm_eval": prompt, "babylm": prompt}, 0, row.get("UID", ""))
-
-
-def _as_in_the_data_set(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of ARC's original file as lm_eval's data set has it."""
-    asked: Any = row.get("question")
-    choices: Any = row.get("choices")
-    if isinstance(asked, dict):
-        asked, choices = asked.get("stem"), asked.get("choices")
-    if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
-        choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
-    return {**row, "question": asked, "choices": choices}
+    return Question(where, {"lm_eval": prompt}, 0, row["UID"])
 
 
 def _arc(row: Mapping[str, Any], where: str) -> Question:

@@ -1,11 +1,9 @@
-"""The tokens of multiple-choice prompts: each choice after its context, as each published way of scoring encodes them.
+"""The tokens of multiple-choice prompts: each choice after its context, encoded in each published way.
 
-- lm_eval encodes context and choice together, and scores the tokens after as many as the context has by itself. After an
+- lm_eval encodes context and choice together, and scores the tokens beyond the context's number of tokens by itself. After an
   empty context it scores all tokens of a choice, given its prefix token: bos, or else the end of text.
-- llm_c encodes context and choice apart, the choice with a space before it. Its script has GPT-2's tokenizer, which adds
-  nothing; here what the tokenizer puts before a text begins the context.
-- babylm encodes the sentence as the tokenizer does, and scores its tokens but the first of the sequence, which nothing
-  precedes: with GPT-2's tokenizer the sentence's own first token.
+- llm_c encodes context and choice separately, the choice after a space. Its script has GPT-2's tokenizer, which adds nothing;
+  here the context begins with the tokens that the tokenizer puts before a text.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +23,9 @@ class EncodedChoices:
     """The choices of all questions as tokens, in their order."""
 
     rows: list[Row]
-    """Tokens of each choice with those before it."""
+    """Tokens of each choice, with those before it."""
     scored: Integers
-    """(choices,) count of last tokens that are scored."""
+    """(choices,) number of last tokens to score."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class ChoiceEncoder:
     added: tuple[int, ...]
     """Ids that the tokenizer puts before a text."""
     prefix: int | None
-    """The id before a choice without a context, in lm_eval; None: every choice has a context."""
+    """lm_eval's id before a choice without context; None: every choice has a context."""
 
     def encode(self, way: str, questions: Sequence[Question]) -> EncodedChoices:
         """Return the choices of questions for one way of scoring."""
@@ -49,17 +47,17 @@ class ChoiceEncoder:
         if len(wrong := np.flatnonzero((scored < 1) | (scored >= lengths))):
             raise RelmError(
                 f"{questions[lines[wrong[0]]].where}: {self.tokenizer.path} leaves {way} no token of a choice to score, or "
-                "none before it; expected one of each: correct the line, or use another tokenizer"
+                "none before it; correct the line, or use another tokenizer"
             )
         return EncodedChoices(rows, scored)
 
     def rows(self, *groups: Sequence[str]) -> list[list[Row]]:
-        """Return the tokens of each text of each group, without special ones; an encoder is built once for all of them."""
+        """Return the tokens of each text of each group, without special ones, from one encoder."""
         rows = iter(encode_rows(self.tokenizer, [text for texts in groups for text in texts]))
         return [[next(rows) for _ in texts] for texts in groups]
 
     def begun(self, row: Row) -> Row:
-        """Return a row after what the tokenizer puts before a text."""
+        """Return a row after the tokens that the tokenizer puts before a text."""
         return np.concatenate([np.array(self.added, dtype=row.dtype), row])
 
 
@@ -91,15 +89,8 @@ def _as_llm_c(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[
     return rows, np.fromiter(map(len, choices), dtype=np.int64)
 
 
-def _as_babylm(encoder: ChoiceEncoder, prompts: Sequence[ChoicePrompt]) -> tuple[list[Row], Integers]:
-    (sentences,) = encoder.rows([choice for prompt in prompts for choice in prompt.choices])
-    sizes = np.fromiter(map(len, sentences), dtype=np.int64)
-    return [encoder.begun(row) for row in sentences], sizes - (0 if encoder.added else 1)
-
-
 WAYS: dict[str, Callable[[ChoiceEncoder, Sequence[ChoicePrompt]], tuple[list[Row], Integers]]] = {
     "lm_eval": _as_lm_eval,
     "llm_c": _as_llm_c,
-    "babylm": _as_babylm,
 }
-"""Way of scoring -> function that returns the tokens of each choice, and the count of its scored ones."""
+"""Way of scoring -> function that returns each choice's tokens, and the number of scored ones."""

@@ -1,14 +1,13 @@
 """Multiple choice by likelihood: HellaSwag (Zellers et al. 2019), BLiMP (Warstadt et al. 2020), ARC and PIQA.
 
-A model chooses the likeliest of several texts. Publications differ in the prompt, in the tokens that are scored, and in the
-divisor of a choice's log-likelihood; all of a format's published ways are scored at once, and each figure names its own:
+A model chooses the likeliest of several texts. Publications differ in the prompt, the scored tokens, and the divisor of a
+choice's log-likelihood. All published ways of a format are scored at once, and each figure names its way:
 
 - `lm_eval_accuracy`, `..._per_character`, `..._per_byte`: acc, acc_norm and acc_bytes of EleutherAI's harness;
-- `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag;
-- `babylm_accuracy`: BabyLM's pipeline on BLiMP, the mean of the paradigms' accuracies, as `lm_eval_accuracy` is there;
-- `pseudo_log_likelihood_accuracy`: masked models on BLiMP, as BabyLM's pipelines score them, with the same mean.
+- `llm_c_accuracy`, `llm_c_accuracy_per_token`: acc and acc_norm of llm.c's script for HellaSwag.
 
-Beside each figure F stand `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
+On BLiMP an accuracy is the mean of the paradigms' accuracies, as there.
+Each figure F comes with `F_tied`, the share of questions with several likeliest choices, and `F_tie_split` (`ties`).
 """
 
 import logging
@@ -16,30 +15,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.beginning import added_tokens, choose_beginning, prefix_token
 from relm.evaluation.causal_model import CausalModel
 from relm.evaluation.choices.choice_formats import Question, read_questions
 from relm.evaluation.choices.choice_tokens import ChoiceEncoder, EncodedChoices
-from relm.evaluation.choices.masked_choices import WAY, sentence_scores
-from relm.evaluation.choices.shared_prefixes import score_groups
 from relm.evaluation.choices.ties import DESCRIPTION as NEAR_TIES
 from relm.evaluation.choices.ties import ROUNDING, SPLIT, choose
-from relm.evaluation.evaluated_text import load_tokenizer_of
+from relm.evaluation.evaluated_text import load_matching_tokenizer
 from relm.evaluation.execution import ON_THE_HOST, Execution
-from relm.evaluation.masked_models import is_masked, load_masked
-from relm.evaluation.masked_scoring import mask_token
 from relm.evaluation.models import load_causal
 from relm.evaluation.result import describe_ties
 from relm.evaluation.runner import Scored, evaluation
-from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
-from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, MultipleChoice
+from relm.evaluation.scoring import Flags, Floats, Integers, ScoredSequences, score
+from relm.recipes.evaluation.protocol_options import MultipleChoice
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +41,6 @@ DESCRIPTION = (
     "as lm_eval_accuracy_per_character names the publication and the divisor of a choice's log-likelihood. A context longer "
     "than the model's positions loses its beginning."
 )
-DESCRIPTION_OF_MASKED = (
-    "The sentence with the higher pseudo-log-likelihood is taken, the first of equal ones: each of its tokens is masked alone "
-    "and predicted from all others, and the log-probabilities are added. The figure is the mean of the paradigms' accuracies."
-)
-SCORED_OF_MASKED = "every token but the special ones around the sentence, masked alone; natural logarithms, summed in float64"
 
 
 @dataclass(frozen=True)
@@ -62,13 +50,9 @@ class ChoiceScores:
     log_likelihoods: Floats
     """(choices,) sum of ln P of the scored tokens."""
     tokens: Integers
-    """(choices,) count of scored tokens."""
+    """(choices,) number of scored tokens."""
     truncated: Flags
-    """(choices,) True if the context's beginning was cut off because the model has too few positions."""
-
-
-ScoredWays = tuple[dict[str, ChoiceScores], str, str, dict[str, Any]]
-"""Scores by way of scoring, the model's sha256, a description, and the keys of the protocol that describe the ways."""
+    """(choices,) True if the context lost its beginning because the model has too few positions."""
 
 
 @evaluation
@@ -81,28 +65,24 @@ def evaluate_multiple_choice(
     limit: int | None = None,
     execution: Execution = ON_THE_HOST,
 ) -> Scored:
-    """Score the choices of questions, which a causal language model does, and for BLiMP a masked one as well.
-
-    The file has a JSON object on each line, or is a zip archive of such files.
-    """
+    """Score the choices of questions; the file has a JSON object on each line, or is a zip archive of such files."""
     questions, sha256 = read_questions(file, file_sha256, options.format, limit)
-    loaded = load_tokenizer_of(model_folder, tokenizer)
-    if is_masked(model_folder) and options.format not in FORMATS_OF_SENTENCES:
-        raise RelmError(
-            f"{model_folder}: is a masked language model, whose choices are whole sentences, expected multiple_choice.format "
-            f"{' or '.join(FORMATS_OF_SENTENCES)}, found {options.format}; give such a file, or a causal language model"
-        )
-    read = _score_masked if is_masked(model_folder) else _score_causal
-    scores, model_sha256, description, ways = read(model_folder, loaded, questions, execution)
+    loaded = load_matching_tokenizer(model_folder, tokenizer)
+    needs_prefix = any(not prompt.context for question in questions for prompt in question.prompts.values())
+    prefix = prefix_token(loaded, model_folder) if needs_prefix else None
+    encoder = ChoiceEncoder(loaded, added_tokens(loaded), prefix)
+    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
+    model = load_causal(model_folder, loaded.vocabulary_size, execution)
     unit = ROUNDING[execution.precision]
-    found = figures(questions, scores, unit)
+    found = figures(questions, score_choices(model, questions, encoded, execution.batch_tokens), unit)
     protocol = {
-        "in_words": description,
+        "in_words": DESCRIPTION,
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
-        **ways,
+        **choose_beginning("tokenizer", loaded, model_folder).record(),
+        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
         "ties": "questions with several likeliest choices in some way of scoring, of which the first counts as chosen",
         "near_ties": NEAR_TIES.format(precision=execution.precision, unit=unit),
         "tie_split": SPLIT,
@@ -111,11 +91,11 @@ def evaluate_multiple_choice(
     }
     if warning := describe_ties(found):
         log.warning("%s: %s", file, warning)
-    return Scored(found, protocol, model_sha256, _describe(found), (found["tokens"], "tokens"))
+    return Scored(found, protocol, model.sha256, _describe(found), (found["tokens"], "tokens"))
 
 
 def _describe(found: Mapping[str, float | int]) -> str:
-    """Return the accuracies in a sentence, with the counts of ties, and what the accuracies are where these are split."""
+    """Describe the accuracies, with ties and with ties split, in a sentence."""
     names = [name.removesuffix("_tie_split") for name in found if name.endswith("_tie_split")]
     split = {name: f" ({found[f'{name}_tie_split']:.4f} with ties split)" if found[f"{name}_tied"] else "" for name in names}
     return (
@@ -125,34 +105,10 @@ def _describe(found: Mapping[str, float | int]) -> str:
     )
 
 
-def _score_masked(folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution) -> ScoredWays:
-    """Score sentences by a masked model."""
-    mask_token(tokenizer.special.mask, tokenizer.path)
-    model = load_masked(folder, tokenizer.vocabulary_size, execution)
-    sums, tokens = sentence_scores(model, tokenizer, questions, execution.batch_tokens)
-    scores = {WAY: ChoiceScores(sums, tokens, np.zeros(len(sums), dtype=np.bool_))}
-    return scores, model.sha256, DESCRIPTION_OF_MASKED, {WAY: SCORED_OF_MASKED}
-
-
-def _score_causal(
-    model_folder: Path, tokenizer: LoadedTokenizer, questions: Sequence[Question], execution: Execution
-) -> ScoredWays:
-    """Score choices by a causal model's likelihood of them, in all published ways."""
-    alone = any(not prompt.context for question in questions for prompt in question.prompts.values())
-    encoder = ChoiceEncoder(tokenizer, added_tokens(tokenizer), prefix_token(tokenizer, model_folder) if alone else None)
-    encoded = {way: encoder.encode(way, questions) for way in questions[0].prompts}
-    model = load_causal(model_folder, tokenizer.vocabulary_size, execution)
-    protocol = {
-        **beginning_of("tokenizer", tokenizer, model_folder).record(),
-        "lm_eval": "context, a space and choice; harness 0.4.13, task version 1.0, no solved examples",
-    }
-    return choice_scores(model, questions, encoded, execution.batch_tokens), model.sha256, DESCRIPTION, protocol
-
-
-def choice_scores(
+def score_choices(
     model: CausalModel, questions: Sequence[Question], encoded: Mapping[str, EncodedChoices], batch_tokens: int
 ) -> dict[str, ChoiceScores]:
-    """Return the scores of each way of scoring; all go through the model together, in batches by length."""
+    """Return the scores of each way; all go through the model together, in batches by length."""
     rows = [row for each in encoded.values() for row in each.rows]
     scored = np.concatenate([each.scored for each in encoded.values()])
     sizes = np.fromiter(map(len, rows), dtype=np.int64)
@@ -160,20 +116,20 @@ def choice_scores(
     if len(impossible := np.flatnonzero(scored >= longest)):
         line = np.repeat(np.arange(len(questions)), _choice_counts(questions))[impossible[0] % (len(rows) // len(encoded))]
         raise RelmError(
-            f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, {model.folder} has {model.positions} "
-            "positions; evaluate a model with more"
+            f"{questions[line].where}: a choice has {scored[impossible[0]]:,} tokens, but {model.folder} has {model.positions} "
+            "positions; use a model with more"
         )
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
     groups = _choice_counts(questions) * len(encoded)
-    sums = -np.add.reduceat(score_groups(model, sequences, groups, batch_tokens).nats, sequences.offsets[:-1])
+    sums = -np.add.reduceat(score(model, sequences, batch_tokens).nats, sequences.offsets[:-1])
     sums = sums[_first_alike(rows, scored, groups)]  # rounding depends on where in a batch a choice is
     parts = [np.split(each, len(encoded)) for each in (sums, scored, sizes > longest)]
     return {way: ChoiceScores(*found) for way, found in zip(encoded, zip(*parts, strict=True), strict=True)}
 
 
 def _first_alike(rows: Sequence[npt.NDArray[np.integer]], scored: Integers, sizes: Sequence[int]) -> list[int]:
-    """Return the number of the first sequence of its group with the same tokens, (sequences,): equal choices tie exactly."""
+    """Return the first sequence of each one's group with the same tokens, (sequences,), so that equal choices tie exactly."""
     groups = np.repeat(np.arange(len(sizes)), sizes).tolist()
     firsts: dict[tuple[int, int, bytes], int] = {}
     keys = zip(groups, scored.tolist(), map(np.ndarray.tobytes, rows), strict=True)
@@ -185,7 +141,7 @@ def _choice_counts(questions: Sequence[Question]) -> list[int]:
 
 
 def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> dict[str, Floats]:
-    """Return what each normalisation divides log-likelihoods by, (choices,), under the end of its figure's name."""
+    """Return suffix of a figure -> its divisors of log-likelihoods, (choices,)."""
     found = {"": np.ones(len(scores.tokens))}
     if way == "llm_c":
         found["_per_token"] = scores.tokens.astype(np.float64)
@@ -199,7 +155,7 @@ def divisors(way: str, questions: Sequence[Question], scores: ChoiceScores) -> d
 def figures(
     questions: Sequence[Question], scores: Mapping[str, ChoiceScores], unit: float = ROUNDING["float32"]
 ) -> dict[str, float | int]:
-    """Return the accuracies with their standard errors, counts, and of each paradigm how many questions are right.
+    """Return the accuracies with their standard errors, counts, and the number of right questions of each paradigm.
 
     `unit` is the rounding of a token's log-likelihood, in nats.
     """
@@ -235,7 +191,7 @@ def figures(
 
 
 def accuracy(name: str, right: Sequence[Flags]) -> dict[str, float]:
-    """Return the mean of the groups' accuracies, and its standard error where each group has two questions or more.
+    """Return the mean of the groups' accuracies, and its standard error if each group has two questions or more.
 
     >>> accuracy("a", [np.array([True, False]), np.array([True, True])])
     {'a': 0.75, 'a_stderr': 0.25}

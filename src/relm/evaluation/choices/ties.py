@@ -1,7 +1,7 @@
 """Choices that are as likely as the best one of a question: exactly, or within the rounding of the precision.
 
-A protocol takes the first of equal choices, so a model that cannot tell choices apart is right wherever the first one is. Split
-ties count 1/k where the right choice is one of k, which is a guess among them.
+A protocol takes the first of equal choices, so a model that cannot tell them apart is right wherever the first one is. Split
+ties count 1/k where the right choice is one of k, as a guess among them does.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 
 from relm.evaluation.scoring import Flags, Floats, Integers
 
-# Nats by which rounding moves the log-likelihood of a token, independently of that of other tokens: in float32 more than was
-# found, in others half the distance from 1 to the next number, a tenth of what was found, so that no choice is near by chance.
+# Nats by which rounding moves the log-likelihood of a token, independently of other tokens: in float32 more than was measured,
+# else half the distance from 1 to the next number, a tenth of what was measured, so that no choice is near by chance.
 ROUNDING = {"float32": 2.0**-16, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 DESCRIPTION = (
     "questions without a tie, of which a choice's score is nearer to the best one's than rounding to {precision} moves their "
@@ -31,7 +31,7 @@ class Chosen(NamedTuple):
     tied: Flags
     """True if another choice is as likely, exactly or within rounding."""
     shares: Floats
-    """Share that counts as right where ties are split."""
+    """Share that counts as right if ties are split."""
 
 
 def choose(
@@ -39,7 +39,7 @@ def choose(
 ) -> Chosen:
     """Choose among all questions' choices, whose log-likelihoods are divided by lengths; one of length 0 is never chosen.
 
-    Log-likelihoods, lengths and counts of scored tokens are (choices,); counts of choices and indices of the right one are
+    Log-likelihoods, lengths and numbers of scored tokens are (choices,); numbers of choices and indices of the right one are
     (questions,). `unit` is the rounding of a token's log-likelihood, in nats.
 
     >>> found = choose(np.array([-6.0, -4.0, -3.0, -3.0]), np.ones(4), np.ones(4, int), [2, 2], np.array([0, 0]), 0.0)

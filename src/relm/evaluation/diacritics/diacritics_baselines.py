@@ -1,4 +1,4 @@
-"""A baseline without a model: for each word the form with diacritics that is most frequent in the training text."""
+"""A baseline without a model: each word's most frequent form with diacritics in the training text."""
 
 import contextlib
 import functools
@@ -18,18 +18,18 @@ from relm.examples.tokenization.tokenizer_files import loaded_as
 from relm.limits import usable_cores
 from relm.progress import ProgressBar
 
-# With fewer for each, workers take longer to start than to count.
+# With fewer blocks each, workers take longer to start than to count.
 BLOCKS_A_WORKER = 64
 
 
 @dataclass
 class Forms:
-    """Counts of each form of some words in a training text, upper and lower case taken together."""
+    """Counts of each form of some words in a training text, whatever the case."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     """A word reduced by `plain` -> its forms, in lower case, with their counts."""
     words: int = 0
-    """Count of all words of the training text."""
+    """Number of all words of the training text."""
 
     @functools.cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -38,14 +38,11 @@ class Forms:
 
     @functools.cached_property
     def likeliest(self) -> dict[str, str]:
-        """The most frequent form of each word; of equally frequent ones the first in the order of code points."""
+        """The most frequent form of each word, of equally frequent ones the first by code points."""
         return {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in self.counts.items()}
 
     def restore(self, text: str) -> str:
-        """Return a text without diacritics with each word in its most frequent form, or unchanged if training never had it.
-
-        Upper case stays upper case.
-        """
+        """Replace each word of a text without diacritics by its most frequent form in training, if any, in the same case."""
         return WORD.sub(self._restore_word, text)
 
     def _restore_word(self, found: re.Match[str]) -> str:
@@ -80,7 +77,7 @@ def collect_forms(counted: Iterable[Counter[str]], wanted: Set[str]) -> Forms:
 
 
 class Training(NamedTuple):
-    """Paths and checksums of the training text, which every worker is given."""
+    """Paths and checksums of the training text, for every worker."""
 
     manifest: Path
     """Manifest of pairs, whose targets are the text."""

@@ -1,14 +1,14 @@
 """Comparison of a text's diacritics with those of a reference, by letter and by word: pure functions on strings.
 
-Both texts have each letter in one form (`relm.examples.diacritics.with_standard_letters`), so that neither the
-composition of a letter decides anything, nor whether a Romanian ș has a comma or a cedilla. Upper and lower case differ.
+Both texts have each letter in one form (`relm.examples.diacritics.with_standard_letters`), so that the composition of a
+letter does not matter, and a Romanian ș may have a comma or a cedilla. Upper and lower case differ.
 
-A word is a run of letters, as Python's `\\w` has them, without digits and the underscore; a letter is a character with the
-marks that could not be composed with it. Characters between words are ignored. A word of the reference is compared with a
-word of the output that is the same without diacritics and case: where both texts have the same such words in the same order,
-as a model that does nothing else writes them, the first with the first and so on; else in the alignment that pairs most words,
-and among those the most equal ones. A word without a partner is wrong, and so are all its letters; extra words of the output
-are counted, and cost nothing.
+A word is a run of letters, as in Python's `\\w`, without digits and the underscore; a letter is a character with the marks
+that could not be composed with it. Characters between words are ignored. A word of the reference is compared with a word of the
+output that is the same without diacritics and case. If both texts have the same such words in the same order, as a model that
+does nothing else writes them, the first is compared with the first and so on; otherwise the alignment pairs most words, and
+among those most equal ones. A word without a partner is wrong, with all its letters; extra words of the output are counted
+and cost nothing.
 """
 
 import re
@@ -28,18 +28,18 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RestorationCounts:
-    """Counts of compared words and letters, and of the right ones among them."""
+    """Counts of compared words and letters, and of right ones."""
 
     words: int = 0
     right_words: int = 0
     ambiguous_words: int = 0
-    """Words of the reference whose form without diacritics is that of several words."""
+    """Words of the reference that share their form without diacritics with other words."""
     right_ambiguous_words: int = 0
     characters: int = 0
     """Letters of the reference."""
     right_characters: int = 0
     diacritics: int = 0
-    """Letters of the reference that have a diacritic."""
+    """Letters of the reference with a diacritic."""
     right_diacritics: int = 0
     extra_words: int = 0
     """Words of the output without a partner."""
@@ -48,7 +48,7 @@ class RestorationCounts:
         return RestorationCounts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def accuracies(self) -> dict[str, float]:
-        """Return the shares that are right, from 0 to 1; a share of nothing is left out."""
+        """Return the right shares, from 0 to 1, of everything that was counted."""
         shares = {
             "character_accuracy": (self.right_characters, self.characters),
             "word_accuracy": (self.right_words, self.words),
@@ -68,12 +68,12 @@ def words_of(text: str) -> list[str]:
 
 
 def letters_of(word: str) -> list[str]:
-    """Return the letters of a word, marks with the letter before them."""
+    """Return the letters of a word, with their marks."""
     return LETTER.findall(word)
 
 
 def plain(word: str) -> str:
-    """Return a word without diacritics and in lower case; its count of letters stays the same.
+    """Return a word without diacritics and in lower case, with the same number of letters.
 
     >>> plain("Țară")
     'tara'
@@ -82,7 +82,7 @@ def plain(word: str) -> str:
 
 
 def compare_texts(reference: str, output: str, ambiguous: Container[str]) -> RestorationCounts:
-    """Compare an output with the reference, both in standard letters; the ambiguous words are reduced by `plain`."""
+    """Compare an output with the reference, both in standard letters; ambiguous words are reduced by `plain`."""
     expected, found = words_of(reference), words_of(output)
     pairs = align_words(expected, found)
     partners: list[str | None] = [None] * len(expected)
@@ -94,7 +94,7 @@ def compare_texts(reference: str, output: str, ambiguous: Container[str]) -> Res
 
 
 def _count_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, ...]:
-    """Return the fields of `RestorationCounts` for one word of the reference, all but the last."""
+    """Return all fields of `RestorationCounts` but the last for one word of the reference."""
     right = word == partner
     letters = letters_of(word)
     same = [right] * len(letters)
@@ -114,7 +114,7 @@ def align_words(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int
     plain_expected, plain_found = list(map(plain, expected)), list(map(plain, found))
     if plain_expected == plain_found:
         return [(index, index) for index in range(len(expected))]
-    # A word that the other text lacks can have no partner, so it is left out of the table.
+    # A word that the other text lacks has no partner, so the table omits it.
     shared = set(plain_expected) & set(plain_found)
     left = [index for index, word in enumerate(plain_expected) if word in shared]
     right = [index for index, word in enumerate(plain_found) if word in shared]
@@ -134,8 +134,8 @@ def _number_words(words: Sequence[tuple[str, str]], numbers: dict[str, int]) -> 
 def _align(rows: Integers, columns: Integers, weight: int) -> list[tuple[int, int]]:
     """Return the best alignment of words given as (words, 2) numbers, of the plain form and of the word itself.
 
-    It is a longest common subsequence in which a pair counts `weight`, and one more if the words are equal. Its table has a
-    cell for each pair of words: texts are compared in parts of a few hundred tokens.
+    It is a longest common subsequence in which a pair counts `weight`, plus one if the words are equal. The table has a cell
+    for each pair of words, since parts of texts have at most a few hundred tokens.
     """
     table = np.zeros((len(rows) + 1, len(columns) + 1), dtype=np.int64)
     for number, word in enumerate(rows):

@@ -23,7 +23,7 @@ class Restored:
     parts: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of a part of the text and the model's output for its source."""
     truncated: bool = False
-    """True if the model did not end its output for some part."""
+    """True if the model did not end its output for a part."""
 
     @property
     def output(self) -> str:
@@ -43,9 +43,9 @@ class Restorer:
     batch_tokens: int
 
     def restore(self, texts: Sequence[str], bar: "ProgressBar | None" = None) -> list[Restored]:
-        """Return the model's output for each text, the expected one.
+        """Return the model's output for each text, which is its expected output.
 
-        If its source or target does not fit, a text is divided into parts, by whose count the total of the progress bar grows.
+        A text whose source or target does not fit is divided into parts, and the progress bar's total grows.
         """
         numbers, parts, sources = self._divide_to_fit(texts)
         if bar is not None and bar.total is not None:
@@ -86,7 +86,7 @@ class Restorer:
 
 
 def halves(text: str) -> list[str]:
-    """Return a text divided at the white space nearest to its middle; at its middle if there is none, undivided if it is short.
+    """Divide a text at the white space nearest to its middle, or at its middle; a single character stays undivided.
 
     >>> halves("one two three")
     ['one two', 'three']

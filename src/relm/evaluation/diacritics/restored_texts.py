@@ -1,7 +1,7 @@
 """Evaluation of a model that restores the diacritics of held-out texts, with two baselines that need no model.
 
-The texts are the targets of the held-out table, so training and evaluation have the same definition of a text, and the
-manifest's sha256 fixes all that is read. `relm.evaluation.diacritics.diacritics_scoring` compares two texts.
+The texts are the targets of the held-out table, so that training and evaluation define a text alike and the manifest's sha256
+fixes all inputs. `relm.evaluation.diacritics.diacritics_scoring` compares two texts.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ WORKED_EXAMPLES = {
 }
 # Prefix of a baseline's figures -> its description.
 BASELINES = {
-    "no_diacritics": "the text as it is without diacritics",
+    "no_diacritics": "the text without diacritics",
     "most_frequent_form": "each word in the form that the training text has most often, upper and lower case taken together; "
     "of equally frequent ones the first by code points; a word that training never had stays without diacritics",
 }
@@ -115,7 +115,7 @@ def _open_examples(manifest: Path, phase: Objective, loaded: LoadedTokenizer) ->
 
 
 def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
-    """Return all figures but that of the worked example."""
+    """Return all figures except the worked example's."""
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     events: Counter[str] = Counter()
     with ProgressBar(total=held_out.count, unit=" texts", disable=None) as bar:
@@ -157,7 +157,7 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
 
 
 def _worked_example(restorer: Restorer) -> tuple[dict[str, float], list[Sample] | None]:
-    """Return the figure and the sample of the worked example; neither if the language has no such example."""
+    """Return the figure and sample of the worked example, if the language has one."""
     example = WORKED_EXAMPLES.get(restorer.language.lower().split("-")[0])
     if example is None:
         return {}, None
@@ -170,7 +170,7 @@ def _describe_protocol(texts: str) -> str:
     unit = {"lines": "line", "documents": "document"}[texts]
     return (
         f"Each held-out {unit} loses its diacritics, and the model writes it again, the likeliest token at each step; a word "
-        "is right if it is the original one. Beside it: the same texts without diacritics, and with the most frequent form of "
+        "is right if it is the original one. Baselines: the same texts without diacritics, and with the most frequent form of "
         "each word in the training text."
     )
 

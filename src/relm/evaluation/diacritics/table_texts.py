@@ -8,20 +8,20 @@ from relm.examples.diacritics import with_standard_letters
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
-# Rows of a table that are decoded at once.
+# Rows of a table to decode at once.
 BLOCK = 1024
-# Replaces the unknown token: no output has this character, so that no such word is right.
+# Replacement of the unknown token: no output has this character, so no such word is right.
 UNKNOWN = "\ufffd"
 
 
 class Texts:
-    """Texts in blocks, which can be iterated several times."""
+    """Texts in blocks, which can be iterated repeatedly."""
 
     def __init__(self, tables: ExampleTables, loaded: LoadedTokenizer, language: str, count: int | None = None) -> None:
         self.tables, self.loaded, self.language = tables, loaded, language
         self.count = len(tables) if count is None else min(count, len(tables))
         self.blocks = -(-self.count // BLOCK)
-        """Count of blocks."""
+        """Number of blocks."""
 
     def __iter__(self) -> Iterator[list[str]]:
         return map(self.block, range(self.blocks))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig
 
 from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
@@ -23,7 +23,7 @@ from relm.recipes.architectures import T5Architecture, names_with
 
 
 class TextToTextModel:
-    """An encoder-decoder of `transformers`, or relm's own T5 as one, dropout off, on its device."""
+    """An encoder-decoder of `transformers`, or relm's own T5 as one, on its device, without dropout."""
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
@@ -35,48 +35,18 @@ class TextToTextModel:
         self._beginning = _beginning(model, folder)
 
     def write(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """Return the ids that the model writes for each source, the likeliest at each step, (batch, at most `most`) int64.
+        """Return the likeliest ids for each source, step by step, (batch, at most `most`) int64.
 
-        Sources are (batch, source), padded at the end, with a bool mask that is false there. Ids after a row's first `end` mean
-        nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`. Texts that have ended
-        leave the batch as soon as they are half of it.
+        Sources are (batch, source), padded at the end, where the bool mask is false. Ids after a row's first `end` mean
+        nothing. Only the tokens that begin a text are taken from the folder's `generation_config.json`.
         """
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
-        written = torch.full((len(input_ids), 1 + most), end, device=source["input_ids"].device)
-        written[:, 0] = self._beginning["decoder_start_token_id"]
-        rows, length = torch.arange(len(written), device=written.device), 1
-        with self._device.autocast(self._precision):  # around all steps, so that weights are converted once
-            while len(rows) and length <= most:
-                given = {name: values[rows] for name, values in source.items()}
-                found = self._generate({**given, "decoder_input_ids": written[rows, :length]}, end, 1 + most - length)
-                length = found.shape[1]
-                written[rows, :length] = found
-                rows = rows[~_have_ended(found, end)]
-        return written[:, 1:length].cpu()
-
-    def _generate(self, given: dict[str, Tensor], end: int, most: int) -> Tensor:
-        """Return the texts with up to `most` more tokens, or fewer once half of them have ended."""
         self.model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=most, eos_token_id=end, pad_token_id=end, num_beams=1, do_sample=False, **self._beginning
         )
-        found: Tensor = self.model.generate(**given, stopping_criteria=StoppingCriteriaList([_HalfEnded(end)]))
-        return found
-
-
-class _HalfEnded(StoppingCriteria):
-    """Ends a call of `generate` once half of its texts have ended, so that they leave the batch."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end
-
-    def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        ended = _have_ended(input_ids, self._end)
-        return (2 * ended.sum() >= len(ended)).expand(len(ended))
-
-
-def _have_ended(written: Tensor, end: int) -> Tensor:
-    """Return whether each text holds the end after its first token, (batch,) bool."""
-    return (written[:, 1:] == end).any(1)
+        with self._device.autocast(self._precision):  # around all steps, so that weights are converted once
+            written: Tensor = self.model.generate(**source)
+        return written[:, 1:].cpu()
 
 
 def _beginning(model: Any, folder: Path) -> dict[str, Any]:
@@ -104,7 +74,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution =
 
 
 def _own_t5(folder: Path) -> T5 | None:
-    """Return the folder's model, if it is a T5 with the options of relm's."""
+    """Return the folder's model if relm's T5 has its options."""
     if model_type(folder) not in names_with(T5Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
@@ -116,7 +86,7 @@ def _own_t5(folder: Path) -> T5 | None:
 
 
 def require_lengths(model: TextToTextModel, source_length: int, target_length: int) -> None:
-    """Refuse lengths that are longer than the model's positions."""
+    """Reject lengths that are longer than the model's positions."""
     longest = max(source_length, target_length)
     if model.positions is not None and longest > model.positions:
         raise RelmError(f"{model.folder}: has {model.positions} positions; {longest} tokens do not fit")
@@ -131,11 +101,11 @@ def write_texts(
     batch_tokens: int,
     report: Callable[[int], object] = int,
 ) -> tuple[list[Integers], Flags]:
-    """Return the ids that the model writes for each source, without the end, and (sources,) whether it came to its end.
+    """Return the model's ids for each source, without the end, and (sources,) whether the model wrote an end.
 
-    Each source has `end` at its end, also where it is cut to `source_length`. A text has at most `most` tokens, its end
-    included; a batch has sources of nearly the same length, and at most `batch_tokens` tokens, those to be written included,
-    which changes logits by rounding at most. `report` is called after each batch with its count of sources.
+    Each source ends with `end`, even where it is cut to `source_length`. A text has at most `most` tokens with its end. A batch
+    has sources of similar length and at most `batch_tokens` tokens, with those to write, which changes logits by rounding at
+    most. `report` is called after each batch with its number of sources.
     """
     texts: list[Integers] = [np.empty(0, dtype=np.int64)] * len(sources.sizes)
     ended = np.zeros(len(sources.sizes), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The likeliest answers by the logits of their first and last tokens, as the original BERT's `run_squad.py` chooses them."""
+"""The likeliest answers by the logits of their first and last tokens, chosen as in the original BERT's `run_squad.py`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from relm.examples.fine_tuning.answer_windows import AnswerWindows, AskedQuestio
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 Floats = npt.NDArray[np.floating]
-# The text that the original gives a question for which no span is possible.
+# The original's answer to a question without a possible span.
 NO_ANSWER = "empty"
 
 
@@ -19,7 +19,7 @@ class SearchLimits(NamedTuple):
     """Limits of the search for answers; the defaults are those of `run_squad.py`."""
 
     n_best: int = 20
-    """Likeliest first tokens, and last tokens, of each window that are combined, and answers that are kept."""
+    """Number of likeliest first and last tokens of each window to combine, and of answers to keep."""
     longest: int = 30
     """Tokens of the longest answer."""
 
@@ -46,7 +46,7 @@ class RankedAnswer(NamedTuple):
     start_logit: float
     end_logit: float
     probability: float
-    """Its share among the answers that were kept, by softmax of the sums of logits."""
+    """Its share among the kept answers, by softmax of the sums of logits."""
 
 
 def rank_answers(
@@ -56,9 +56,9 @@ def rank_answers(
     logits: tuple[Floats, Floats],
     limits: SearchLimits,
 ) -> list[list[RankedAnswer]]:
-    """Return the likeliest answers to each question, the likeliest first, of which no two have the same text.
+    """Return the likeliest answers to each question in order, all with different texts.
 
-    The logits are those of the first token and those of the last, (windows, sequence) each.
+    The logits are those of the first and of the last token, (windows, sequence) each.
     """
     first = np.searchsorted(windows.questions, np.arange(len(questions) + 1)).tolist()
     return [
@@ -68,7 +68,7 @@ def rank_answers(
 
 
 def _spans(windows: AnswerWindows, numbers: range, starts: Floats, ends: Floats, limits: SearchLimits) -> Iterator[Span]:
-    """Yield the possible answers in some windows: within the paragraph, and begun where there is the most context."""
+    """Yield the possible answers in some windows: within the paragraph, and where their first token has the most context."""
     for number in numbers:
         inside = range(int(windows.context_starts[number]), int(windows.lengths[number]) - 1)
         likeliest_ends = [end for end in _likeliest(ends[number], limits.n_best) if end in inside]
@@ -80,7 +80,7 @@ def _spans(windows: AnswerWindows, numbers: range, starts: Floats, ends: Floats,
 
 
 def _likeliest(logits: Floats, count: int) -> list[int]:
-    """Return the positions of the largest logits, the largest first; of equal ones the first."""
+    """Return the positions of the largest logits in order, the first of equal ones first."""
     found: list[int] = np.argsort(-logits, kind="stable")[:count].tolist()
     return found
 

@@ -1,9 +1,9 @@
 """The text of an answer, from its first and last token.
 
-By a WordPiece it is found as the original BERT's `run_squad.py` does, which knows no characters of tokens: it aligns the text
-of the tokens, without case and accents, with the words that they come from, and where that fails it returns the whole words. By
-other tokenizers it is the paragraph from the first token's first character to the last token's last one, as in `run_qa.py` of
-transformers.
+With a WordPiece it is found as in the original BERT's `run_squad.py`, which does not know the characters of tokens: it aligns
+the tokens' text, without case and accents, with the words that they come from, and if that fails it returns the whole words.
+With other tokenizers it is the paragraph from the first token's first character to the last token's last one, as in
+transformers' `run_qa.py`.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ def answer_text(tokenizer: LoadedTokenizer, paragraph: TokenizedParagraph, first
 
 
 def aligned_text(tokenizer: Tokenizer, pieces: Sequence[str], words: Sequence[str]) -> str:
-    """Return the part of some words that the pieces of a WordPiece stand for; all of them if the two cannot be aligned.
+    """Return the part of some words that WordPiece's pieces stand for, or all of them if the two cannot be aligned.
 
-    They can if the words have as many characters, spaces aside, once they are in lower case and without accents.
+    They can if the words, without spaces, keep their number of characters in lower case and without accents.
     """
     predicted = " ".join(pieces).replace(f" {CONTINUING}", "").replace(CONTINUING, "").strip()
     original = " ".join(words)
@@ -43,5 +43,5 @@ def aligned_text(tokenizer: Tokenizer, pieces: Sequence[str], words: Sequence[st
 
 
 def _letters(text: str) -> int:
-    """Return the count of characters other than spaces."""
+    """Count the characters other than spaces."""
     return len(text) - text.count(" ")

@@ -1,8 +1,8 @@
-"""The tasks of GLUE by fine-tuning: training on the training file, then the class or the score of each development example.
+"""The tasks of GLUE by fine-tuning: training on the training file, then the class or score of each development example.
 
-The protocol is that of the original BERT's `run_classifier.py` (Devlin et al. 2019, section 4.1), except that the learning
-rate falls from its peak at the end of the warm-up, as in transformers, that examples are read in a seeded permutation, and that
-pairs are truncated as by transformers; its heads are those of transformers.
+The protocol is that of the original BERT's `run_classifier.py` (Devlin et al. 2019, section 4.1), with four differences: as in
+transformers, the learning rate falls from its peak at the end of the warm-up, pairs are truncated, and heads are built; and
+examples are read in a seeded permutation.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from relm.models.bert_model import EncoderModel
 from relm.recipes.evaluation.fine_tuning import Glue
 from relm.recipes.phase import Phase
 
-# Count of a model's outputs -> the objective that trains it.
+# Number of a model's outputs -> the objective that trains it.
 OBJECTIVES = {1: "score", 2: "two_classes", 3: "three_classes"}
 
 
 @dataclass(frozen=True)
 class GlueTuning:
-    """A task of GLUE as a task to fine-tune on; fulfils `TunedTask`, which says what each method does."""
+    """A task of GLUE to fine-tune on; fulfils `TunedTask`, which documents the methods."""
 
     name: ClassVar[str] = "glue"
     title: ClassVar[str] = "fine-tuning on a task of GLUE"
@@ -44,13 +44,13 @@ class GlueTuning:
     texts: Mapping[str, LabelledTexts]
     """Suffix of the figures -> the examples of a development file."""
     limit: int | None = None
-    """Number of examples of the training file, from the first on; None: all."""
+    """Number of examples to read of the training file; None: all."""
 
     @classmethod
     def read(
         cls, options: Glue, tokenizer: LoadedTokenizer, files: Mapping[str, tuple[Path, bytes]], limit: int | None
     ) -> "GlueTuning":
-        """Return the task for the contents of the development files, by the suffix of their figures."""
+        """Return the task for the development files, given by the suffix of their figures."""
         if len(files) > 1 and options.task != "mnli":
             second = [path for path, _ in files.values()][-1]
             raise RelmError(f"{second}: only mnli has a second development file, found task {options.task}; leave it out")
@@ -79,7 +79,7 @@ class GlueTuning:
         return BertForClassification.on_encoder(folder, generator, labels=TASKS[self.options.task].labels)
 
     def score(self, model: Path, execution: Execution) -> tuple[dict[str, list[str] | list[float]], dict[str, float]]:
-        """Return the name of the class, or the score, of each development example, and the figures."""
+        """Return the class's name or the score of each development example, and the figures."""
         task, figures = TASKS[self.options.task], dict[str, float]()
         predictions: dict[str, list[str] | list[float]] = {}
         read = BertForClassification.from_folder(model)

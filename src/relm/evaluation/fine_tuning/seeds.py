@@ -1,7 +1,6 @@
 """Fine-tuning of an encoder on a task by the ordinary training loop, once for each seed, and the figures of each model.
 
-Each seed is a separate run, whose checkpoints make it resumable to the same bytes. A scored seed leaves its answers, its
-figures and its log.
+Each seed is a separate run that resumes from its checkpoints to the same bytes. A scored seed leaves its answers and figures.
 """
 
 import hashlib
@@ -54,14 +53,14 @@ KINDS = "BERT or RoBERTa"
 
 @dataclass(frozen=True)
 class TuningRun:
-    """Execution of the training runs, which changes no figure but for rounding."""
+    """Execution of the training runs, which changes figures by rounding at most."""
 
     micro_batch_size: int | None = None
-    """Sequences of a forward pass; None: as many as the device computes at once."""
+    """Sequences of a forward pass; None: chosen by the device."""
     checkpoint_interval: int = 500
     """Steps between checkpoints."""
     keep_models: bool = False
-    """Keep the weights of each seed after its answers have been scored."""
+    """Keep the weights of a scored seed."""
 
 
 BY_DEFAULT = TuningRun()
@@ -75,7 +74,7 @@ class TunedTask(Protocol):
     title: ClassVar[str]
     """Title of the training run."""
     revision: ClassVar[int]
-    """Raised with a change of the code that changes figures, so that runs in progress start again."""
+    """Number to raise with a change of the code that changes figures, so that runs in progress start again."""
     head: ClassVar[str]
     """Purpose of the seed that the head's weights are drawn with."""
 
@@ -107,7 +106,7 @@ class TunedTask(Protocol):
         """Return the counts of the result, given the sidecar of the training examples."""
 
     def describe(self, found: Mapping[str, float | int], training_file: Path) -> str:
-        """Return a sentence on the figures of all seeds, which goes on after "fine-tuned 5 times"."""
+        """Describe the figures of all seeds, as the end of a sentence that begins with "fine-tuned 5 times"."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class TunedEncoder:
 def read_encoder(folder: Path, tokenizer: Path) -> TunedEncoder:
     """Return the encoder in a model's folder."""
     with readable(folder, KINDS):
-        return TunedEncoder(folder, folder_config(folder, BertConfig, None, ()), weights_sha256(folder), tokenizer)
+        return TunedEncoder(folder, folder_config(folder, BertConfig), weights_sha256(folder), tokenizer)
 
 
 def tune_and_score(
@@ -137,14 +136,14 @@ def tune_and_score(
     how: TuningRun,
     facts: Mapping[str, str | int],
 ) -> tuple[list[Mapping[str, float]], Mapping[str, Any]]:
-    """Return the figures of each seed, which are kept next to the output, and the sidecar of the training examples.
+    """Return the figures of each seed, which stay next to the output, and the sidecar of the training examples.
 
-    `facts` decide a seed's figures in addition to the options and the model.
+    `facts` decide a seed's figures, as the options and the model do.
     """
     options = task.options
     if options.sequence_length > (positions := encoder.config.positions):
         raise RelmError(
-            f"sequence_length is {options.sequence_length}, but {encoder.folder} has {positions} positions; give no more"
+            f"sequence_length is {options.sequence_length}, but {encoder.folder} has {positions} positions; shorten it"
         )
     identity = {"revision": task.revision, "options": options.model_dump(exclude={"seed", "seeds"}), **facts}
     identity |= {"model_sha256": encoder.sha256, "config": asdict(encoder.config)}
@@ -156,7 +155,7 @@ def tune_and_score(
     if not all((own / FIGURES).exists() for own in seeds.values()):
         how = _divide_batches(options, encoder, execution, how, programs)
     tuning = _Tuning(task, encoder, replace(execution, executable_cache=programs), how, fingerprint)
-    tuning.recipe(options.seed, steps=1)  # which refuses options that do not go together, before anything is written
+    tuning.recipe(options.seed, steps=1)  # rejects incompatible options before anything is written
     with run_lock(training_folder(output) / "lock"):
         manifest = tuning.write_examples(training_file, folder / "examples")
         figures = [tuning.score_seed(seed, manifest, own) for seed, own in seeds.items()]
@@ -165,18 +164,18 @@ def tune_and_score(
 
 
 def training_folder(output: Path) -> Path:
-    """Return the folder of a result's training runs: next to the result, or next to its folder if that is named by a key."""
+    """Return the folder of a result's training runs, next to the result, or next to its folder if a key names that."""
     named = output.parent if KEY.fullmatch(output.parent.name) else output
     return named.with_name(output.stem)
 
 
 def _require_output(output: Path, folder: Path) -> None:
-    """Raise RelmError if the output is a folder; warn of seeds next to it that are not used."""
+    """Reject a folder as output, and warn of seeds next to it that are not used."""
     if output.is_dir():
         raise RelmError(f"--output {output}: is a folder, expected a file; name one, such as {output / 'squad11.json'}")
     if not folder.exists() and any(folder.parent.glob(f"*/seed-*/{FIGURES}")):
         log.warning(
-            "%s: has seeds of other options, files or weights, or of an earlier version, which stay; these are fine-tuned now",
+            "%s: keeps seeds of other options, files, weights or versions, which are not used; fine-tuning new ones",
             folder.parent,
         )
 
@@ -184,7 +183,7 @@ def _require_output(output: Path, folder: Path) -> None:
 def _divide_batches(
     options: FineTuning, encoder: TunedEncoder, execution: Execution, how: TuningRun, programs: Path
 ) -> TuningRun:
-    """Return how training is executed, with the sequences of a forward pass where the device decides them."""
+    """Return the execution of training, with the sequences of a forward pass."""
     if execution.pipeline is not None:
         require_layers(execution.pipeline, encoder.config.layers, encoder.folder)
         if how.micro_batch_size is not None:
@@ -240,7 +239,7 @@ class _Tuning:
     fingerprint: str
 
     def write_examples(self, file: Path, folder: Path) -> Path:
-        """Write the examples of the training file, unless they are there undamaged, and return their manifest."""
+        """Write the examples of the training file unless they exist undamaged, and return their manifest."""
         manifest, table = folder / "manifest.json", folder / TABLE
         try:
             checked_sidecar(table)
@@ -251,7 +250,7 @@ class _Tuning:
         return manifest
 
     def score_seed(self, seed: int, manifest: Path, folder: Path) -> Mapping[str, float]:
-        """Return the figures of one seed; it is trained unless that has been done, and then leaves no weights."""
+        """Return the figures of one seed, training it if need be, and delete its weights."""
         if not (folder / FIGURES).exists():
             answers, figures = self.task.score(self._train(seed, manifest, folder), self.execution)
             write_json(folder / ANSWERS, answers)
@@ -274,7 +273,7 @@ class _Tuning:
         return model
 
     def _write_start(self, seed: int, folder: Path) -> None:
-        """Write the encoder with a head whose weights the seed draws; the same bytes each time."""
+        """Write the encoder with a head whose weights the seed draws, the same bytes each time."""
         generator = torch.Generator().manual_seed(derived_seed(seed, self.task.head))
         source = self.encoder.folder
         try:

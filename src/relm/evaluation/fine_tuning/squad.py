@@ -1,7 +1,7 @@
 """SQuAD 1.1 by fine-tuning: training on windows of the training file, then answers to the development file.
 
 The protocol is that of the original BERT's `run_squad.py`, except that the learning rate falls from its peak at the end of the
-warm-up, as in transformers, and that windows are read in a seeded permutation.
+warm-up, as in transformers, and windows are read in a seeded permutation.
 """
 
 import logging
@@ -28,7 +28,7 @@ from relm.recipes.phase import Phase
 
 log = logging.getLogger(__name__)
 
-# Share of training questions above which leaving them out is a warning.
+# Share of skipped training questions above which a warning appears.
 MOST_SKIPPED = 0.01
 
 
@@ -39,7 +39,7 @@ def window_lengths(options: Squad) -> WindowLengths:
 
 @dataclass(frozen=True)
 class SquadTask:
-    """SQuAD 1.1 as a task to fine-tune on; fulfils `TunedTask`, which says what each method does."""
+    """SQuAD 1.1 as a task to fine-tune on; fulfils `TunedTask`, which documents the methods."""
 
     name: ClassVar[str] = "squad"
     title: ClassVar[str] = "fine-tuning on SQuAD 1.1"
@@ -50,9 +50,9 @@ class SquadTask:
     options: Squad
     tokenizer: LoadedTokenizer
     questions: Windowed
-    """Those of the development file."""
+    """The development file's questions."""
     limit: int | None = None
-    """Number of questions of the training file, from the first on; None: all."""
+    """Number of questions to read of the training file; None: all."""
     protocol: ClassVar[str] = (
         "Fine-tuned on SQuAD 1.1, once for each seed; exact match and F1 of the answers to the development file are those of "
         "evaluate-v1.1.py, from 0 to 1, as means over the seeds with the standard deviation of one run."
@@ -75,7 +75,7 @@ class SquadTask:
         write_span_table(file, tokenizer, table, phase, window_lengths(self.options), self.limit)
 
     def count_examples(self, sidecar: Mapping[str, Any]) -> int:
-        """Return the count of questions: in the original an epoch is as many sequences as there are questions."""
+        """Return the number of questions, which in the original is an epoch's number of sequences."""
         return int(sidecar["questions"])
 
     def start(self, folder: Path, generator: torch.Generator) -> EncoderModel:
@@ -100,10 +100,10 @@ class SquadTask:
         }
 
     def describe(self, found: Mapping[str, float | int], training_file: Path) -> str:
-        """Return a sentence on the figures, and warn if many training questions were left out."""
+        """Describe the figures, and warn if many training questions were left out."""
         skipped = found["skipped_training_questions"]
         all_questions = skipped + found["training_questions"]
-        left_out = f"{skipped:,} of {all_questions:,} training questions left out, whose answer is not at its offset"
+        left_out = f"skipped {skipped:,} of {all_questions:,} training questions, whose answer is not at its offset"
         if skipped > MOST_SKIPPED * all_questions:
             log.warning("%s: %s; check the file's text and offsets", training_file, left_out)
         return (

@@ -12,7 +12,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(answer: str) -> str:
-    """Return an answer in lower case, without ASCII's punctuation, articles and superfluous spaces.
+    """Return an answer in lower case, without ASCII punctuation, articles and superfluous spaces.
 
     >>> normalised("The  Cat's an  animal.")
     'cats animal'
@@ -26,7 +26,7 @@ def is_exact(predicted: str, answer: str) -> bool:
 
 
 def word_f1(predicted: str, answer: str) -> float:
-    """Return the harmonic mean of precision and recall of an answer's words, each as often as it occurs; 0 without any.
+    """Return the harmonic mean of precision and recall of an answer's words, repeated words included; 0 without any.
 
     >>> word_f1("the black cat", "a cat, black as night")
     0.6666666666666666
@@ -39,7 +39,7 @@ def word_f1(predicted: str, answer: str) -> float:
 
 
 def score_answers(questions: Sequence[SpanQuestion], predicted: Mapping[str, str]) -> dict[str, float]:
-    """Return `exact_match` and `f1`, shares of 1 over all questions, each by the answer that it agrees with most.
+    """Return `exact_match` and `f1`, from 0 to 1, as means over all questions, each by its best matching answer.
 
     `predicted` has texts by the questions' ids; a question without one scores 0.
     """

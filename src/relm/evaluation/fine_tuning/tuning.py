@@ -43,9 +43,9 @@ def evaluate_tuning(
 ) -> str:
     """Fine-tune a model, once for each seed, and write `eval/TASK.json`.
 
-    The model is relm's own BERT or RoBERTa, or one of transformers with the same options. `options` name the task by their
-    class; `file` is the development file, of MNLI the matched one. TERM or INT saves a checkpoint in `eval/TASK/` and raises
-    Preempted; the same call resumes, with the same bytes as result.
+    The model is relm's own BERT or RoBERTa, or one of transformers with the same options. The class of `options` decides the
+    task. `file` is the development file, for MNLI the matched one. TERM or INT saves a checkpoint in `eval/TASK/` and raises
+    Preempted; the same call resumes, to the same bytes.
     """
     require_pipeline(execution, options)
     files = {"": (file, file_sha256)} | ({MISMATCHED: (mismatched_file, mismatched_sha256)} if mismatched_file else {})

@@ -1,4 +1,4 @@
-"""The sequences of a forward pass of fine-tuning and of scoring what was tuned, which the devices of an accelerator share."""
+"""The batches of a forward pass in fine-tuning and in scoring the tuned model, which an accelerator's devices share."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,9 +20,9 @@ from relm.recipes.run import Run
 
 
 def count_devices(execution: Execution, programs: Path) -> int:
-    """Return the count of devices that share each forward pass of training: a TPU's cores or chips; otherwise 1.
+    """Return the number of devices that share each forward pass of training: a TPU's cores or chips, otherwise 1.
 
-    A TPU keeps its programs in the folder `programs`; once it is open, it keeps them nowhere else.
+    A TPU keeps its programs in the folder `programs`, and once it is open nowhere else.
     """
     if not DEVICES[execution.device].fine_tuning_tokens:
         return 1
@@ -36,7 +36,7 @@ def count_devices(execution: Execution, programs: Path) -> int:
 
 
 def _count(device: Device) -> int:
-    """Return the count of devices that share each forward pass."""
+    """Return the number of devices that share each forward pass."""
     return int(device.describe().get("devices", 1))
 
 
@@ -79,8 +79,8 @@ class ScoredBatches:
     size: int
     """Sequences of a batch."""
     fills: bool
-    """Fill the last batch with copies of the last sequence: a device that compiles needs batches of one shape, and several
-    devices equal parts."""
+    """Fill the last batch with copies of the last sequence, so that all have the shape that was compiled, and devices equal
+    parts."""
 
     @classmethod
     def on(cls, device: Device, execution: Execution, count: int, length: int) -> Self:

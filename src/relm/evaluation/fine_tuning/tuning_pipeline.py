@@ -1,4 +1,4 @@
-"""Fine-tuning on IPUs: the pipeline that a command gives, and the logits of the tuned model, whose encoder is on them too."""
+"""Fine-tuning on IPUs: checks of a command's pipeline, and the logits of the tuned model, whose encoder is on IPUs too."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +22,7 @@ OPTION = "--pipeline"
 
 
 def require_pipeline(execution: Execution, options: FineTuning) -> None:
-    """Raise unless a device with IPUs has a pipeline that can fine-tune, and another device none."""
+    """Raise unless a device with IPUs has a pipeline that can fine-tune; another device must have none."""
     pipeline, device = execution.pipeline, execution.device
     if not DEVICES[device].pipelined:
         if pipeline is not None:
@@ -52,7 +52,7 @@ def _require_keys(pipeline: Pipeline, batch_size: int) -> None:
         ),
         (
             pipeline.device_iterations > 1,
-            f"device_iterations is {pipeline.device_iterations}, but each update of fine-tuning has its own learning rate; set "
+            f"device_iterations is {pipeline.device_iterations}, but in fine-tuning each update has another learning rate; set "
             "it to 1",
         ),
         (
@@ -84,7 +84,7 @@ def require_layers(pipeline: Pipeline, layers: int, folder: Path) -> None:
 
 
 def compute_ipu_logits(model: EncoderModel, inputs: Batch, execution: Execution, folder: Path) -> npt.NDArray[np.float32]:
-    """Return the logits, (sequences, ...), of a model whose encoder is on the IPUs of a pipeline; its head is computed here."""
+    """Return the logits, (sequences, ...), of a model whose encoder is on a pipeline's IPUs and whose head is computed here."""
     assert execution.pipeline is not None, "a device with IPUs has one"
     pipeline, shares = execution.pipeline, execution.pipeline.available_memory_proportion
     count, length = inputs["input_ids"].shape

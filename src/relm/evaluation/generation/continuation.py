@@ -1,4 +1,4 @@
-"""Batches of texts that a causal language model continues, by `generate` of `transformers`."""
+"""Continuation of batches of texts by a causal language model, with `generate` of `transformers`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from relm.evaluation.execution import Execution
 from relm.evaluation.foreign_models import ForeignCausalModel
 from relm.evaluation.generation.sampling import Sampling, logits_processors
 from relm.evaluation.generation.stop import Stop
-from relm.evaluation.models import OwnCausalModel
+from relm.evaluation.models import OwnDecoder
 from relm.evaluation.transformers_form import as_transformers
 
 Texts = Sequence[Sequence[int]]
@@ -26,14 +26,14 @@ class Continuer:
     """True if texts of several lengths can be one batch."""
 
     def prepare(self, texts: Texts, tokens: int, sampling: Sampling) -> None:
-        """Do what later batches of this shape need not do again, so that its time does not count; here nothing."""
+        """Do work that later batches of this shape share, so that its time does not count; by default nothing."""
 
     def write(
         self, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
     ) -> list[list[int]]:
-        """Return ids after each text, of at least one id: `tokens` for each, or fewer if all have ended.
+        """Return `tokens` ids after each text, which has at least one id, or fewer if all texts have ended.
 
-        Each text has its own random generator. Ids after an end mean nothing.
+        `streams` has a random generator for each text. Ids after an end mean nothing.
         """
         raise NotImplementedError
 
@@ -44,11 +44,11 @@ class TransformersContinuer(Continuer):
     def __init__(self, model: CausalModel, execution: Execution) -> None:
         self.positions = model.positions
         self._device, self._precision = execution.open(), execution.precision
-        if isinstance(model, OwnCausalModel):
+        if isinstance(model, OwnDecoder):
             self._model = self._device.place(as_transformers(model.model))
             self._model.lm_head = _Float32Head(self._model.lm_head.weight)
         else:
-            assert isinstance(model, ForeignCausalModel), "on IPUs another class continues texts"
+            assert isinstance(model, ForeignCausalModel), "IPUs have another class"
             self._model = model.model
         self._model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # the folder's decides nothing
         self.pads = not self._model._is_stateful  # a recurrent state takes padding for text
@@ -77,7 +77,7 @@ class TransformersContinuer(Continuer):
 
 
 class PassContinuer(Continuer):
-    """One of relm's own models that `transformers` lacks, which passes over the whole text for each token."""
+    """A model of relm's that `transformers` lacks, which passes over the whole text for each token."""
 
     def __init__(self, model: CausalModel) -> None:
         self._model = model
@@ -117,9 +117,9 @@ def continue_windows(
 ) -> list[list[int]]:
     """Return ids after each text; see `Continuer.write`.
 
-    A model sees as many of the newest ids as it has positions. Once a text is longer, each token takes a pass over that window.
-    `extend` takes texts and the most ids for each, all but the last of which fit into the positions; it returns the same number
-    of ids for all of them, at least one.
+    A model sees the newest ids that its positions hold. Once a text is longer, each token takes a pass over that window.
+    `extend` takes texts and the most ids to add, all but the last of which fit into the positions. It returns the same number
+    of ids for each text, at least one.
     """
     written: list[list[int]] = [[] for _ in texts]
     while len(written[0]) < tokens and not all(map(stop.has_ended, texts, written)):
@@ -135,7 +135,7 @@ def continue_windows(
 def continue_by_passes(
     model: CausalModel, texts: Texts, tokens: int, sampling: Sampling, streams: Sequence[torch.Generator], stop: Stop
 ) -> list[list[int]]:
-    """Return ids after each text, a pass over all texts for each token; arguments as of `Continuer.write`."""
+    """Return ids after each text, with a pass over all texts for each token; arguments as for `Continuer.write`."""
     processors = logits_processors(sampling, streams)
 
     def extend(seen: Texts, _: int) -> list[list[int]]:

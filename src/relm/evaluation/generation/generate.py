@@ -28,11 +28,10 @@ def run_generate(
     output: Path | None,
     execution: Execution = ON_THE_HOST,
 ) -> str:
-    """Print what a model writes, or write it to a file; return latency and throughput as text.
+    """Print a model's continuations or write them to a file; return latency and throughput as text.
 
-    The file has one prompt a line. With neither prompts nor a file, prompts are typed at the terminal until its input ends or
-    Ctrl-C is pressed; where there is no terminal, the standard input is the file. An output is JSON lines with the fields of
-    `Written`.
+    The file has one prompt a line. Without prompts and file, the user types prompts at the terminal until the end of input or
+    Ctrl-C; without a terminal, standard input is the file. An output is JSON lines with the fields of `Written`.
     """
     if not prompts and file is not None:
         prompts = read_prompts(file.read_bytes(), str(file))
@@ -63,7 +62,7 @@ def read_prompts(content: bytes, source: str) -> list[str]:
 
 
 def _encode_prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Prompt]:
-    """Return the prompts as the model is given them, with a warning where it cannot see all of one."""
+    """Return the prompts for the model, and warn if it cannot see a whole text."""
     prompts, positions = [writer.prompt(text) for text in texts], writer.model.positions
     longest = max(len(prompt.ids) for prompt in prompts) + writing.length
     if positions is not None and longest > positions:
@@ -78,7 +77,7 @@ def _encode_prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> l
 
 @contextlib.contextmanager
 def _open_output(output: Path | None) -> Iterator[Callable[[Written], None]]:
-    """Yield a function that prints a text, or writes it to a file, which appears when all of them are written."""
+    """Yield a function that prints a text, or writes it to a file that appears once it is complete."""
     if output is None:
         yield lambda written: print(written.text, flush=True)
         return
@@ -87,7 +86,7 @@ def _open_output(output: Path | None) -> Iterator[Callable[[Written], None]]:
 
 
 def _converse(writer: Writer, writing: Writing, show: Callable[[Written], None]) -> str:
-    """Print a text and its timing for each prompt that is typed; return the count of texts."""
+    """Print a text and its timing for each typed prompt; return the number of texts."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # makes `input` a line that can be edited
     written = 0

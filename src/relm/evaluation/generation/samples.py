@@ -1,4 +1,4 @@
-"""Texts that the model writes for a person to read, without any figure."""
+"""Texts that the model writes for a person to read; they have no figures."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,10 +20,9 @@ def write_samples(
 ) -> Scored:
     """Let a causal language model continue each prompt once, by `length` tokens at most.
 
-    Every text begins after the token that begins texts or else after an end of text, as documents did in training; if the
-    tokenizer has neither, after the end of a line. A model that was not trained by relm writes after the tokens that its
-    tokenizer puts before a text, if any. `seed` and the number of a text decide its random stream, so that another prompt
-    changes no other text.
+    Every text begins after the token that begins texts, or else after an end of text, as documents did in training, or else
+    after a line end. A model that relm did not train writes after the tokens that its tokenizer puts before a text, if any.
+    `seed` and a text's number decide its random stream, so that another prompt changes no other text.
     """
     writing = Writing(length, seed=options.seed)
     writer = Writer(model_folder, tokenizer, execution)
@@ -40,7 +39,7 @@ def _prompt(writer: Writer, text: str) -> Prompt:
 
 
 def _begins_with(writer: Writer) -> str:
-    """Return the tokens before each text; an end of text or of a line is named in English."""
+    """Return the tokens before each text, with English names for an end of text or line."""
     bos, eos = writer.special.bos, writer.special.eos
     if not writer.begins and bos in (None, eos):
         return "a line end" if eos is None else "an end of text"

@@ -1,7 +1,7 @@
 """The choice of the next token from logits: its settings, and the logits processors of `transformers` that apply them.
 
-`generate` decodes greedily: when sampling, the last processor draws a token for each text and leaves only that one possible.
-`generate` itself would draw from one stream of random numbers for the whole batch, so that a text depended on the others.
+`generate` decodes greedily. For sampling, the last processor draws a token for each text and leaves only that one possible:
+`generate` would draw from one stream for the whole batch, and a text would depend on the others.
 """
 
 import hashlib
@@ -26,20 +26,20 @@ from relm.evaluation.model_checks import NOT_FINITE
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of sampling: penalty, temperature, top-k and top-p are applied in this order, then a token is drawn."""
+    """Settings of sampling: penalty, temperature, top-k and top-p are applied in this order before a token is drawn."""
 
     temperature: float = 0.8
     """Divisor of the logits; 0 always takes the likeliest token, whatever top-k and top-p."""
     top_k: int | None = 50
-    """Count of the likeliest tokens that may be drawn (Fan et al. 2018), with those as likely as the last; None: all."""
+    """Number of likeliest tokens to draw from (Fan et al. 2018), plus those as likely as the last; None: all."""
     top_p: float = 0.95
-    """Probability that the likeliest tokens that may be drawn reach together (Holtzman et al. 2020); 1: all."""
+    """Total probability of the likeliest tokens to draw from (Holtzman et al. 2020); 1: all."""
     repetition_penalty: float = 1.0
-    """Divisor of positive logits, and factor of negative ones, of tokens that the model sees in the text or its prompt (Keskar
-    et al. 2019); 1: no penalty."""
+    """Divisor of positive logits and factor of negative ones, for tokens that the model sees in the text or its prompt
+    (Keskar et al. 2019); 1: no penalty."""
     uniform_top_k: int | None = None
-    """Count of the likeliest tokens that are drawn with equal probability, as by Graphcore's GPT-2; temperature, top-k and
-    top-p then decide nothing."""
+    """Number of likeliest tokens that are drawn with equal probability, as in Graphcore's GPT-2; temperature, top-k and top-p
+    then have no effect."""
 
     def __post_init__(self) -> None:
         faults = {
@@ -79,7 +79,7 @@ def random_stream(seed: int, number: int) -> torch.Generator:
 def logits_processors(sampling: Sampling, streams: Sequence[torch.Generator] = ()) -> LogitsProcessorList:
     """Return the processors that choose the next token of each text from (batch, vocabulary) float32 logits.
 
-    Without the random generators of the texts nothing is drawn, and the result is the distribution.
+    Without the texts' random generators nothing is drawn, and the result is the distribution.
     """
     chain = LogitsProcessorList([RequireFinite()])
     if sampling.repetition_penalty != 1:
@@ -98,7 +98,7 @@ def logits_processors(sampling: Sampling, streams: Sequence[torch.Generator] = (
 
 
 class RequireFinite(LogitsProcessor):
-    """Refuses logits that are not finite; minus infinity stands for an id that no token has, so only the largest counts."""
+    """Rejects logits whose largest is not finite; ids without a token have minus infinity."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool(scores.amax(-1).isfinite().all()):
@@ -107,7 +107,7 @@ class RequireFinite(LogitsProcessor):
 
 
 class UniformTopK(LogitsProcessor):
-    """Makes each of the k likeliest tokens as likely as any other, as Graphcore's GPT-2 does."""
+    """Makes the k likeliest tokens equally likely, as Graphcore's GPT-2 does."""
 
     def __init__(self, k: int) -> None:
         self._k = k
@@ -118,7 +118,7 @@ class UniformTopK(LogitsProcessor):
 
 
 class Draw(LogitsProcessor):
-    """Draws a token for each text on the host, from the text's own stream, and leaves only that token possible."""
+    """Draws a token for each text on the host, from that text's stream, and leaves only this token possible."""
 
     def __init__(self, streams: Sequence[torch.Generator]) -> None:
         self._streams = streams

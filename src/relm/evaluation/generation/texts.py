@@ -1,4 +1,4 @@
-"""Texts that a language model writes after prompts, with the time that they took."""
+"""Texts that a language model writes after prompts, and their time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import OwnDecoder, load_causal
 from relm.evaluation.special_tokens import special_tokens
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
+from relm.models.gpt2 import Gpt2
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ class Writing:
     """Settings of a writer."""
 
     length: int = 128
-    """The most tokens after each prompt."""
+    """Most tokens after each prompt."""
     sampling: Sampling = field(default_factory=Sampling)
     stop: str | None = None
-    """A text, or the name of a special token, that ends a text as the tokenizer's end of text does. It is left out."""
+    """A text, or a special token's name, that ends a text as the tokenizer's end of text does, and is left out."""
     seed: int = 0
     """Seed that decides, with the number of a prompt, its random numbers."""
     batch_size: int = 8
@@ -36,7 +37,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The beginning of a text, and the ids that the model is given, at least one."""
+    """The beginning of a text, and its ids for the model, at least one."""
 
     text: str
     ids: list[int]
@@ -48,10 +49,10 @@ class Written:
 
     prompt: str
     text: str
-    """The prompt unchanged, and the text that the model wrote after it."""
+    """The unchanged prompt, and the model's text after it."""
     prompt_tokens: int
     tokens: int
-    """Count of tokens that the model wrote, those of the text to stop at included."""
+    """Number of tokens that the model wrote, with those of the text to stop at."""
     ended: Ending
 
 
@@ -62,7 +63,7 @@ class BatchTime(NamedTuple):
     prompt_tokens: int
     tokens: int
     passes: int
-    """Tokens of the longest text, an end of text included."""
+    """Tokens of the longest text, with its end."""
     seconds: float
 
 
@@ -89,28 +90,21 @@ class Writer:
         self.continuer: Continuer
         if isinstance(self.model, IpuCausalModel):
             self.continuer = IpuContinuer(self.model)
-        elif type(self.model) is OwnDecoder:
+        elif isinstance(self.model, OwnDecoder) and not isinstance(self.model.model, Gpt2):
             self.continuer = PassContinuer(self.model)
         else:
             self.continuer = TransformersContinuer(self.model, execution)
         is_own = isinstance(self.model, OwnDecoder | IpuCausalModel)
         self.begins = () if is_own else added_tokens(self.loaded)
-        """Ids that the tokenizer puts before every prompt; none for relm's own models."""
+        """Ids that the tokenizer puts before every prompt, none for relm's models."""
 
     def prompt(self, text: str) -> Prompt:
-        """Return the ids of a prompt, after those that the tokenizer puts before a text unless the model is relm's own.
-
-        An empty prompt becomes `beginning`, for a model needs at least one id.
-        """
+        """Return the ids of a prompt after `begins`; an empty prompt becomes `beginning`, for a model needs at least one id."""
         ids = self.loaded.tokenizer.encode(text, add_special_tokens=False).ids
         return Prompt(text, [*self.begins, *ids] or self.beginning())
 
     def beginning(self) -> list[int]:
-        """Return the ids that stood before a document in training.
-
-        These are the token that begins a text; if the folder names none, the one that ends a text; and if the tokenizer has
-        neither, the end of a line.
-        """
+        """Return the ids before a document in training: the token that begins a text, or else ends one, or else a line end."""
         first = self.special.eos if self.special.bos is None else self.special.bos
         begin = self.loaded.tokenizer.encode("\n", add_special_tokens=False).ids if first is None else [first]
         if not begin:
@@ -122,9 +116,9 @@ class Writer:
     def texts(
         self, prompts: Sequence[Prompt], writing: Writing, first_number: int = 0, times: list[BatchTime] | None = None
     ) -> Iterator[Written]:
-        """Yield texts in the order of the prompts, which are numbered from `first_number`, as batches of them are done.
+        """Yield texts in the order of the prompts, batch by batch, and append each batch's time to `times`.
 
-        The seed and the number of its prompt decide a text's random numbers. The time of each batch is appended to `times`.
+        The seed and the prompt's number, from `first_number` on, decide a text's random numbers.
         """
         stop, length, sampling = Stop(self.loaded, writing.stop, self.special.ends), writing.length, writing.sampling
         together = self.continuer.pads and sampling.repetition_penalty == 1  # `transformers` penalises the id of the padding

@@ -1,4 +1,4 @@
-"""The command of the language-model evaluation harness, in its own environment, and its results."""
+"""The command of the language-model evaluation harness, in a separate environment, and its results."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 
 LAST_LINES = 2
-# The warning about an example that does not fit into the model.
+# The warning about an example that is too long for the model.
 TRUNCATED = "Combined length of context"
-# A folder of the cache of `datasets`, in its log: those of the hub's data are named by the revision.
+# A cache folder in the log of `datasets`; for data of the hub, its name is the revision.
 CACHED = re.compile(r"/(?:([^/\s]+)___)?([^/\s]+)/[^/\s]+/[^/\s]+/([0-9a-f]{40})\b")
 # Lines that name no error: those of a traceback, progress and warnings.
 BETWEEN_ERRORS = re.compile(r"\s|Traceback |The above exception|During handling|.*(it/s\]|examples/s\]| WARNING )")
@@ -32,12 +32,12 @@ ADVICE = {
 
 
 class HarnessLog(NamedTuple):
-    """Lines of the harness, kept while it runs."""
+    """Lines of the harness to keep."""
 
     last: deque[str]
     """The newest lines."""
     truncated: list[str]
-    """Warnings about examples that do not fit into the model."""
+    """Warnings about examples that are too long for the model."""
     revisions: dict[str, str]
     """Name of data on the hub -> their revision."""
 
@@ -58,12 +58,12 @@ def require_harness(python: Path | None) -> Path:
 def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folder: Path | None, python: Path) -> dict[str, Any]:
     """Return the harness's results, with `truncated`, `data` and `task_files` for the protocol.
 
-    The request has settings of `lm_eval run`, as in a file of its `--config`. The harness writes to `made`, and reads paths in
-    the user's task files relative to `task_folder`.
+    The request has settings of `lm_eval run`, as in a file for `--config`. The harness writes to `made`. Paths in the user's
+    task files are relative to `task_folder`.
     """
     own = task_folder.resolve() if task_folder else None
     for task_file in sorted(own.rglob("*.yaml")) if own else ():
-        _read_task_file(task_file)  # the harness leaves out those that cannot be read
+        _require_readable(task_file)  # the harness would leave it out
     model = {"dtype": "float32", "softmax_dtype": "float32", "trust_remote_code": False, **request["model_args"]}
     fixed = {"model": "hf", "model_args": model, "include_path": str(own) if own else None, "output_path": str(made)}
     write_json(made / "request.json", {**request, **fixed})
@@ -81,12 +81,12 @@ def run_harness(request: Mapping[str, Any], made: Path, threads: int, task_folde
     return found | {
         "truncated": len(said.truncated),
         "data": said.revisions | {file.name: sha256_of(file) for file in sorted(data)},
-        "task_files": own_task_files(own, request["tasks"], found["configs"]) if own else {},
+        "task_files": hash_task_files(own) if own else {},
     }
 
 
 def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple[int, HarnessLog]:
-    """Run a command in a folder, and show its standard error; return its status and what it said."""
+    """Run a command in a folder and show its standard error; return its status and log."""
     environment = {
         **os.environ,
         "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own tasks need none
@@ -117,7 +117,7 @@ def run_and_show(command: list[str], folder: Path | None, threads: int) -> tuple
 
 
 def list_data_files(config: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """Yield the local files that a task's configuration names under `dataset_kwargs`; paths are relative to a folder."""
+    """Yield the local files under `dataset_kwargs` in a task's configuration; their paths are relative to a folder."""
     left: list[Any] = [config.get("dataset_kwargs")]
     while left:
         value = left.pop()
@@ -134,29 +134,17 @@ class _WithoutTags(yaml.SafeLoader):
 _WithoutTags.add_multi_constructor("", lambda *_: None)
 
 
-def _read_task_file(path: Path) -> dict[str, Any]:
+def _require_readable(path: Path) -> None:
+    """Reject a task file that is not a mapping in YAML."""
     try:
-        return dict(yaml.load(path.read_text(encoding="utf-8"), _WithoutTags) or {})
+        dict(yaml.load(path.read_text(encoding="utf-8"), _WithoutTags) or {})
     except (TypeError, ValueError, yaml.YAMLError) as error:
         raise RelmError(
             f"{path}: cannot be read as a task of the harness: {' '.join(str(error).split())}; write a mapping"
         ) from None
 
 
-def own_task_files(folder: Path, tasks: Sequence[str], configs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 of the user's files that define tasks: task files, included ones, and all Python in the folder.
-
-    The requested names may be groups or tags; `configs` has the configuration of each task.
-    """
-    left = [Path(str(dict(config.get("metadata") or {}).get("config_source"))) for config in configs.values()]
-    defines = re.compile(rf"""^(task|group|tag)\s*:\s*["']?({"|".join(map(re.escape, tasks))})["']?\s*$""", re.M)
-    left += [path for path in folder.rglob("*.yaml") if defines.search(path.read_text(encoding="utf-8", errors="replace"))]
-    files: set[Path] = set()
-    while left:
-        path = left.pop().resolve()
-        if path.is_relative_to(folder) and path not in files:
-            files.add(path)
-            included = _read_task_file(path).get("include") or []
-            left += [path.parent / name for name in ([included] if isinstance(included, str) else included)]
-    files.update(folder.rglob("*.py") if files else ())
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
+def hash_task_files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each task file and Python file in the user's folder, by its path there."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".yaml", ".py"))
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}

@@ -1,6 +1,6 @@
-"""The tokenizer that the harness reads: one with the ids of `tokenizer.json`, which training and all other evaluations read.
+"""The tokenizer that the harness reads, which has the ids of `tokenizer.json` as in training and all other evaluations.
 
-`transformers` builds the tokenizers of some classes from the vocabulary and merges in `tokenizer.json`, without its normaliser
+For some classes `transformers` builds the tokenizer from the vocabulary and merges in `tokenizer.json`, without its normaliser
 and split.
 """
 
@@ -23,16 +23,16 @@ TEXTS = (
     "Москва ѐ Αθήνα ά हिन्दी ไทย שָׁלוֹם العَرَبِيَّة",
     "def f(x):\n    return x  # ok\n\tif a != b:\n\t\t{'k': [1, 2]}\n",
 )
-# Of a larger vocabulary an even share is compared.
+# Tokens to compare, evenly spread over a larger vocabulary.
 MOST_TOKENS = 4096
 ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the tokenizer that the harness is given, and what the protocol records of it.
+    """Return the folder of the harness's tokenizer, and its record for the protocol.
 
-    It is `folder`; or if `transformers` opens that with other ids than those of its tokenizer.json, `made`, with the tokenizer
-    in that file and the same special tokens. Messages name the path that the user gave, `named`.
+    It is `folder`, unless `transformers` reads other ids there than those of tokenizer.json; then it is `made`, with the
+    tokenizer in that file and the same special tokens. Messages name the user's path, `named`.
     """
     from transformers import PreTrainedTokenizerFast, __version__
 
@@ -52,8 +52,8 @@ def choose_tokenizer(folder: Path, made: Path, named: Path) -> tuple[Path, dict[
         opened = _open(made, named)
         if next(find_differences(opened, own), None) is not None:
             raise RelmError(
-                f"{named}: the tokenizer has a special token of its settings, {' or '.join(known.values())}, inside words: "
-                f"{why}; name another"
+                f"{named}: a special token of the settings, {' or '.join(known.values())}, also occurs inside words: {why}; "
+                "name another"
             )
     recorded = read_beginnings(opened)
     if recorded["prefix_token"] is None:
@@ -75,7 +75,7 @@ def _open(folder: Path, named: Path) -> Any:
 
 
 def find_differences(opened: Any, own: Any) -> Iterator[str]:
-    """Yield the compared texts for which a tokenizer of `transformers` gives other ids than one of `tokenizers`."""
+    """Yield the texts for which a tokenizer of `transformers` has other ids than one of `tokenizers`."""
     numbers = range(0, own.get_vocab_size(), -(-own.get_vocab_size() // MOST_TOKENS))
     for text in (*TEXTS, *filter(None, own.decode_batch([[number] for number in numbers]))):
         found = read_ids(opened, text, "input_ids"), read_ids(own.encode, text, "ids")
@@ -84,7 +84,7 @@ def find_differences(opened: Any, own: Any) -> Iterator[str]:
 
 
 def read_ids(encode: Callable[..., Any], text: str, name: str) -> list[int] | None:
-    """Return the ids of a text; None where the library raises a bare exception, since a character has no token."""
+    """Return the ids of a text; None where a character has no token and the library raises a bare exception."""
     try:
         return list(getattr(encode(text, add_special_tokens=False), name))
     except Exception:
@@ -92,7 +92,7 @@ def read_ids(encode: Callable[..., Any], text: str, name: str) -> list[int] | No
 
 
 def read_beginnings(loaded: Any) -> dict[str, Any]:
-    """Return the tokens that a tokenizer puts before every text, and the one before a text whose first token is scored."""
+    """Return the tokens that a tokenizer puts before every text, and the one that a scored first token follows."""
     encoded = loaded("a", return_special_tokens_mask=True)
     added = encoded["input_ids"][: [*encoded["special_tokens_mask"], 0].index(0)]
     prefix = loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id

@@ -1,6 +1,6 @@
-"""Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), by the harness's own command.
+"""Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), by the harness's command.
 
-The harness has its own environment (`make harness`), with a pinned version. It reads the model's folder as its users do,
+`make harness` installs a pinned version in a separate environment. The harness reads the model's folder as its users do,
 through `transformers`, with the ids of tokenizer.json (`harness_tokenizer`).
 """
 
@@ -31,17 +31,17 @@ from relm.training.export import tokenizer_config
 
 log = logging.getLogger(__name__)
 
-# Ends of the names of architectures that write text, as the harness's tasks need it.
+# Suffixes of architectures that write text, as the harness's tasks require.
 GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-# Positions that the harness assumes where a configuration names none.
+# Positions that the harness assumes without a configured number.
 POSITIONS = 2048
-# Logits of a batch, which the harness has in memory twice: 1 GiB in float32.
+# Logits of a batch, which the harness holds twice: 1 GiB in float32.
 LARGEST_LOGITS = 2**28
-# Sequences in a batch even if all were as long as the model allows: examples are far shorter, and batches suit a CPU.
+# Sequences in a batch even if all had the model's full length: examples are far shorter, and a CPU gains from batches.
 LEAST_BATCH = 4
-# Keys of a task's configuration that the protocol records; the whole one holds prompts and functions too.
+# Keys of a task's configuration to record; the rest are prompts and functions.
 ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", "num_fewshot", "output_type")
-# Keys of a model's configuration that may name a program on the hub, or a package that this machine lacks.
+# Keys of a model's configuration that may name a program on the hub or a missing package.
 ATTENTION = ("_attn_implementation", "attn_implementation")
 
 
@@ -55,10 +55,10 @@ def evaluate_harness(
     execution: Execution = ON_THE_HOST,
     tokenizer: Path | None = None,
 ) -> Scored:
-    """Let the harness evaluate a folder on one of its tasks, or a group of them, or on those of the user's task folder.
+    """Let the harness evaluate a folder on one of its tasks or groups, or on those of the user's task folder.
 
-    The figures have the harness's names, followed by that of a filter if there is one: `acc`, `acc_stderr`. Those of the tasks
-    in a group, or with a tag, have the task's name in front. `tokenizer` is given if the folder has none or another one.
+    Figures have the harness's names, followed by a filter's name if any: `acc`, `acc_stderr`. For tasks of a group or tag the
+    task's name comes first. `tokenizer` replaces the folder's.
     """
     python = require_harness(harness_python)
     execution.open()
@@ -92,14 +92,14 @@ def evaluate_harness(
 
 
 def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model that writes no text, for which the harness would still compute figures."""
+    """Reject a model that does not write text, for which the harness would still compute figures."""
     names = config.get("architectures") or []
     if names and not any(name.endswith(GENERATORS) for name in names):
-        raise RelmError(f"{folder}: is a {names[0]}, expected a model that writes text, as the harness's tasks need")
+        raise RelmError(f"{folder}: is a {names[0]}, expected a model that writes text, as the harness's tasks require")
 
 
 def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer, in `folder`, with ids that the model lacks, which would end the harness with an error of an index."""
+    """Reject a tokenizer, in `folder`, with ids that the model lacks, before the harness fails at an index."""
     sizes = [part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     size = next((size for size in sizes if isinstance(size, int)), None)
     if size is not None and (folder / "tokenizer.json").exists():
@@ -107,23 +107,23 @@ def require_ids_of_model(model_folder: Path, folder: Path, config: Mapping[str, 
 
 
 def require_own_tokenizer(folder: Path) -> None:
-    """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere."""
+    """Reject a tokenizer whose settings name files, which `transformers` would read from anywhere."""
     path = folder / TOKENIZER_SETTINGS[0]
     settings = read_settings(path)
     for key in ("fast_tokenizer_files", "vocab", "merges"):
         if settings.get(key) is not None:
-            raise RelmError(f"{path}: names files by its key {key}, expected none but tokenizer.json; remove that key")
+            raise RelmError(f"{path}: key {key} names other files than tokenizer.json and is not supported; remove it")
 
 
 def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
-    """Return the count of sequences in a batch, as if all were as long as the model allows; `LEAST_BATCH` by default."""
+    """Return the number of sequences in a batch, as if all had the model's full length; `LEAST_BATCH` by default."""
     positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
     least = LEAST_BATCH * positions if batch_tokens >= DEVICES[HOST].evaluation_batch_tokens else 0
     return max(1, min(max(batch_tokens, least), LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
 
 
 def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping[str, Any], made: Path) -> Path:
-    """Return a folder that `transformers` reads the tokenizer from: the model's, or `made` with the given tokenizer."""
+    """Return the tokenizer's folder for `transformers`: the model's, or `made` with the given tokenizer."""
     own = model_folder / "tokenizer.json"
     if tokenizer is None or (own.exists() and sha256_of(own) == sha256_of(tokenizer)):
         return model_folder
@@ -133,16 +133,16 @@ def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping
     settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
     named = named_tokens(loaded, model_folder)
     settings |= {role: None if token is None else loaded.tokenizer.id_to_token(token) for role, token in named.items()}
-    if "bos_token" in settings and "bos_token" not in named:  # an end of text, where another token may begin a text
+    if "bos_token" in settings and "bos_token" not in named:  # an end of text, though another token may begin texts
         settings["bos_token"] = loaded.tokenizer.id_to_token(prefix_token(loaded, model_folder))
     write_json(made / "tokenizer_config.json", settings)
     return made
 
 
 def link_model(model_folder: Path, config: Mapping[str, Any], made: Path) -> Path:
-    """Return `made` with links to a model's files, and its configuration without the names of attentions.
+    """Return `made` with links to a model's files, and its configuration without implementations of attention.
 
-    So `transformers` takes the implementation that it prefers for the model, whatever the configuration names.
+    `transformers` then takes the implementation that it prefers for the model.
     """
     made.mkdir()
     for path in model_folder.resolve().iterdir():
@@ -190,7 +190,7 @@ def build_result(found: Mapping[str, Any], harness_task: str, model_sha256: str,
 def select_figures(
     results: Mapping[str, Mapping[str, Any]], harness_task: str
 ) -> tuple[dict[str, float | int], dict[str, str]]:
-    """Return the figures by name, those of the task itself first, and as text those that are not finite numbers.
+    """Return the figures by name, the task's first, and as text those that are not finite.
 
     The harness writes task -> `METRIC,FILTER` -> value.
     """
@@ -213,7 +213,7 @@ def select_figures(
 
 
 def snake_case(name: str) -> str:
-    """Return a name of small letters, digits and single underscores: `chrf++` -> `chrfpp`, `strict-match` -> `strict_match`."""
+    """Return a name in snake case: `chrf++` -> `chrfpp`, `strict-match` -> `strict_match`."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower().replace("+", "p")).strip("_")
 
 
@@ -225,7 +225,7 @@ def describe_protocol(found: Mapping[str, Any], harness_task: str, limit: int | 
     version = found["versions"].get(harness_task)
     numbered = f", version {version}" if version is not None else ""
     solved = f"{next(iter(shots)) or 'no'} solved examples" if len(shots) == 1 else "as many solved examples as each task says"
-    own = " The task is defined by files of our own." if found["task_files"] else ""
+    own = " Task files of our own were read as well." if found["task_files"] else ""
     only = f" Only the first {limit:,} examples of each task." if limit else ""
     return (
         f"Task {harness_task}{of_what}{numbered} of EleutherAI's lm-evaluation-harness {found['lm_eval_version']}, by the "

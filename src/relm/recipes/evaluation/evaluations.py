@@ -229,9 +229,8 @@ EVALUATIONS: Registry[EvaluationDeclaration] = Registry(
     ),
     EvaluationDeclaration(
         name="multiple_choice",
-        summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval, llm.c and BabyLM score them",
+        summary="the likeliest of several choices: HellaSwag, BLiMP, ARC and PIQA, as lm_eval and llm.c score them",
         run="relm.evaluation.choices.multiple_choice:evaluate_multiple_choice",
-        objectives=("causal", "masked"),
         inputs=("file", "tokenizer"),
         options=MultipleChoice,
         takes_limit=True,

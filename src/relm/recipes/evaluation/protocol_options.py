@@ -9,9 +9,6 @@ from relm.recipes.section import Section
 Begin = Literal["none", "tokenizer"]
 """Tokens that are prepended to a text that a causal model scores."""
 
-FORMATS_OF_SENTENCES = ("blimp",)
-"""Formats of multiple choice whose choices are whole sentences, among which masked models choose as well."""
-
 
 class TextPerplexity(Section):
     """Perplexity of a text."""
@@ -67,5 +64,5 @@ class MultipleChoice(Section):
 
     format: Literal["hellaswag", "blimp", "arc", "piqa"] = "hellaswag"
     """Keys of the JSON object on each line. hellaswag: ctx, ctx_a, ctx_b, activity_label, endings, label; blimp: sentence_good,
-    sentence_bad and, optionally, UID, the paradigm, which is the file's name where there is none; arc: question and answerKey,
-    and choices as in the original's file or in lm_eval's data set; piqa: goal, sol1, sol2, label."""
+    sentence_bad and UID, the paradigm; arc: question, choices and answerKey, as in lm_eval's data set; piqa: goal, sol1, sol2,
+    label."""

@@ -16,7 +16,7 @@ from relm.recipes.evaluation.evaluations import (
     task_of,
 )
 from relm.recipes.evaluation.fine_tuning import FineTuning, Glue, Squad
-from relm.recipes.evaluation.protocol_options import FORMATS_OF_SENTENCES, Lambada, MultipleChoice, TextPerplexity
+from relm.recipes.evaluation.protocol_options import Lambada, MultipleChoice, TextPerplexity
 from relm.recipes.files.remote_files import RemoteFile
 from relm.recipes.files.web_address import WebAddress
 from relm.recipes.section import Section, Slug, read_yaml, validate
@@ -82,10 +82,7 @@ class PublishedTest(Section):
     @property
     def objectives(self) -> tuple[str, ...]:
         """Objectives of the last phase for which the test is defined."""
-        objectives = PROTOCOLS[self.protocol].objectives
-        if self.protocol == "multiple_choice" and self.multiple_choice.format not in FORMATS_OF_SENTENCES:
-            return tuple(objective for objective in objectives if objective != "masked")
-        return objectives
+        return PROTOCOLS[self.protocol].objectives
 
     @property
     def item_format(self) -> str | None:
