@@ -6,7 +6,7 @@ from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.phase import Phase
 from relm.recipes.run import Run
-from relm.training.machine.micro_batch_choice import (
+from relm.training.machine.fitting_micro_batch import (
     GIB,
     CompiledSize,
     choose_micro_batch,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.compiled_estimate import compiled_lines
+from relm.forecast.compilation.consequences import consequences_lines
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
@@ -24,11 +24,20 @@ from relm.recipes.machine.machines import Machine
 from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.run import Run
-from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
-from relm.training.arithmetic import Operations, lengths, operations, parameters
-from relm.training.machine.micro_batch_choice import format_at_once
-from relm.training.resources import disk_bytes, sequences_per_device, state_bytes
+from relm.training.arithmetic import (
+    Operations,
+    activation_bytes,
+    disk_bytes,
+    format_state,
+    lengths,
+    operations,
+    parameters,
+    sequences_per_device,
+    state_bytes,
+)
+from relm.training.machine.compile_record import find_compilation
+from relm.training.machine.fitting_micro_batch import format_at_once
 
 
 class PhaseEstimate(NamedTuple):
@@ -124,10 +133,9 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
     phase, run = estimate.phase, estimate.run
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
     yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {format_at_once(sequences)}")
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
     activations = activation_bytes(config, phase, run, sequences)
     most = f", activations at most {format_bytes(activations)}" if activations else ""
-    yield format_row("", f"by arithmetic: {parts}{most}")
+    yield format_row("", f"by arithmetic: {format_state(state)}{most}")
     if estimate.fit.memory is not None:
         verdict = {True: "yes", False: "NO", None: "not known"}[estimate.fit.fits]
         yield format_row("fits", f"{verdict}: {estimate.fit.reason}")
@@ -151,3 +159,17 @@ def _total_lines(estimates: Sequence[PhaseEstimate], seeds: int) -> Iterator[str
     yield "in all" if seeds == 1 else f"in all, {seeds} runs with a seed each, hours included; disk is that of one run"
     yield format_row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
     yield format_row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
+
+
+def compiled_lines(plan: Plan) -> Iterator[str]:
+    """Yield the consequences of compiled programs, or why they are left out; nothing for a recipe that is not for a TPU."""
+    again, found = f"relm compile {plan.name} --output {plan.compilation}", list[str]()
+    try:
+        if (compilation := find_compilation(plan)) is not None:
+            found = [*consequences_lines(compilation, plan.recipe)]
+        elif "compile" in DEVICES[plan.recipe.run.device].steps:
+            found = [f"the TPU's own compiler reports, without a TPU, whether it fits and how many bytes a step moves: {again}"]
+    except RelmError as error:
+        source = plan.compilation if plan.compilation.is_file() else "docs/compiled.json"
+        found = [f"{source} is left out: {error}: {again}"]
+    yield from ["", *found] if found else []

@@ -5,10 +5,10 @@ their backward pass, one layer that is computed again, and logits. The program's
 of matrix products are Graphcore's compiler's to place, and are not counted.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from relm.devices.ipu.schedule import PipelineStage, stages_of
 from relm.models.configuration import Configuration
 from relm.models.counting import FLOAT, Activations, Computing, Tensors
 from relm.recipes.architectures import ARCHITECTURES
@@ -21,16 +21,6 @@ from relm.training.arithmetic import lengths, model_weights
 
 BYTES = {"float16": 2, "float32": 4}
 """Precision -> bytes of a number."""
-
-
-class ForwardStage(NamedTuple):
-    """One forward stage: consecutive segments on one IPU."""
-
-    ipu: int
-    segments: tuple[str, ...]
-    """Their names, in the order of execution."""
-    waiting: int
-    """The most micro-batches whose forward pass of this stage is done, or under way, and whose backward pass is not."""
 
 
 class IpuMemory(NamedTuple):
@@ -62,20 +52,6 @@ def pipeline_of(run: Run, phase: str) -> Pipeline | None:
     return None if run.pipeline is None else run.pipeline.of_phase(phase)
 
 
-def list_stages(pipeline: Pipeline) -> list[ForwardStage]:
-    """Return the forward stages.
-
-    Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s: the last forward
-    stage and the first backward stage are one. In between, the stage begins 2 (S - 1 - s) further micro-batches.
-    """
-    count = pipeline.stages
-    grouped = itertools.groupby(pipeline.placement, key=lambda placed: placed[1])
-    return [
-        ForwardStage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
-        for number, (ipu, placed) in enumerate(grouped)
-    ]
-
-
 def bubble_share(pipeline: Pipeline) -> float:
     """Return the share of an update in which a stage waits, while the pipeline fills and empties: (S - 1) / (GA + S - 1)."""
     idle = pipeline.stages - 1
@@ -84,7 +60,7 @@ def bubble_share(pipeline: Pipeline) -> float:
 
 def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> list[IpuMemory]:
     """Return the memory of each IPU of a replica, by arithmetic."""
-    weights, stages = model_weights(config), list_stages(pipeline)
+    weights, stages = model_weights(config), stages_of(pipeline.placement)
     return [
         _ipu_memory(config, phase, pipeline, weights, [stage for stage in stages if stage.ipu == ipu])
         for ipu in range(pipeline.ipus_per_replica)
@@ -92,7 +68,7 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
 
 
 def _ipu_memory(
-    config: Configuration, phase: Phase, pipeline: Pipeline, weights: Sequence[Tensors], stages: Sequence[ForwardStage]
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: Sequence[Tensors], stages: Sequence[PipelineStage]
 ) -> IpuMemory:
     """Return the memory of the IPU with these stages."""
     segments = tuple(name for stage in stages for name in stage.segments)
@@ -127,7 +103,7 @@ def _is_remote(weights: Tensors, pipeline: Pipeline) -> bool:
     return BYTES["float32"] * weights.size >= (pipeline.smallest_remote_tensor or 0)
 
 
-def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:
+def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[PipelineStage]) -> int:
     """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
 
     Each segment but the token embedding has the hidden states of a micro-batch as its input.

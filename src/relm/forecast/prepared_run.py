@@ -5,7 +5,7 @@ The examples are generated; the weights are random.
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +14,14 @@ from relm.devices.contract import Device, UpdatingDevice, open_device
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenization.tokenizer_files import SpecialIds
-from relm.models.configuration import Configuration
 from relm.recipes.phase import Phase
 from relm.recipes.recipe import Recipe
 from relm.training.architecture import configuration
-from relm.training.input import Reader, Round
+from relm.training.arithmetic import require_state_memory
+from relm.training.input import Reader
 from relm.training.learner import Learner, begin
 from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.resources import require_state_memory
 from relm.training.updates import DeviceUpdates, Updates, open_updates
 
 # Default of --steps.
@@ -62,7 +61,6 @@ class PreparedRun:
     rehearsal: Rehearsal
     """The resolved request."""
     run: PhaseRun
-    config: Configuration
     learner: Learner
     updates: Updates
     preparation_seconds: float
@@ -91,7 +89,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
             updates = open_updates(run, learner)
         preparation_seconds = time.perf_counter() - started
         learner.model.train()
-        yield PreparedRun(rehearsal, run, config, learner, updates, preparation_seconds)
+        yield PreparedRun(rehearsal, run, learner, updates, preparation_seconds)
 
 
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
@@ -110,8 +108,3 @@ def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: Tokeni
 def micro_batch_count(reader: Reader) -> int:
     """Return how many micro-batches one process has in a step."""
     return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
-
-
-def read_ahead(reader: Reader, last: int) -> Generator[Round, None, None]:
-    """Yield the inputs of the steps 1 to `last`, or to the end of its round, prefetched by the loop's own thread."""
-    yield from reader.rounds(1, last, lambda: False)

@@ -124,6 +124,6 @@ def _describe_loss(ready: PreparedRun, steps: StepMeasurements) -> str:
     parts = []
     for name, value in steps.first_terms.items():
         if term := name.removesuffix("_loss") if name.endswith("_loss") else "":
-            classes = ready.run.settings.declaration.classes.get(term, ready.config.vocabulary_size)
+            classes = ready.run.settings.declaration.classes.get(term, ready.learner.model.config.vocabulary_size)
             parts.append(f"{term} {value:.3f} (a guess among {classes:,}: {math.log(classes):.3f})")
     return ", ".join(parts) + (f"; of the last: {steps.last_loss:.3f} in all" if steps.steady else "")

@@ -147,7 +147,7 @@ class Refusals:
 def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:
     """Yield which logger is absent, why the model does not go with its tokenizer, or why a phase does not fit into memory."""
     from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
-    from relm.forecast.memory_refusal import find_memory_fault
+    from relm.forecast.memory_verdict import find_memory_fault
     from relm.training.architecture import configuration
     from relm.training.loggers import find_missing_logger
 

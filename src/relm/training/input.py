@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -114,7 +114,7 @@ class Reader:
         own = {name: sum(count[name] for count in counts) for name in names}
         return StepInput(step, staged, denominators[first : first + len(counts)], own, bool(rows[:, 1].any()))
 
-    def rounds(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[Round]:
+    def rounds(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Generator[Round, None, None]:
         """Yield the inputs of the steps `first` to `last`; with several ranks, none after a round whose `stops` is True."""
         ended, length = False, self.device.updates_per_call
 

@@ -20,6 +20,7 @@ from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
+from relm.training.arithmetic import require_resources
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
 from relm.training.device_figures import device_figures
@@ -32,11 +33,10 @@ from relm.training.log_lines import LogLines
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
-from relm.training.resources import require_resources
 from relm.training.saves import open_saves
 from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
-from relm.training.validation import HeldOut, open_held_out
+from relm.training.validation import HeldOut
 
 # Rounds of a process after which the rate is steady enough to estimate the remaining time.
 TIMED_STEPS = 20
@@ -122,10 +122,11 @@ def readers(
     """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before."""
     resumes = newest_checkpoint(folder / "checkpoints") is not None
     with known_shards(folder, stamps, resumes, writes=device.rank == 0) as check_content:
-        return (
-            open_reader(recipe, phase, manifest, "train", device, check_content),
-            open_held_out(recipe, phase, manifest, device, check_content),
-        )
+        train = open_reader(recipe, phase, manifest, "train", device, check_content)
+        if (interval := recipe.run.validation_interval) is None:
+            return train, None
+        held_out = open_reader(recipe, phase, manifest, "held_out", device, check_content)
+        return train, HeldOut(held_out, interval, recipe.run.validation_batches)
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:

@@ -3,20 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.examples.contract import Batch
 from relm.models.contract import LanguageModel
 from relm.models.losses import Term
-from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.meter import term_figures
-from relm.training.phase_run import open_reader
 
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
@@ -69,11 +65,3 @@ class HeldOut:
             device.launch()
         model.train()
         return sums
-
-
-def open_held_out(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
-    """Return the held-out examples of a phase, opened as by `open_reader`; None if its recipe requests no validation."""
-    if recipe.run.validation_interval is None:
-        return None
-    reader = open_reader(recipe, phase, manifest, "held_out", device, check_content)
-    return HeldOut(reader, recipe.run.validation_interval, recipe.run.validation_batches)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from pipeline_cases import BERT, GPT2, random_weights, whole_model
 
-from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages_of
+from relm.devices.ipu.partition import ipus_of_parameters
+from relm.devices.ipu.schedule import PipelineStage, stages_of
 from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, foreign_parameter, model_on_ipu
 from relm.models.contract import LanguageModel
 from relm.models.segments import ModelSegment, State
@@ -20,10 +21,10 @@ def gpt2() -> LanguageModel:
 
 def test_a_stage_is_what_follows_one_another_on_one_ipu() -> None:
     assert stages_of(PLACEMENT) == [
-        PipelineStage(0, ("token_embedding",)),
-        PipelineStage(1, ("position_embedding", "layers.0")),
-        PipelineStage(2, ("layers.1", "layers.2")),
-        PipelineStage(0, ("head",)),
+        PipelineStage(0, ("token_embedding",), 7),
+        PipelineStage(1, ("position_embedding", "layers.0"), 5),
+        PipelineStage(2, ("layers.1", "layers.2"), 3),
+        PipelineStage(0, ("head",), 1),
     ]
 
 

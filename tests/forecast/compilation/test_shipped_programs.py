@@ -24,7 +24,7 @@ from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
-from relm.training.machine.compiled_table import Row, RunFacts, Shipped, read_shipped, shipped_compilation
+from relm.training.machine.compile_record import Row, RunFacts, Shipped, read_shipped, shipped_compilation
 from relm.training.micro_batches import micro_batch_size, shortened
 from small_project import CHECKOUT
 

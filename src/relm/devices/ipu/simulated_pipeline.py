@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 
-from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages_of
-from relm.devices.ipu.schedule import Work, pipeline_schedule
+from relm.devices.ipu.partition import ipus_of_parameters
+from relm.devices.ipu.schedule import PipelineStage, Work, pipeline_schedule, stages_of
 from relm.models.contract import LanguageModel
 from relm.models.losses import Term
 from relm.models.segments import ModelSegment, State, terms_of

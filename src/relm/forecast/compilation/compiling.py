@@ -40,10 +40,9 @@ from relm.training.machine.compile_record import (
     Program,
     ProgramMemory,
     format_mismatch,
+    slice_facts,
 )
-from relm.training.machine.compiled_table import slice_facts
-from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
-from relm.training.machine.micro_batch_choice import possible_sizes
+from relm.training.machine.fitting_micro_batch import fill_in_micro_batch, possible_sizes
 from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.

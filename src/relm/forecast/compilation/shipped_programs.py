@@ -32,8 +32,7 @@ from relm.recipes.machine.machines import divides
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.training.machine.compile_record import Compilation
-from relm.training.machine.compiled_table import TABLE, RunFacts, Shipped, read_shipped, shipped_compilation
+from relm.training.machine.compile_record import TABLE, Compilation, RunFacts, Shipped, read_shipped, shipped_compilation
 
 # Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.
 MEMORY = 14 * 2**30

@@ -26,7 +26,7 @@ class Muon(Adam):
         """Create the state."""
         self.momentum, self.norm_epsilon = settings.muon.momentum, settings.muon.norm_epsilon
         self._widths = {p: w for group in groups for p, w in zip(group["params"], group["widths"] or (), strict=False)}
-        super().__init__(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
+        super().__init__(groups, settings)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         return {"momentum_buffer": tuple(parameter.shape)} if parameter in self._widths else super().state_shapes(parameter)
@@ -73,8 +73,3 @@ def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
     return x.mT if is_high else x
-
-
-def build_muon(groups: Groups, settings: Optimizer) -> Muon:
-    """Return a recipe's Muon."""
-    return Muon(groups, settings)

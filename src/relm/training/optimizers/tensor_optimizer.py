@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers.eager import EagerOptimizer
 
 Groups = list[dict[str, Any]]
@@ -25,18 +26,15 @@ class TensorOptimizer(EagerOptimizer):
     found_inf: Tensor | None = None
     """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
 
-    def __init__(self, groups: Groups, learning_rate: float) -> None:
-        """Create the state of all parameters in `groups`, as zeros of each parameter's own dtype.
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state of all parameters in `groups`, as zeros of each parameter's dtype.
 
-        Args:
-            groups: `params` and `weight_decay`, and other keys that a subclass reads; `rate_ratio`, by which the learning rate
-                is multiplied; `traced` and `elements_per_operation`
-                of the parameters' device (`traces` and `elements_per_operation` of `relm.devices.contract.Device`).
+        `relm.training.optimizers.building` describes the keys of a group.
         """
         super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION, "rate_ratio": 1.0})
         self.traced: bool = any(group["traced"] for group in self.param_groups)
         first = self.param_groups[0]["params"][0]
-        self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
+        self.learning_rate = torch.full((), settings.learning_rate, dtype=torch.float32, device=first.device)
         self.updates = torch.zeros((), dtype=torch.float32, device=first.device)
         for group in self.param_groups:
             group["lr"] = self.learning_rate
