@@ -12,7 +12,7 @@ import torch
 from relm.models import contract, decoder
 from relm.models.layers import rotary_angles
 from relm.training import input as training_input
-from relm.training import learner, updates
+from relm.training import learner, schedules, updates
 from relm.training.input import Reader
 from relm.training.optimizers import building, muon
 
@@ -123,7 +123,7 @@ BETAS = Fault(
 DECAY = Fault("decay of biases and scales", building, "parameter_groups", decay_every_parameter)
 SCHEDULE = Fault(
     "a schedule that is one step ahead",
-    updates,
+    schedules,
     "learning_rate_scale",
     lambda right: lambda schedule, step, steps: right(schedule, step + 1, steps),
 )

@@ -219,8 +219,8 @@ def one_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_learning_rate_off_by_one_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    scale = updates.learning_rate_scale
-    monkeypatch.setattr(updates, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
+    rate = updates.learning_rate_of
+    monkeypatch.setattr(updates, "learning_rate_of", lambda *arguments: 1.01 * rate(*arguments))
 
 
 @pytest.mark.parametrize("fault", [one_other_batch, a_learning_rate_off_by_one_percent])

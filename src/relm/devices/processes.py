@@ -12,7 +12,6 @@ import shlex
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -39,19 +38,8 @@ _addresses: list[str] = []
 """The address of each rank, once this process is connected."""
 
 
-@dataclass(frozen=True)
-class ProcessRank:
-    """The rank of this process among several, as a launcher sets it in the environment."""
-
-    rank: int
-    ranks: int
-    local_rank: int
-    """The rank among the processes of this machine."""
-    local_ranks: int
-
-
-def rank_of_this_process(processes: int) -> ProcessRank:
-    """Return the rank of this process among the processes that the recipe requests."""
+def rank_of_this_process(processes: int) -> tuple[int, int, int, int]:
+    """Return rank and count of this process among those that the recipe requests, then among those of this machine."""
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())
     if ranks != processes:
@@ -59,7 +47,7 @@ def rank_of_this_process(processes: int) -> ProcessRank:
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
             f"`{shlex.join(launcher(processes))} pretrain ...`, or correct run.processes"
         )
-    return ProcessRank(rank, ranks, local_rank, local_ranks)
+    return rank, ranks, local_rank, local_ranks
 
 
 def longest_wait() -> timedelta:

@@ -35,14 +35,14 @@ class TorchDevice(Device):
     def __init__(self, run: Run) -> None:
         """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes."""
         keep_compiler_cache(os.environ)  # also where run.compile is off: attention over documents is compiled on a GPU
-        process = rank_of_this_process(run.processes)
-        self.rank, self.ranks = self.part, self.parts = process.rank, process.ranks
+        self.rank, self.ranks, local_rank, local_ranks = rank_of_this_process(run.processes)
+        self.part, self.parts = self.rank, self.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():
                 os.environ.setdefault(name, value)
-            require_gpus(process.local_ranks)
-            torch.cuda.set_device(process.local_rank)
-        self._device = torch.device(run.device, process.local_rank) if run.device == "cuda" else torch.device("cpu")
+            require_gpus(local_ranks)
+            torch.cuda.set_device(local_rank)
+        self._device = torch.device(run.device, local_rank) if run.device == "cuda" else torch.device("cpu")
         self.asynchronous = run.device == "cuda"
         if run.device == "cpu":
             self.elements_per_operation = 1 << 18
@@ -50,7 +50,7 @@ class TorchDevice(Device):
         self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
         if self._compiles:
             prepare_compiler(run)
-        self.threads = run.threads or max(1, usable_cores() // process.local_ranks)
+        self.threads = run.threads or max(1, usable_cores() // local_ranks)
         torch.set_num_threads(self.threads)
         if run.device == "cpu":
             make_first_calls(self.threads)

@@ -20,7 +20,7 @@ from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.starts import LossOracle, OptionsOracle, OrderOracle, RatesOracle, Start, WeightsOracle, load_start
 from relm.training.architecture import configuration, initial_model
-from relm.training.schedules import learning_rate_scale
+from relm.training.schedules import learning_rate_of
 
 if TYPE_CHECKING:
     from relm.models.contract import LanguageModel
@@ -104,7 +104,7 @@ def compare_options(plan: Plan, oracle: OptionsOracle) -> str:
 def compare_rates(plan: Plan, oracle: RatesOracle) -> str:
     """Compare the learning rates of all updates with those that the original printed."""
     phase = _first_phase(plan)
-    rates = {step: learning_rate(phase, step) for step in range(1, phase.steps + 1)}
+    rates = {step: learning_rate_of(phase, step) for step in range(1, phase.steps + 1)}
     unit = 10.0**-oracle.decimals
     for step, value in oracle.borders.items():
         if step in rates and abs(rates[step] - value) <= unit / 2 * (1 + 1e-5):
@@ -120,11 +120,6 @@ def compare_rates(plan: Plan, oracle: RatesOracle) -> str:
             f"{len(rates):,} rates differ from the original's, {where}; compare steps, optimizer.learning_rate and schedule"
         )
     return f"{len(rates):,} steps, to {oracle.decimals} decimals"
-
-
-def learning_rate(phase: Phase, step: int) -> float:
-    """Return the learning rate of an update, counted from 1, as the training loop sets it."""
-    return phase.optimizer.learning_rate * learning_rate_scale(phase.schedule, step, phase.steps)
 
 
 def compare_order(plan: Plan, oracle: OrderOracle) -> str:

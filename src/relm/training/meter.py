@@ -58,7 +58,6 @@ class Meter:
         """The norm over all ranks; None: the device does not report it."""
         self.terms: dict[str, float] = {}
         """TERM_loss in nats and TERM_accuracy of the newest step."""
-        self.tokens_per_second = 0.0
         self._read_step = self.step
         self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
@@ -140,13 +139,12 @@ class Meter:
         """
         rate = (self._read_step - self._line_step) / (self._read_time - self._line_time)
         memory = self._device.peak_memory()
-        self.tokens_per_second = rate * self._work.tokens
         self._line_step, self._line_time = self._read_step, self._read_time
         return {
             "loss": self.loss,
             **self.terms,
             **({"gradient_norm": self.gradient_norm} if self.gradient_norm is not None else {}),
-            "tokens_per_second": round(self.tokens_per_second, 1),
+            "tokens_per_second": round(rate * self._work.tokens, 1),
             "samples_per_second": round(rate * self._work.samples, 3),
             **({"mfu": round(rate * self._work.flops / self._work.peak_flops, 5)} if self._work.peak_flops else {}),
             **({"memory_bytes": memory} if memory is not None else {}),

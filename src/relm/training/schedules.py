@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from relm.recipes.declaration import load
 from relm.recipes.optimization import SCHEDULES, Schedule
+from relm.recipes.phase import Phase
 
 
 def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
@@ -23,6 +24,11 @@ def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
     number = (step - 1) // schedule.updates_per_step + schedule.first_step
     scale: float = load(SCHEDULES[schedule.name].scale)(schedule, number, steps)
     return scale
+
+
+def learning_rate_of(phase: Phase, step: int) -> float:
+    """Return the learning rate of an update, counted from 1."""
+    return phase.optimizer.learning_rate * learning_rate_scale(phase.schedule, step, phase.steps)
 
 
 def constant(schedule: Schedule, number: int, steps: int) -> float:

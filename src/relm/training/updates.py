@@ -20,7 +20,7 @@ from relm.training.learner import Learner
 from relm.training.loss_scaling import finish_gradients, initial_scale
 from relm.training.optimizers import restore_optimizer, set_learning_rate
 from relm.training.phase_run import PhaseRun
-from relm.training.schedules import learning_rate_scale
+from relm.training.schedules import learning_rate_of
 from relm.training.step import Accumulated, accumulate_terms
 
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
@@ -45,7 +45,7 @@ class TorchUpdates:
 def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInput) -> float:
     """Take one optimizer step without waiting for the device, and return its learning rate."""
     settings, device, model = run.settings, run.device, learner.model
-    learning_rate = learning_rate_of(run, given.step)
+    learning_rate = learning_rate_of(settings, given.step)
     # All that follows depends on the weights and on the number of the step, never on how training came there.
     set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
     if learner.scaler is not None:
@@ -66,12 +66,6 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     device.launch()
     learner.meter.count(accumulated, norm)
     return learning_rate
-
-
-def learning_rate_of(run: PhaseRun, step: int) -> float:
-    """Return the learning rate of a step."""
-    settings = run.settings
-    return settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
 
 
 class DeviceUpdates:
@@ -134,7 +128,7 @@ class DeviceUpdates:
         return UpdateCall(
             batch,
             seeds=self._seeds(step.step for step in given.steps),
-            learning_rate=learning_rate_of(self._run, given.first),
+            learning_rate=learning_rate_of(self._run.settings, given.first),
             loss_scale=initial_scale(self._pipeline.loss_scaling, given.first),
         )
 

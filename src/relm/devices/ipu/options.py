@@ -211,8 +211,8 @@ def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update
 
 def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
     """Return the decayed parameters, then the others; both groups are there even if there is no weight decay."""
-    decayed = [name for name, shape in shapes if is_decayed(optimizer, name, len(shape))]
-    others = [name for name, shape in shapes if not is_decayed(optimizer, name, len(shape))]
+    decayed = [name for name, shape in shapes if is_decayed(optimizer["decayed"], name, len(shape))]
+    others = [name for name, shape in shapes if not is_decayed(optimizer["decayed"], name, len(shape))]
     return [{"params": decayed, "weight_decay": optimizer["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
 
 
@@ -223,7 +223,7 @@ def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[
     """
     together: dict[tuple[bool, bool], list[str]] = {}
     for name, shape in shapes:
-        key = is_decayed(optimizer, name, len(shape)), is_adapted(optimizer, len(shape))
+        key = is_decayed(optimizer["decayed"], name, len(shape)), is_adapted(optimizer, len(shape))
         together.setdefault(key, []).append(name)
     groups: list[dict[str, Any]] = []
     for decayed, adapted in sorted(together, reverse=True):

@@ -56,7 +56,7 @@ class UpdateRule:
 
     def _update(self, name: str, parameter: Tensor, gradient: Tensor, learning_rate: float) -> None:
         settings = self.optimizer
-        decay = settings["weight_decay"] if is_decayed(settings, name, parameter.dim()) else 0.0
+        decay = settings["weight_decay"] if is_decayed(settings["decayed"], name, parameter.dim()) else 0.0
         if settings["name"] == "adam":
             gradient, decay = gradient + decay * parameter, 0.0
         step = self._moments_step(name, gradient) + decay * parameter
@@ -76,11 +76,11 @@ class UpdateRule:
         return step
 
 
-def is_decayed(optimizer: Mapping[str, Any], name: str, dimensions: int) -> bool:
-    """Return True for a parameter with weight decay, as `decayed` of the optimizer's section selects."""
-    if optimizer["decayed"] == "all_but_biases":
+def is_decayed(selected: str, name: str, dimensions: int) -> bool:
+    """Return True for a parameter with weight decay, where `decayed` of the optimizer's section is `selected`."""
+    if selected == "all_but_biases":
         return not name.endswith("bias")
-    return dimensions >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
+    return dimensions >= 2 or (selected == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
 def is_adapted(optimizer: Mapping[str, Any], dimensions: int) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relm.devices.ipu.update_rules import is_decayed
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
@@ -64,7 +65,7 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     for name, parameter in parameters.items():
         is_matrix = parameter.dim() >= 2
         kind = kind_of(name, parameter, modules.get(name))
-        decay = settings.weight_decay if is_decayed(name, is_matrix, settings) else 0.0
+        decay = settings.weight_decay if is_decayed(settings.decayed, name, parameter.dim()) else 0.0
         own = settings.groups.get(kind)  # type: ignore[call-overload]
         rate, betas = settings.learning_rate, settings.betas
         if own is not None:
@@ -97,10 +98,3 @@ def kind_of(name: str, parameter: Tensor, module: nn.Module | None) -> str:
     if isinstance(module, nn.Embedding):
         return "embeddings"
     return "head" if name == "lm_head.weight" else "matrices"
-
-
-def is_decayed(name: str, is_matrix: bool, settings: Optimizer) -> bool:
-    """Return True for a parameter with weight decay, as `decayed` of the section selects."""
-    if settings.decayed == "all_but_biases":
-        return not name.endswith("bias")
-    return is_matrix or (settings.decayed == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
