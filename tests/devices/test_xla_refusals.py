@@ -38,15 +38,13 @@ def test_the_rank_of_a_host_is_read_from_the_environment(environment: dict[str, 
 
 def test_two_processes_of_one_tpu_host_are_refused() -> None:
     started = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    with pytest.raises(RelmError, match="2 processes were started on this host, but one drives all its TPU cores"):
+    with pytest.raises(RelmError, match="2 processes were started on this host, but one process drives all its TPU cores"):
         rank_of_this_host(started, "TPU")
     assert rank_of_this_host(started, "CPU") == (1, 2), "to try the code on a CPU"
 
 
 def test_one_tpu_needs_a_single_host() -> None:
-    with pytest.raises(
-        RelmError, match=r"one device of one host trains alone \(--one-tpu, or .*found WORLD_SIZE=4; unset RANK"
-    ):
+    with pytest.raises(RelmError, match=r"--one-tpu, or a run.topology of one device, .*found WORLD_SIZE=4; unset RANK"):
         rank_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
 
 

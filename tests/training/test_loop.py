@@ -323,7 +323,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_last_good_checkpo
     assert tiny_run.checkpoints == ["step-00000001"]
     examples = CausalExamples(tiny_run.examples / "manifest.json", "train", 16)
     numbers, _ = numbers_at(examples, derived_seed(7, "order", "main"), np.arange(8, 16))
-    assert f"it read the examples {', '.join(map(str, numbers))} of epoch 0; " in str(error.value)
+    assert f"it read examples {', '.join(map(str, numbers))} of epoch 0; " in str(error.value)
 
 
 def test_a_larger_vocabulary_pads_the_embedding(tiny_run) -> None:

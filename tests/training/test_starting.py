@@ -136,7 +136,7 @@ def test_the_error_for_an_absent_or_damaged_checkpoint_names_the_command_that_ma
 
 def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
     _, _, checkpoint = first_phase("adamw", tmp_path)
-    with pytest.raises(RelmError, match="of the same run, ffff; this one is of 0123456789ab"):
+    with pytest.raises(RelmError, match="of run ffff, found run 0123456789ab"):
         kept_optimizer(checkpoint, "ffff")
 
 
@@ -144,7 +144,7 @@ def test_the_state_of_another_kind_of_optimizer_is_refused(tmp_path: Path) -> No
     model, _, checkpoint = first_phase("adamw", tmp_path)
     kept = kept_optimizer(checkpoint, FINGERPRINT)
     another, optimizer = begun_anew(model, "adamw of transformers")
-    with pytest.raises(RelmError, match=r"kept: the phase before left another kind of state: .*optimizer_state: fresh"):
+    with pytest.raises(RelmError, match=r"kept: the phase before has another kind of state: .*optimizer_state: fresh"):
         restore_kept_optimizer(optimizer, another, kept)
 
 

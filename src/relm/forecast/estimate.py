@@ -1,7 +1,7 @@
 """An estimate of a recipe's cost before it is run: parameters, operations, memory, disk, time and money.
 
-It needs the recipe alone and no data. All figures are arithmetic, which bounds activations from above; `relm rehearse` measures
-memory and time on this machine. No torch is imported.
+It needs only the recipe, and no data. All figures are arithmetic, which bounds activations from above; `relm rehearse` measures
+memory and time on this machine. Does not import torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,11 +62,9 @@ def describe_estimate(
     price: float | None,
     machines: Mapping[str, Machine] | None = None,
 ) -> str:
-    """Return a table for each phase, and for all of them together.
+    """Return a table for each phase, and for all of them together, with hours on these `machines` or on the plan's.
 
-    Args:
-        price: of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
-        machines: those for which hours are computed; None: that of the plan alone.
+    `price` is that of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
     """
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")
@@ -108,7 +106,7 @@ def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> 
         "tokens",
         f"{estimate.tokens:,}; {estimate.tokens // phase.steps:,} a step{target}; {where.scored:,} of a sequence scored",
     )
-    again = f", {counted.recomputed:.3g} once more for activations that are not kept" if counted.recomputed else ""
+    again = f", {counted.recomputed:.3g} repeated for activations that are not kept" if counted.recomputed else ""
     yield format_row(
         "operations",
         f"{counted.model:.3g} a step (forward {counted.forward:.3g}, backward {counted.backward:.3g}){again}; "
@@ -137,7 +135,7 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
     most = f", activations at most {format_bytes(activations)}" if activations else ""
     yield format_row("", f"by arithmetic: {format_state(state)}{most}")
     if estimate.fit.memory is not None:
-        verdict = {True: "yes", False: "NO", None: "not known"}[estimate.fit.fits]
+        verdict = {True: "yes", False: "NO", None: "unknown"}[estimate.fit.fits]
         yield format_row("fits", f"{verdict}: {estimate.fit.reason}")
 
 
@@ -162,7 +160,7 @@ def _total_lines(estimates: Sequence[PhaseEstimate], seeds: int) -> Iterator[str
 
 
 def compiled_lines(plan: Plan) -> Iterator[str]:
-    """Yield the consequences of compiled programs, or why they are left out; nothing for a recipe that is not for a TPU."""
+    """Yield the consequences of compiled programs, or why they are left out; nothing for recipes that are not for a TPU."""
     again, found = f"relm compile {plan.name} --output {plan.compilation}", list[str]()
     try:
         if (compilation := find_compilation(plan)) is not None:

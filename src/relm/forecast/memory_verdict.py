@@ -33,17 +33,17 @@ class MemoryVerdict(NamedTuple):
     """The memory of one device that a phase needs, and the verdict."""
 
     fits: bool | None
-    """None: not known, because the arithmetic is an upper bound."""
+    """None: unknown, because the arithmetic is an upper bound."""
     reason: str
-    """A phrase with the figures, or the sentence of a refusal."""
+    """A phrase with the figures, or the error that no micro-batch fits."""
     plan: Plan
-    """The plan, with the micro-batch that was chosen for a machine that is not the recipe's own."""
+    """The plan, with the micro-batch that was chosen for a machine that the recipe does not name."""
     size: int | None = None
     """Sequences of a micro-batch of one process, over all its devices; None: none fits."""
     needed: int | None = None
-    """Bytes of one device; None: not known."""
+    """Bytes of one device; None: unknown."""
     memory: int | None = None
-    """Bytes of one device's memory; None: not known."""
+    """Bytes of one device's memory; None: unknown."""
 
 
 def judge_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> MemoryVerdict:
@@ -81,10 +81,10 @@ def judge_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> MemoryVer
 
 
 def find_memory_fault(plan: Plan, phase: str, tokenizer: TokenizerFacts, here: bool) -> str | None:
-    """Return why a phase cannot fit, whatever its data are; None if it may.
+    """Return why a phase cannot fit, with any data; None if it may fit.
 
-    If it trains `here`, all memory of this machine counts, used or free: other programs may end before training begins.
-    Otherwise only what the recipe's machine states counts.
+    If it trains `here`, all memory of this machine counts, because other programs may end before training begins. Otherwise
+    only the memory that the recipe's machine states counts.
     """
     if limits_ignored():
         return None
@@ -93,11 +93,11 @@ def find_memory_fault(plan: Plan, phase: str, tokenizer: TokenizerFacts, here: b
         return _find_lack_of_main_memory(plan, phase, tokenizer, where) if here else None
     if plan.machine is not None and not _is_begun(plan, phase):
         verdict = judge_memory(plan, phase, tokenizer)
-        if verdict.fits is False and verdict.needed is None:  # the sentence of a refusal, with its remedy
+        if verdict.fits is False and verdict.needed is None:  # an error with its remedy
             return f"{where}: {verdict.reason}"
         if verdict.fits is False:
             state = format_state(state_bytes(configuration(plan.recipe, tokenizer), plan.recipe.pretrain[phase].optimizer))
-            return f"{where} does not fit: {verdict.reason}; of these the state takes {state}. {SMALLER}; {OVERRIDE}=1 tries it"
+            return f"{where} does not fit: {verdict.reason}; of this the state takes {state}. {SMALLER}; {OVERRIDE}=1 tries it"
     if plan.machine is None and here and DEVICES[plan.recipe.run.device].one_process_each:
         return _find_lack_of_gpu_memory(plan, phase, tokenizer, where)
     return None
@@ -110,7 +110,7 @@ def _find_lack_of_main_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts,
         if needed + libraries > available:
             each = f", and its libraries {format_bytes(libraries)}" if libraries > needed else ""
             return (
-                f"{where} does not fit: {work} take {format_bytes(needed)}{each}, and this machine has "
+                f"{where} does not fit: {work} take {format_bytes(needed)}{each}, but this machine has "
                 f"{format_bytes(available)} of memory; {remedy}, or set {OVERRIDE}=1 to try anyway"
             )
     return None
@@ -128,5 +128,5 @@ def _find_lack_of_gpu_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts, 
 
 
 def _is_begun(plan: Plan, phase: str) -> bool:
-    """Return True if there are checkpoints, which state the micro-batch with which a run is resumed."""
+    """Return True if checkpoints exist: they state the micro-batch with which a run resumes."""
     return any((plan.run_folder / phase / "checkpoints").glob("step-*"))

@@ -1,8 +1,8 @@
-"""The memory of each IPU of a pipeline, by arithmetic alone. Imports no torch.
+"""The memory of each IPU of a pipeline, by arithmetic. Imports no torch.
 
-What is counted is what a step keeps: weights, accumulated gradients, the optimizer's state, the hidden states that wait for
-their backward pass, one layer that is computed again, and logits. The program's code, buffers of exchanges and temporary values
-of matrix products are Graphcore's compiler's to place, and are not counted.
+It counts what a step keeps: weights, accumulated gradients, the optimizer's state, the hidden states that wait for their
+backward pass, one layer that is computed again, and logits. It does not count code, buffers of exchanges and temporary values
+of matrix products, which Graphcore's compiler places.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ class IpuMemory(NamedTuple):
 
     segments: tuple[str, ...]
     parameters: int
-    """Count of parameters; those of a tied head are the token embedding's."""
+    """Count of parameters; a tied head adds none."""
     weights: int
     accumulators: int
     """Gradients, summed over the micro-batches of an update."""
     optimizer: int
-    """The optimizer's state, or the share of it that a replica keeps; off chip, that of small tensors alone."""
+    """The optimizer's state, or the share of it that a replica keeps; if that is off chip, only the state of small tensors."""
     off_chip: int
-    """The same in the host's DRAM, which is not counted in `total`."""
+    """The optimizer's state in the host's DRAM, which `total` leaves out."""
     activations: int
     """Hidden states that wait for their backward pass, and one layer that is computed again."""
     logits: int
@@ -92,21 +92,21 @@ def _ipu_memory(
 
 
 def _state_bytes(weights: Tensors, optimizer: Optimizer, pipeline: Pipeline) -> int:
-    """Return the optimizer's state of parameters: a first moment in the pipeline's precision, everything else in float32."""
+    """Return the bytes of optimizer state: a first moment in the pipeline's precision, everything else in float32."""
     count = weights.times * OPTIMIZERS[optimizer.name].count_state(weights.shape, optimizer)
     first = min(count, weights.numbers)
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
 
 
 def _is_remote(weights: Tensors, pipeline: Pipeline) -> bool:
-    """Return True if the moments of a parameter are large enough to be off chip and shared by replicas."""
+    """Return True if a parameter's moments are large enough to be off chip and divided among replicas."""
     return BYTES["float32"] * weights.size >= (pipeline.smallest_remote_tensor or 0)
 
 
 def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[PipelineStage]) -> int:
     """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
 
-    Each segment but the token embedding has the hidden states of a micro-batch as its input.
+    The input of each segment but the token embedding is the hidden states of a micro-batch.
     """
     layer = _layer_activations(config, phase, pipeline)
     hidden = BYTES[pipeline.precision] * (layer.inputs or 0) // FLOAT

@@ -1,4 +1,4 @@
-"""The table of `relm estimate` on a pipeline: the memory of each IPU, what lies off chip, the bubble. Imports no torch."""
+"""The table of `relm estimate` on a pipeline: the memory of each IPU and off chip, the bubble. Imports no torch."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ def judge_pipeline(ipus: Sequence[IpuMemory], memory: int | None) -> tuple[bool 
     most = max(range(len(ipus)), key=lambda ipu: ipus[ipu].total)
     needed = ipus[most].total
     if memory is None:
-        return None, f"IPU {most} needs {format_bytes(needed)} by arithmetic; its memory is not known", needed
+        return None, f"IPU {most} needs {format_bytes(needed)} by arithmetic; its memory is unknown", needed
     sizes = f"{format_bytes(needed)} of {format_bytes(memory)}"
     if needed > memory:
         return False, f"exceeds IPU {most} by {format_bytes(needed - memory)}: {sizes} by arithmetic", needed
@@ -59,7 +59,7 @@ def _describe_off_chip(pipeline: Pipeline, ipus: Sequence[IpuMemory]) -> str:
 
 
 def name_segments(segments: Sequence[str]) -> list[str]:
-    """Return segments as people read them, consecutive layers together.
+    """Return segments in words, consecutive layers together.
 
     >>> name_segments(["token_embedding", "layers.0", "layers.1", "layers.2", "head"])
     ['token embedding', 'layers 0-2', 'head']

@@ -1,7 +1,4 @@
-"""A recipe's phase on its device, ready for the steps of a rehearsal: examples, model and updates.
-
-The examples are generated; the weights are random.
-"""
+"""A recipe's phase on its device, ready for the steps of a rehearsal, with generated examples and random weights."""
 
 import dataclasses
 import time
@@ -32,17 +29,17 @@ FEW_MICRO_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsal:
-    """A request: the phase of a recipe, and the options with which its steps are taken."""
+    """A request: the phase of a recipe, and the options of its steps."""
 
     recipe: Recipe
     phase: str
     tokenizer: TokenizerFacts
     """The recipe's tokenizer, or the facts that are expected of it."""
     steps: int = STEPS
-    """The count of steps, those of the warm-up included."""
+    """The count of steps, warm-up included."""
     compile_only: bool = False
-    """Take one step of at most two micro-batches, which compiles every program; later steps take somewhat more memory. A device
-    that takes whole updates only compiles, and need not be attached to this machine."""
+    """Take one step of at most two micro-batches, which compiles every program; later steps take slightly more memory. A device
+    that takes whole updates only compiles, and may be absent."""
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
 

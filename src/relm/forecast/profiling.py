@@ -43,11 +43,11 @@ def profile_steps(ready: PreparedRun, inputs: Iterator[Round], steps: int, trace
                 shutil.copyfileobj(source, file)
     ready.learner.meter.read(run.describe_failure)
     where = f" (trace: {trace}, for chrome://tracing or ui.perfetto.dev)" if run.writes else ""
-    return [f"profile of {steps} steps{where}; operations by their own time:", *_list_operations(profiler, steps)]
+    return [f"profile of {steps} steps{where}; operations by exclusive time:", *_list_operations(profiler, steps)]
 
 
 def _list_operations(profiler: profile, steps: int) -> Iterator[str]:
-    """Yield the most expensive operations: kernels where there is a GPU, otherwise operations of the host."""
+    """Yield the most expensive operations: a GPU's kernels, otherwise operations of the host."""
     averages = [each for each in profiler.key_averages() if not each.is_user_annotation]
     kernels = [each for each in averages if each.device_type.name != "CPU"]
     found = [(each.self_device_time_total if kernels else each.self_cpu_time_total, each) for each in kernels or averages]

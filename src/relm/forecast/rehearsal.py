@@ -1,7 +1,7 @@
-"""A few real training steps of a recipe, at full size, before it runs: they show whether it fits, and its speed.
+"""Takes a few real training steps of a recipe at full size, which show its speed and whether it fits.
 
-The examples are generated, so that nothing has to be downloaded or pregenerated first. The weights are random: their values
-do not change the speed. Nothing is written into any run folder.
+Examples are generated, so nothing has to be downloaded or made first, and weights are random, which does not change the speed.
+Nothing is written into a run folder.
 """
 
 import os
@@ -16,7 +16,7 @@ from relm.limits import nearest_existing
 from relm.training.loop import WARM_UP
 from relm.training.updates import DeviceUpdates
 
-# Steps that --profile traces after the others, fewer where a step has many micro-batches: a trace must fit into memory.
+# Steps that --profile traces after the others, fewer if a step has many micro-batches: a trace must fit into memory.
 PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
 
 
@@ -26,7 +26,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
         reader, updates, trace = ready.run.reader, ready.updates, rehearsal.trace
         if trace is not None and isinstance(updates, DeviceUpdates):
             raise RelmError(
-                "--profile: torch's profiler sees nothing of an IPU; leave it out, and set POPLAR_ENGINE_OPTIONS="
+                "--profile: torch's profiler cannot see an IPU; leave it out, and set POPLAR_ENGINE_OPTIONS="
                 '\'{"autoReport.all":"true","autoReport.directory":"FOLDER"}\' for Graphcore\'s PopVision'
             )
         profiled = 0 if trace is None else max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batch_count(reader)))
@@ -47,8 +47,8 @@ def require_options(steps: int | None, compile_only: bool, trace: Path | None) -
         extra = "--steps" if steps is not None else "--profile"
         raise RelmError(f"--compile-only stops after one compiled step; leave {extra} or --compile-only out")
     if steps is not None and steps <= WARM_UP:
-        raise RelmError(f"--steps {steps}: the first {WARM_UP} steps are the warm-up; give more, or --compile-only")
+        raise RelmError(f"--steps {steps}: the first {WARM_UP} steps are the warm-up; take more, or use --compile-only")
     if trace is not None:
         existing = nearest_existing(trace.absolute().parent)
         if trace.is_dir() or not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise RelmError(f"--profile {trace}: cannot be written as a file; correct the path or its permissions")
+            raise RelmError(f"--profile {trace}: cannot write this file; correct the path or its permissions")

@@ -1,10 +1,10 @@
 """A phase's parameters, operations, memory and disk space, by arithmetic. Imports no torch.
 
 A multiplication with an addition counts as two operations. Only products that are computed count: the head's at scored
-positions, a BERT's last layer at positions that are read, a T5's decoder over its own length. Normalisation, activations,
-softmax and the optimizer, whose operations grow with the width and not with its square, are left out, as in the usual
-references for utilisation: Narayanan et al. 2021 (arXiv 2104.04473), appendix A, and Chowdhery et al. 2022 (PaLM, arXiv
-2204.02311), appendix B.
+positions, a BERT's last layer at positions that are read, a T5's decoder over the target's length. Normalisation,
+activations, softmax and the optimizer are left out, because their operations grow with the width and not with its square, as
+in the usual references for utilisation: Narayanan et al. 2021 (arXiv 2104.04473), appendix A, and Chowdhery et al. 2022 (PaLM,
+arXiv 2204.02311), appendix B.
 
 Activations are bounded from above; `relm rehearse` measures them.
 """
@@ -59,7 +59,7 @@ def lengths(phase: Phase) -> Lengths:
 
 
 def tensors(config: Configuration, positions: Lengths) -> list[Tensors]:
-    """Return a model's parameters, and what it multiplies the positions of one sequence by."""
+    """Return a model's parameters and the other factors of its products for one sequence."""
     return list(load(ARCHITECTURES[config.architecture].tensors)(config, positions))
 
 
@@ -146,7 +146,7 @@ def _computing(phase: Phase, run: Run) -> Computing:
     """Return the facts that decide the size of activations."""
     device = DEVICES[run.device]
     element = FLOAT if phase.precision == "float32" else HALF
-    # On a CPU, torch's dropout multiplies by a mask of the tensor's own type; elsewhere masks are of booleans.
+    # On a CPU, torch's dropout multiplies by a mask of the tensor's type; elsewhere masks are booleans.
     return Computing(
         element=element,
         mask=element if device.in_main_memory else 1,
@@ -157,10 +157,7 @@ def _computing(phase: Phase, run: Run) -> Computing:
 
 
 def activation_bytes(config: Configuration, phase: Phase, run: Run, sequences: int) -> int | None:
-    """Return the largest memory of activations on one device that computes this many sequences at once, gradients not included.
-
-    None for an architecture that does not count its activations.
-    """
+    """Return the peak memory of activations on one device, without gradients; None if the architecture counts none."""
     function = ARCHITECTURES[config.architecture].activations
     if function is None:
         return None
@@ -178,7 +175,7 @@ def activation_bytes(config: Configuration, phase: Phase, run: Run, sequences: i
 
 
 def _weight_bytes(config: Configuration, how: Computing) -> int:
-    """Return the size of the weights' copies in lower precision, and of the largest gradient while it is computed."""
+    """Return the bytes of the weights' copies in lower precision, and of the largest gradient while it is computed."""
     largest = max(weights.size for weights in model_weights(config))
     copies = how.element * (parameter_count(config) + largest) if how.element < FLOAT else 0
     # A compiler that writes attention out makes one program of a micro-batch, which adds gradients in place.
@@ -186,9 +183,9 @@ def _weight_bytes(config: Configuration, how: Computing) -> int:
 
 
 def update_bytes(config: Configuration) -> int:
-    """Return an upper bound of an optimizer's temporary memory, when the activations are gone.
+    """Return an upper bound of an optimizer's temporary memory, which it takes after the activations are freed.
 
-    It updates one large weight at a time, or smaller ones together, with at most three temporary numbers for each of theirs.
+    It updates one large weight at a time, or several small ones, with at most three temporary numbers for each element.
     """
     largest = max(weights.size for weights in model_weights(config))
     return 3 * FLOAT * min(parameter_count(config), max(largest, UPDATED_TOGETHER))
@@ -200,7 +197,7 @@ class Disk(NamedTuple):
     checkpoint: int
     """Weights and the optimizer's state."""
     checkpoints: int
-    """The largest count of checkpoints, including the one that is being written."""
+    """The most checkpoints at a time, including the one that is being written."""
     model: int
     """The finished model, in float32."""
 
@@ -227,25 +224,25 @@ def require_resources(config: Configuration, phase: Phase, run: Run, run_folder:
 
 
 def missing_disk(config: Configuration, phase: Phase, run: Run, run_folder: Path) -> tuple[int, int]:
-    """Return the bytes that a phase has yet to write into its run folder: of checkpoints, without those there, and a model."""
+    """Return the bytes that a phase has yet to write into its run folder: of checkpoints and of the model."""
     files = disk_bytes(config, phase, run)
     present = len(list((run_folder / "checkpoints").glob("step-*")))
     return max(files.checkpoints - present, 1) * files.checkpoint, files.model
 
 
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
-    """Raise if a phase's weights, gradients, optimizer state and logits alone exceed the memory of this machine.
+    """Raise if a phase's weights, gradients, optimizer state and logits exceed the main memory of this machine.
 
-    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked.
+    Other activations are not counted, so a phase that passes may still not fit. An accelerator's memory is not checked.
     """
     for needed, work, remedy in list_memory_needs(config, phase, run):
         require_memory(needed, work, remedy)
 
 
 def list_memory_needs(config: Configuration, phase: Phase, run: Run) -> Iterator[tuple[int, str, str]]:
-    """Yield the bytes of main memory that a phase takes at least, what they hold, and what to do where there are fewer.
+    """Yield the bytes of main memory that a phase takes at least, what they hold, and what to do if they are too many.
 
-    A device that takes whole updates has a worker with its own copy of the state.
+    The worker of a device that takes whole updates has a second copy of the state.
     """
     device, whole = DEVICES[run.device], state_bytes(config, phase.optimizer)
     work = f"training {parameter_count(config):,} parameters"
@@ -253,18 +250,18 @@ def list_memory_needs(config: Configuration, phase: Phase, run: Run) -> Iterator
     kept = whole.weights + whole.optimizer
     if device.pipelined:
         worker = whole.total if device.in_main_memory else kept
-        yield kept + worker, f"{work}: weights and optimizer state of the training loop and of its worker alone", smaller
+        yield kept + worker, f"{work}: weights and optimizer state of the training loop and its worker", smaller
     if not device.in_main_memory:
         return
     of_each = "" if run.processes == 1 else f" in each of {run.processes:,} processes (run.processes)"
     fewer = smaller if run.processes == 1 else f"{smaller}, lower run.processes"
-    yield run.processes * whole.total, f"{work}: {format_state(whole)}{of_each} alone", fewer
+    yield run.processes * whole.total, f"{work}: {format_state(whole)}{of_each}", fewer
     size = micro_batch_size(phase, run.micro_batch_size, run.processes)
     # In the shorter of the types that logits can have.
     logits = HALF * sequences_per_device(phase, run) * lengths(phase).scored * config.vocabulary_size
     yield (
         run.processes * (whole.total + logits),
-        f"{work}: {format_state(whole)} and logits {format_bytes(logits)} of {size:,} sequences at once{of_each} alone",
+        f"{work}: {format_state(whole)} and logits {format_bytes(logits)} of {size:,} sequences at once{of_each}",
         f"lower run.micro_batch_size, {fewer}" if size > 1 else fewer,
     )
 

@@ -1,6 +1,6 @@
-"""`device.json`, beside `train.jsonl`: the counters of a device that compiles. It is no part of a run's identity.
+"""`device.json`, next to `train.jsonl`: the counters of a device that compiles. A run's identity does not depend on it.
 
-It has a line for each process that trained the phase, in order, since counters start anew with a process.
+It has a line for each process that trained the phase, in order, because each process counts from 0.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
 def note_device_figures(run: PhaseRun, first_step: int, step: int, figures: Mapping[str, float]) -> None:
     """Write `device.json` with this process as its last line: the step it resumed after, its steps, and its counters so far.
 
-    This happens with every checkpoint, so that a killed process leaves a line of the steps that count. Lines of processes that
-    began at the same step or later are removed: none of their steps was kept.
+    Every checkpoint does so, and a killed process leaves a line of the steps that count. Lines of processes that began at the
+    same step or later are removed, because none of their steps was kept.
     """
     if not (run.writes and figures):
         return

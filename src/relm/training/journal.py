@@ -1,4 +1,4 @@
-"""All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
+"""All records of training: `train.jsonl`, the progress on the terminal, and other loggers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -21,8 +21,8 @@ class Journal:
     def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer, unlogged: Mapping[str, Any]) -> None:
         self.log, self._progress, self._write_loggers = log, progress, write_loggers
         self._unlogged = unlogged
-        """For the next line of the log alone: the step after which this attempt resumed, and the machines so far, unless a line
-        before it has them."""
+        """Only for the next line of the log: the step after which this attempt resumed, and the machines so far unless an
+        earlier line has them."""
 
     def advance(self, step: int) -> None:
         """Count one step."""
@@ -51,10 +51,7 @@ class SilentJournal(Journal):
 
 @contextmanager
 def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal]:
-    """Open the journal of a run that begins or resumes; lines of an interrupted attempt beyond the learner's step are removed.
-
-    `last` is the last step of this process.
-    """
+    """Open the journal of a run up to step `last`; lines of an interrupted attempt after the learner's step are removed."""
     if not run.writes:
         yield SilentJournal()
         return
@@ -68,7 +65,7 @@ def open_journal(run: PhaseRun, learner: Learner, last: int) -> Iterator[Journal
         loggers = stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
         unlogged: dict[str, Any] = {RESUMED_AFTER: step} if step else {}
         logged = None
-        with suppress(RelmError):  # of a log that somebody edited and accepted; it gets the list again
+        with suppress(RelmError):  # an edited log that was accepted gets the list again
             logged = machines_of(read_lines(run.folder / LOG))
         if logged != machines:
             unlogged[MACHINES] = machines

@@ -1,7 +1,7 @@
-"""The lines of `train.jsonl`, written while the device computes the next round where it computes beside the host.
+"""The lines of `train.jsonl`. If the device is asynchronous, a line is written while it computes the next round.
 
-So a line waits for no step that was just launched. It is complete before a checkpoint, a validation, a stop and the end, and at
-once where a run that leaves its published curve must stop; its values are the same.
+So a line does not wait for a step that was just launched. It is complete before a checkpoint, a validation, a stop and the end,
+and at once if a run that leaves its published curve must stop. Its values are the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from relm.training.phase_run import PhaseRun
 
 
 class LogLines:
-    """The lines of a phase, in turn; at most one is unread."""
+    """The lines of a phase, one after the other; at most one is unread."""
 
     def __init__(
         self,
@@ -29,21 +29,21 @@ class LogLines:
         self._run, self._learner, self._journal, self._watch = run, learner, journal, watch
         self._describe_failure = describe_failure
         self._unread: tuple[Readings, Mapping[str, Any] | None] | None = None
-        """Figures on their way from the device, and the line's other columns; None: they are for a checkpoint alone."""
-        # Where operations are traced, a copy of the loss scaler's tensors, which each step changes, would be another program.
+        """Figures on their way from the device, and the line's other columns; None: only a checkpoint needs them."""
+        # A device that traces would make another program to copy the loss scaler's tensors, which each step changes.
         is_copied = learner.scaler is None or not run.device.traces
         self.can_wait = run.device.asynchronous and is_copied and not (watch is not None and watch.may_stop)
         """True if a line can be read while the next round is computed."""
 
     def begin(self, given: Round, learning_rate: float, is_written: bool) -> None:
-        """Request the figures of the newest round without waiting: for a line if `is_written`, else for a checkpoint alone."""
+        """Request the figures of the newest round without waiting: for a line if `is_written`, else only for a checkpoint."""
         line = {"step": given.last, "epoch": self._run.epoch(given.last), "learning_rate": learning_rate}
         scaler = self._learner.scaler
         readings = self._learner.meter.begin_read(scaler.readings() if scaler is not None else None)
         self._unread = readings, line if is_written else None
 
     def finish(self, validate: Callable[[], Mapping[str, Any]] = dict) -> None:
-        """Read what was requested, if anything was, and write the line with the columns that `validate` then computes."""
+        """Read the requested figures, if any, and write the line with the columns that `validate` computes."""
         unread, self._unread = self._unread, None
         if unread is None:
             return

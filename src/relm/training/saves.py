@@ -1,8 +1,8 @@
 """Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
 
-At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. Where there
-is no memory for the copy, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte:
-a checkpoint gets its name last, and relies on no line of a later step.
+At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. If memory
+for the copy is lacking, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte: a
+checkpoint gets its name last, and does not rely on lines of later steps.
 """
 
 import logging
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Saves:
-    """The saves of one process, in turn; only rank 0 writes."""
+    """The saves of one process, one after the other; only rank 0 writes."""
 
     def __init__(
         self, run: PhaseRun, learner: Learner, journal: Journal, checkpoint_list: RunLog | None, thread: ThreadPoolExecutor
@@ -42,8 +42,8 @@ class Saves:
         """Save a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
 
         Args:
-            listed: the recipe requests it; otherwise an interruption caused it.
-            background: return once the tensors are copied, if there is memory for that; otherwise once it is written.
+            listed: True if the recipe requests it, False if an interruption caused it.
+            background: return once the tensors are copied, if they fit into memory; otherwise once it is written.
         """
         self.wait()
         self._require_finite_weights()
@@ -53,7 +53,7 @@ class Saves:
             files = self._learner.model.state_dict(), self._learner.tensors()
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
-            # What training changes while the thread writes, as it is now.
+            # Copies of what training changes while the thread writes.
             facts = state, self._journal.log.facts(), run.device.figures(), listed
             if copies is None:
                 self._write(files, *facts)
@@ -73,25 +73,25 @@ class Saves:
             written.result()
 
     def wait_after_an_error(self) -> None:
-        """Wait until the newest checkpoint is written, and log an error of that, since another one ends training."""
+        """Wait until the newest checkpoint is written, and log its error, because another one ends training."""
         try:
             self.wait()
         except RelmError as error:
             logger.error("%s", error)
 
     def describe_failure(self, step: int) -> str:
-        """Return sentences on a step with a number that is not finite, once the newest checkpoint is written."""
+        """Return sentences on a step whose figures are not finite, once the newest checkpoint is written."""
         self.wait_after_an_error()
         return self._run.describe_failure(step)
 
     def _require_finite_weights(self) -> None:
-        # A norm is infinite wherever a gradient is. Without one only the next loss would show an overflow of the newest update.
+        # The norm shows an infinite gradient. Without a norm only the next loss would show an overflow of the newest update.
         meter = self._learner.meter
         if meter.gradient_norm is None and (found := self._learner.find_infinite_weight()) is not None:
             raise RelmError(f"step {meter.step:,}: {found}, expected finite numbers; {self._run.describe_failure(meter.step)}")
 
     def _copy(self, *files: Mapping[str, Tensor]) -> list[Mapping[str, Tensor]] | None:
-        """Return copies of the tensors of all files, made in one transfer; None if there is no memory for them."""
+        """Return copies of the tensors of all files, made in one transfer; None: they do not fit into memory."""
         copies = self._run.device.copy_to_host([tensor for tensors in files for tensor in tensors.values()])
         if copies is None:
             return None
@@ -106,7 +106,7 @@ class Saves:
         figures: Mapping[str, float],
         listed: bool,
     ) -> None:
-        """Sync the log, on which the checkpoint relies, and write the checkpoint."""
+        """Sync the log, which the checkpoint attests, and write the checkpoint."""
         run, every = self._run, self._run.recipe.run
         model, optimizer = files
         self._journal.log.sync()
@@ -127,7 +127,7 @@ class Saves:
 
 @contextmanager
 def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Saves]:
-    """Open the list of checkpoints after the learner's step, and the thread that writes them; wait for it in the end."""
+    """Open the list of checkpoints after the learner's step and the thread that writes them; wait for it at the end."""
     with ThreadPoolExecutor(1, "checkpoint") as thread:
         if not run.writes:
             yield Saves(run, learner, journal, None, thread)

@@ -1,6 +1,6 @@
-"""The optimizer state that a phase keeps from the phase before, with `optimizer_state: kept`.
+"""The optimizer state that a phase with `optimizer_state: kept` takes from the phase before.
 
-The loss scale is not kept: it starts with the value in the phase's own `loss_scaling`.
+The loss scale is not kept: it starts with the value of the phase's `loss_scaling`.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
-            f"{folder}: optimizer_state: kept needs a checkpoint of the same run, {fingerprint}; this one is of "
-            f"{state['fingerprint']}; give --optimizer-from the checkpoint of this run's phase before"
+            f"{folder}: optimizer_state: kept needs a checkpoint of run {fingerprint}, found run {state['fingerprint']}. Set "
+            "--optimizer-from to the checkpoint of this run's phase before"
         )
     try:
         tensors = read_tensors(folder / OPTIMIZER, state["sha256"][OPTIMIZER])
@@ -42,8 +42,8 @@ def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, k
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:
         raise RelmError(
-            f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "
-            "optimizer.name, form, bias_correction and state_precision, or begin with optimizer_state: fresh"
+            f"optimizer_state: kept: the phase before has another kind of state: {error}. Give both phases the same "
+            "optimizer.name, form, bias_correction and state_precision, or set optimizer_state: fresh"
         ) from None
 
 
@@ -59,4 +59,4 @@ def _state(folder: Path) -> Mapping[str, Any]:
 def _remedy(folder: Path) -> str:
     """Return a sentence with the command that makes a checkpoint again."""
     model = folder.parent.parent / "model" / "model.safetensors"
-    return f"`snakemake --force {model}` makes it again, from the newest checkpoint of that phase that is intact"
+    return f"`snakemake --force {model}` makes it again, from the newest intact checkpoint of that phase"

@@ -25,7 +25,7 @@ class HeldOut:
     interval: int
     """Steps between two validations."""
     batches: int
-    """Global batches of a validation, always the same; fewer if there are not as many."""
+    """Global batches of a validation, always the same; fewer if the split has fewer."""
 
     def figures(self, model: LanguageModel, forward: Forward) -> dict[str, float]:
         """Return the loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
@@ -39,9 +39,8 @@ class HeldOut:
         values = self.reader.device.read([value for term in sums.values() for value in term])
         if not all(math.isfinite(value) for value in values):
             raise RelmError(
-                "the loss of the held-out examples is not a finite number after the newest update, and no checkpoint of it was "
-                "saved. The same command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the "
-                "gradient"
+                "the loss of the held-out examples is not finite after the newest update, of which no checkpoint was saved. "
+                "The same command would fail again: lower optimizer.learning_rate, warm up longer, or clip the gradient"
             )
         figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}

@@ -35,7 +35,7 @@ def test_each_instance_has_its_rank() -> None:
         (1, poprun(), "POPDIST_NUM_LOCAL_REPLICAS is '4', expected 8 by the recipe's pipeline; .* or unset POPDIST_NUM_LOCAL"),
         (2, poprun(NUM_TOTAL_REPLICAS="16"), "POPDIST_NUM_TOTAL_REPLICAS is '16', expected 8 .*--num-replicas 8"),
         (2, poprun(NUM_IPUS_PER_REPLICA="4"), "POPDIST_NUM_IPUS_PER_REPLICA is '4', expected 2 .*--ipus-per-replica 2"),
-        (2, poprun(REPLICA_INDEX_OFFSET=None), "but POPDIST_REPLICA_INDEX_OFFSET not: PopRun sets them all"),
+        (2, poprun(REPLICA_INDEX_OFFSET=None), "but POPDIST_REPLICA_INDEX_OFFSET not. PopRun sets all of them"),
         (1, {"POPDIST_NUM_TOTAL_REPLICAS": "8"}, "POPDIST_NUM_TOTAL_REPLICAS is set, but .* start it without PopRun"),
         (2, poprun(REPLICA_INDEX_OFFSET="3"), "POPDIST_REPLICA_INDEX_OFFSET is '3', expected a multiple of 4"),
         (2, poprun(REPLICA_INDEX_OFFSET="8"), "POPDIST_REPLICA_INDEX_OFFSET is '8', expected a multiple of 4"),

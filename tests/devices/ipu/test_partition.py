@@ -45,7 +45,7 @@ def test_each_parameter_lies_on_the_ipu_of_the_segments_that_read_it() -> None:
 
 def test_a_tied_parameter_on_two_ipus_is_refused() -> None:
     apart = [*PLACEMENT[:-1], ("head", 2)]
-    with pytest.raises(ValueError, match="read by token_embedding on IPU 0 and by head on IPU 2, but a parameter lies on one"):
+    with pytest.raises(ValueError, match="read by token_embedding on IPU 0 and by head on IPU 2; place both"):
         ipus_of_parameters(gpt2().segments(), apart)
 
 
@@ -60,8 +60,8 @@ def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("segment", "message"),
     [
-        ("token_embedding", "transformer.wte.weight lies on IPU 0, and was read on another one"),
-        ("layers.1", r"transformer.h.1.ln_1.weight lies on IPU 2, and was read on another one"),
+        ("token_embedding", "transformer.wte.weight is on IPU 0, but another one read it"),
+        ("layers.1", r"transformer.h.1.ln_1.weight is on IPU 2, but another one read it"),
         ("head", "transformer.wte.weight lies on IPU 0"),
     ],
 )

@@ -1,7 +1,7 @@
 """IPUs, and the simulator of their pipeline: devices that take whole updates in a worker process.
 
-The model and its optimizer in this process hold the tensors of the newest checkpoint or validation; the worker's are ahead of
-them. Validation is computed by this process, on the CPU.
+The model and optimizer in this process have the tensors of the newest checkpoint or validation, the worker newer ones. This
+process computes validation, on the CPU.
 """
 
 import os
@@ -41,8 +41,8 @@ class IpuDevice(UpdatingDevice):
         """Start the worker."""
         if run.pipeline is None:
             raise RelmError(
-                f"run.device: {run.device} needs a pipeline, which says how the model is split; choose a machine that the "
-                "recipe has a pipeline for under `on`"
+                f"run.device: {run.device} needs a pipeline, which says how the model is split. Choose a machine for which the "
+                "recipe has a pipeline under `on`"
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
@@ -60,7 +60,7 @@ class IpuDevice(UpdatingDevice):
     def _request(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Any:
-        """Return the worker's answer to a request; only one thread at a time talks to it."""
+        """Return the worker's answer to a request; one thread at a time."""
         with self._lock:
             return self.worker.request(kind, fields, arrays)
 
@@ -130,7 +130,7 @@ class IpuDevice(UpdatingDevice):
         return 1
 
     def figures(self) -> dict[str, float]:
-        """Return the seconds of compiling; empty where nothing is compiled."""
+        """Return the seconds of compiling; empty if nothing was compiled."""
         return {"compile_seconds": round(self._compile_seconds, 3)} if self._compile_seconds else {}
 
     def describe(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[s
 
 
 def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return the IPU on which each parameter lies: that of the segments that read it."""
+    """Return the IPU of each parameter: that of the segments that read it."""
     require_placed(segments, placement)
     ipus = dict(placement)
     first: dict[str, str] = {}
@@ -69,7 +69,7 @@ def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tup
             reader = first.setdefault(name, segment.name)
             if ipus[reader] != ipus[segment.name]:
                 raise ValueError(
-                    f"{name} is read by {reader} on IPU {ipus[reader]} and by {segment.name} on IPU {ipus[segment.name]}, but "
-                    "a parameter lies on one IPU alone; place both segments on the same IPU"
+                    f"{name} is read by {reader} on IPU {ipus[reader]} and by {segment.name} on IPU {ipus[segment.name]}; "
+                    "place both segments on the same IPU"
                 )
     return {name: ipus[reader] for name, reader in first.items()}

@@ -1,8 +1,8 @@
 """The stages of a pipeline, and its order of work: which stage computes which micro-batch at which clock, in both directions.
 
-It is the order of PopART, a form of "one forward, one backward" (Narayanan et al. 2019, "PipeDream"): with S forward stages
-there are 2 S - 1 pipeline stages, since the loss's stage computes forward and backward at the same clock; pipeline stage p
-computes micro-batch m at clock m + p, and weights change when all micro-batches have passed.
+The order is PopART's, a form of "one forward, one backward" (Narayanan et al. 2019, "PipeDream"): S forward stages make 2 S - 1
+pipeline stages, because the last computes forward and backward at the same clock. Pipeline stage p computes micro-batch m at
+clock m + p, and weights change when all micro-batches have passed.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ class Program(Facts):
     arguments: int
     """The count of its argument arrays."""
     donated: tuple[int, ...]
-    """The arguments that it may overwrite, counted from 0: parameters, optimizer state, and all else that it updates."""
+    """Indices of the arguments that it may overwrite: parameters, optimizer state, and all else that it updates."""
     parameters: tuple[int, ...]
-    """The element counts of the model's parameters, each once: the sizes of the gradients' all-reduces."""
+    """The different element counts of the model's parameters: the sizes of the gradients' all-reduces."""
 
 
 class ProgramMemory(Facts):
@@ -65,7 +65,7 @@ class ProgramMemory(Facts):
 
 
 class ProgramFindings(Facts):
-    """Lines of a program's HLO that should not be there, at most a few of each kind."""
+    """Lines that a program's HLO should not have, at most a few of each kind."""
 
     float64: tuple[str, ...] = ()
     """Arrays of float64 with more than one element."""
@@ -93,7 +93,7 @@ class Refusal(Facts):
 
     @property
     def figures(self) -> str:
-        """The memory needed and available, or the compiler's message where it has neither: HBM need not be what is short."""
+        """The memory needed and available, or the compiler's message: memory other than HBM may be short."""
         return f"{self.used}iB of {self.capacity}iB" if self.used else self.words
 
 
@@ -115,14 +115,14 @@ class Compiled(Facts):
     elements: int = 0
     """The elements of all arrays that these carry."""
     beyond_gradients: dict[str, int] = Field(default_factory=dict)
-    """The elements of the largest array that is no sum of a gradient, by kind of operation."""
+    """The elements of the largest array that cannot be a sum of a gradient, by kind of operation."""
     findings: ProgramFindings = ProgramFindings()
     seconds: float
     """The duration of compiling, on any machine."""
 
     @property
     def fits(self) -> bool:
-        """True if the compiler did not refuse the program."""
+        """True if the compiler accepted the program."""
         return self.refusal is None
 
 
@@ -152,7 +152,7 @@ class Compilation(TracedRun):
 
     revision: int = REVISION
     recipe: str
-    """Name of the run: that of the recipe on its own machine, otherwise NAME@MACHINE."""
+    """Name of the run: the recipe's on the machine it names, otherwise NAME@MACHINE."""
     topology: str
     layout: str
     devices: int
@@ -171,7 +171,7 @@ def write_compilation(path: Path, compilation: Compilation) -> None:
 
 
 def read_compilation(path: Path) -> Compilation:
-    """Read `compile.json`; raise if it is absent, or was written by another version."""
+    """Read `compile.json`; raise if it is missing or another version wrote it."""
     try:
         return Compilation.model_validate(read_json(path))
     except ValidationError as error:
@@ -221,13 +221,13 @@ class Shipped(Facts):
 
 
 def read_shipped(path: Path = TABLE) -> Shipped:
-    """Return the content of the committed file, empty where there is none."""
+    """Return the content of the committed file; empty if it does not exist."""
     return _read(path, path.stat().st_mtime_ns) if path.exists() else Shipped()
 
 
 @functools.lru_cache(maxsize=2)
 def _read(path: Path, changed: int) -> Shipped:
-    """Return the content of a file that was changed at a time; `relm list` asks for it once a run and machine."""
+    """Return the content of a file; `relm list` reads it for each run and machine, so it is cached until the file changes."""
     try:
         return Shipped.model_validate(read_json(path))
     except ValidationError as error:
@@ -248,7 +248,7 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
         return None
     if facts.fingerprint != plan.fingerprint:
         raise RelmError(
-            f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
+            f"recipe {plan.name} has fingerprint {plan.fingerprint}, but docs/compiled.json has figures of {facts.fingerprint}"
         )
     rows = [row for row in shipped.rows if row.run == name]
     if lacking := [row for row in rows if row.key not in shipped.programs]:
@@ -262,7 +262,7 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
 
 
 def find_compilation(plan: Plan) -> Compilation | None:
-    """Return a run's compiled programs: those of `relm compile` in its folder, else the table's; None: neither has them."""
+    """Return a run's compiled programs from `relm compile` in its folder, else from the table; None: neither has them."""
     if not plan.compilation.is_file():
         return shipped_compilation(read_shipped(), plan)
     found = read_compilation(plan.compilation)

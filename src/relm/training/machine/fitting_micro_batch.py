@@ -40,7 +40,7 @@ class MicroBatch(NamedTuple):
     """A chosen micro-batch."""
 
     size: int
-    """Sequences of a forward pass of one process, over all its devices."""
+    """Sequences of one process's forward pass, over all its devices."""
     reason: str
     """A sentence without its full stop."""
 
@@ -60,16 +60,16 @@ def possible_sizes(phase: Phase, run: Run) -> list[int]:
 def choose_micro_batch(
     config: Configuration, phase: Phase, run: Run, memory: int | None, compiled: CompiledSize | None = None
 ) -> MicroBatch:
-    """Return the largest micro-batch that fits into the memory of each device; `run.micro_batch_size` is ignored.
+    """Return the largest micro-batch that fits into each device, whatever `run.micro_batch_size` says.
 
-    A size that a compiler accepted is chosen; one that it rejected is too large, and arithmetic chooses among the smaller ones.
+    A size that a compiler accepted is chosen; if it rejected one, arithmetic chooses among the smaller ones.
     `memory` is the bytes of one device, its reserve included, and for a CPU those of the machine; None: unknown.
     """
     sizes = possible_sizes(phase, run)
     if not sizes:
         raise RelmError(
-            f"the {run.devices_of_process} devices of {run.topology} do not divide a share of the global batch, "
-            f"{phase.share_size} sequences; choose a machine with fewer devices"
+            f"{phase.share_size} sequences, a share of the global batch, cannot be divided among the {run.devices_of_process} "
+            f"devices of {run.topology}; choose a machine with fewer devices"
         )
     if compiled is not None and compiled.fits and compiled.size in sizes:
         needs = f", which needs {format_bytes(compiled.needed)} of each device" if compiled.needed else ""
@@ -78,8 +78,8 @@ def choose_micro_batch(
         sizes = [size for size in sizes if size < compiled.size]
     if memory is None or activation_bytes(config, phase, run, 1) is None:
         if not sizes:
-            raise RelmError(_too_large(run, 0, 0, refused=True))
-        return MicroBatch(sizes[0], f"{format_at_once(sizes[0])}: the memory that they need is not known")
+            raise RelmError(_too_large(run, 0, 0, is_rejected=True))
+        return MicroBatch(sizes[0], f"{format_at_once(sizes[0])}: their memory is not known")
     return _largest_fitting(config, phase, run, memory, sizes)
 
 
@@ -93,9 +93,9 @@ def _largest_fitting(config: Configuration, phase: Phase, run: Run, memory: int,
             return MicroBatch(
                 size,
                 f"{format_at_once(size)}: with state and activations they need {format_bytes(needed)} at most by "
-                f"arithmetic, and {format_bytes(available)} of {format_bytes(memory)} can be used",
+                f"arithmetic, and {format_bytes(available)} of {format_bytes(memory)} are usable",
             )
-    raise RelmError(_too_large(run, needed, available, refused=not sizes))
+    raise RelmError(_too_large(run, needed, available, is_rejected=not sizes))
 
 
 def needed_bytes(config: Configuration, phase: Phase, run: Run, size: int) -> int:
@@ -109,19 +109,19 @@ def format_at_once(count: int) -> str:
     return f"{count:,} sequence{'' if count == 1 else 's'} at once"
 
 
-def _too_large(run: Run, needed: int, available: int, refused: bool) -> str:
-    """Return the message that not even the smallest micro-batch fits."""
+def _too_large(run: Run, needed: int, available: int, is_rejected: bool) -> str:
+    """Return the error that not even the smallest micro-batch fits."""
     machine = run.machine or run.topology or run.device
-    if refused:
-        found = f"the compiler refused the smallest micro-batch on {machine}"
+    if is_rejected:
+        found = f"the compiler rejected the smallest micro-batch on {machine}"
     else:
         found = (
             f"one sequence on each device of {machine} needs {format_bytes(needed)} at most by arithmetic, and "
-            f"{format_bytes(available)} can be used"
+            f"{format_bytes(available)} are usable"
         )
     less = "Choose a machine with more memory"
     if not run.activation_checkpointing:
-        less = f"Give on.{machine}.activation_checkpointing: true in the recipe, or choose a machine with more memory"
+        less = f"Set on.{machine}.activation_checkpointing: true in the recipe, or choose a machine with more memory"
     return f"{found}. {less}; on.{machine}.micro_batch_size: {run.devices_of_process} tries it anyway"
 
 
@@ -130,8 +130,8 @@ def fill_in_micro_batch(
 ) -> tuple[Plan, str | None]:
     """Return the plan with a micro-batch for one phase, and a sentence on the choice.
 
-    On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None. A run that is
-    resumed from the folder `resumed` of its checkpoints keeps the size that was chosen. Raise RelmError if not even one
+    On the machine that the recipe names, and if the recipe states a size, the plan is unchanged and the sentence None. A run
+    that resumes from the folder `resumed` of its checkpoints keeps the size that was chosen. Raise RelmError if not even one
     sequence fits on each device.
     """
     if plan.own_machine or plan.recipe.run.micro_batch_size is not None:
@@ -161,10 +161,7 @@ def memory_of_device(plan: Plan) -> int | None:
 
 
 def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
-    """Return the compiler's result for a phase: that of `relm compile` in the run's folder, otherwise docs/compiled.json's.
-
-    None where there is none, or where it belongs to an earlier version of the recipe.
-    """
+    """Return the compiler's result for a phase; None: no result, or one of an earlier version of the recipe."""
     if plan.recipe.run.topology is None:
         return None
     try:
@@ -185,8 +182,8 @@ def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
 
 
 def _recorded(checkpoints: Path, machine: str | None) -> MicroBatch | None:
-    """Return the micro-batch of the newest checkpoint; None if there is none, it is damaged, or another machine made it."""
-    from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does without
+    """Return the micro-batch of the newest checkpoint; None: no checkpoint, a damaged one, or one of another machine."""
+    from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does not need
 
     newest = newest_checkpoint(checkpoints)
     if newest is None:

@@ -23,7 +23,7 @@ class Adafactor(TensorOptimizer):
         super().__init__(groups, settings)
         for state in self.state.values():
             for key in state.keys() - {"exp_avg"}:
-                # The first update replaces them entirely; if it is skipped, a mean of 0 would be divided by 0.
+                # The first update replaces them; if it were skipped, a mean of 0 would be divided by 0.
                 state[key].fill_(1.0)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:

@@ -35,7 +35,7 @@ class MomentOptimizer(TensorOptimizer):
         """Return sqrt(v) + epsilon for each v in `squares`."""
         roots = torch._foreach_sqrt(squares)
         if isinstance(epsilon, Tensor):
-            # Without alpha this would be the overload for Python numbers, which reads the tensor on the host.
+            # Without alpha torch would take the overload for Python numbers, which reads the tensor on the host.
             torch._foreach_add_(roots, epsilon, alpha=1.0)
         else:
             torch._foreach_add_(roots, epsilon)
@@ -98,7 +98,7 @@ def _settings_of(group: dict[str, Any]) -> tuple[float, tuple[float, float] | No
 
 
 def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
-    """Return a recipe's AdamW: torch's fused one where it is equivalent and the device does not trace, otherwise our own."""
+    """Return a recipe's AdamW: torch's fused one if it is equivalent and the device does not trace, otherwise ours."""
     plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
     if plain and not any(group["traced"] for group in groups):
         return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)

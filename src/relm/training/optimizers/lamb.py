@@ -13,7 +13,7 @@ from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 class Lamb(MomentOptimizer):
     """LAMB in which each parameter is a layer: query, key and value have three ratios if they are three parameters.
 
-    Parameters of groups with `adapted` get a trust ratio: norm of the weight / norm of the step, or 1 where either is 0.
+    Parameters of groups with `adapted` get a trust ratio: norm of the weight / norm of the step, or 1 if either is 0.
     """
 
     def __init__(self, groups: Groups, settings: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""The base class of relm's own optimizers, whose changing values are all tensors on the device from the beginning."""
+"""The base class of relm's optimizers, whose changing values are tensors on the device from the beginning."""
 
 import math
 from abc import abstractmethod
@@ -17,14 +17,14 @@ ELEMENTS_PER_OPERATION = 1 << 18
 
 
 class TensorOptimizer(EagerOptimizer):
-    """An optimizer that a device can run without values from the host.
+    """An optimizer that needs no values from the host.
 
-    The learning rate, the count of updates and the state are tensors on the parameters' device that exist before the first
-    step: a compiler that traces steps sees the same program each time, and nothing is ever read back.
+    Learning rate, count of updates and state are tensors on the parameters' device that exist before the first step: a
+    compiler that traces steps sees the same program each time, and nothing is read back.
     """
 
     found_inf: Tensor | None = None
-    """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
+    """Scalar float32 on the device: if it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
 
     def __init__(self, groups: Groups, settings: Optimizer) -> None:
         """Create the state of all parameters in `groups`, as zeros of each parameter's dtype.
@@ -51,11 +51,11 @@ class TensorOptimizer(EagerOptimizer):
         """Update some parameters of a group, and their state, in place."""
 
     def begin_step(self) -> None:
-        """Compute the values that all calls of `update` in one step share; `updates` has been incremented already."""
+        """Compute the values that all calls of `update` in one step share, after `updates` was incremented."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step with the parameters' gradients; a parameter without one stays unchanged."""
+        """Take one step; a parameter without a gradient stays unchanged."""
         self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
         self.begin_step()
         for group in self.param_groups:
@@ -67,7 +67,7 @@ class TensorOptimizer(EagerOptimizer):
         return [self.state[parameter][key] for parameter in parameters]
 
     def unless_skipped(self, value: float | Tensor, otherwise: float) -> float | Tensor:
-        """Return `value`, or `otherwise` where the step is skipped: 1 for factors and 0 for shares, so that nothing changes."""
+        """Return `value`, or `otherwise` if the step is skipped: 1 for factors and 0 for shares, so that nothing changes."""
         if self.found_inf is None:
             return value
         return torch.where(self.found_inf > 0, otherwise, value)
@@ -77,7 +77,7 @@ class TensorOptimizer(EagerOptimizer):
         return self.updates.clamp(min=1)
 
     def rate(self) -> Tensor:
-        """Return the learning rate, 0 where the step is skipped."""
+        """Return the learning rate, 0 if the step is skipped."""
         return self.learning_rate * self.unless_skipped(1.0, 0.0)
 
     def approach(self, averages: Tensors, values: Tensors, share: float | Tensor) -> None:
@@ -91,7 +91,7 @@ class TensorOptimizer(EagerOptimizer):
             torch._foreach_lerp_(averages, values, weight)
 
     def with_decay(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> Tensors:
-        """Return the gradients with weight decay added; 0 where the step is skipped."""
+        """Return the gradients with weight decay added, 0 if the step is skipped."""
         if not group["weight_decay"]:
             return gradients
         decayed = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
@@ -117,7 +117,7 @@ def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
 
 
 def _pieces(parameters: list[Tensor], bound: int) -> Iterator[list[Tensor]]:
-    """Yield the parameters in order, in lists of at most `bound` elements; a large one is alone in its list."""
+    """Yield the parameters in order, in lists of at most `bound` elements; a larger one has a list for itself."""
     if not parameters:
         return
     piece: list[Tensor] = []
