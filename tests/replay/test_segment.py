@@ -484,13 +484,13 @@ def letters(name: str) -> Callable[[Path], object]:
 STATES: dict[str, tuple[Callable[[str], str], str]] = {
     "no JSON": (lambda text: text[:-9], "not valid JSON"),
     "no object": (lambda text: f"[{text}]", "expected an object"),
-    "another step": (swap('"step": 30', '"step": 10'), "step is 10, attested is 30"),
-    "another format": (swap('"format": 1', '"format": 2'), "is not the state that"),
-    "no manifest": (swap('"manifest_sha256"', '"manifest"'), "is not the state that"),
+    "another step": (swap('"step": 30', '"step": 10'), "step is 10, but 30 is attested"),
+    "another format": (swap('"format": 1', '"format": 2'), "differs from the state that"),
+    "no manifest": (swap('"manifest_sha256"', '"manifest"'), "differs from the state that"),
     "another run": (swap('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
-    "another loss": (swap('"loss": ', '"loss": 1'), "is not the state that"),
+    "another loss": (swap('"loss": ', '"loss": 1'), "differs from the state that"),
     "no time": (swap('"seconds": ', '"x": '), "loss or seconds is missing"),
-    "half a pair": (swap("{", '{"x": "\\ud800", '), "is not the state that"),
+    "half a pair": (swap("{", '{"x": "\\ud800", '), "differs from the state that"),
     "no hashes": (swap('"sha256": {', '"sha265": {'), "sha256 is missing; bring it back"),
 }
 TENSORS = ("model.safetensors", "optimizer.safetensors")
@@ -621,7 +621,7 @@ def test_several_phases_want_a_choice(tiny: Plan) -> None:
     phase = read_json(TINY / "recipe.json")["recipe"]["pretrain"]["main"]
     plan = trained("two", f"pretrain: {{later: {json.dumps(phase)}}}")
     os.rename(PLAIN.with_name("two") / "checkpoints.jsonl", PLAIN.with_name("two") / "checkpoints.main.jsonl")
-    with pytest.raises(RelmError, match="recipe two has several phases; give --phase main or later"):
+    with pytest.raises(RelmError, match="recipe two has several phases; pass --phase main or later"):
         replay(Path("results/two"))
     segments = find_run(Project(), Path("results/two"), "main").describe_segments()
     assert segments.startswith("two, phase main, 40 steps")

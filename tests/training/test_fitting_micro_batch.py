@@ -63,7 +63,7 @@ def test_another_machine_gets_the_size_that_fits_or_a_refusal(folder: Path) -> N
     assert sentence.startswith("micro-batch of phase main: 2 sequences at once: ")
     assert fitted(folder, "tiny@h100")[0] == 8
     write_machine(folder, 0.5)
-    with pytest.raises(RelmError, match=r"one sequence on each device of small needs .* can be used"):
+    with pytest.raises(RelmError, match=r"one sequence on each device of small needs .* are usable"):
         fitted(folder, "tiny@small")
 
 

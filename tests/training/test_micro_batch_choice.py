@@ -97,7 +97,7 @@ def test_what_cannot_fit_names_the_bytes_the_machine_and_the_remedies() -> None:
         choose_micro_batch(CONFIG, phase(), GPU, 3 * GIB)
     words = str(caught.value)
     assert "one sequence on each device of l4 needs" in words
-    assert "1.83 GB can be used" in words
+    assert "1.83 GB are usable" in words
     assert "on.l4.activation_checkpointing: true" in words
     assert "a machine with more memory" in words
     with pytest.raises(RelmError) as again:

@@ -153,7 +153,7 @@ def write_file(path: Path, content: bytes, mode: int = 0o755) -> None:
 INTERPRETERS: dict[str, tuple[Any, str]] = {
     "absent": (lambda path: None, "RELM_IPU_PYTHON: program {path} not found; set it to the path of the Python"),
     "a folder": (Path.mkdir, "RELM_IPU_PYTHON: {path} is a folder; set it to the path of the Python"),
-    "not to be executed": (lambda path: write_file(path, b"", 0o644), "{path} may not be executed; set it"),
+    "not to be executed": (lambda path: write_file(path, b"", 0o644), "{path} is not executable; set it"),
     "no program": (lambda path: write_file(path, b"\x7fELF no program"), "RELM_IPU_PYTHON: {path} cannot be started: "),
     "no numpy": (
         lambda path: interpreter(path.parent, f'exec {sys.executable} -S "$@"'),

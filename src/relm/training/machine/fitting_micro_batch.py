@@ -5,7 +5,6 @@ Part of the device's memory is reserved, as its declaration states, for a driver
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from relm.formatting import GIB, format_bytes
 from relm.json_shapes import is_count
 from relm.limits import available_memory
 from relm.models.configuration import Configuration
+from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.devices import DEVICES
 from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
@@ -76,18 +76,11 @@ def choose_micro_batch(
         return MicroBatch(compiled.size, f"{format_at_once(compiled.size)}: the compiler accepted this size{needs}")
     if compiled is not None and not compiled.fits:
         sizes = [size for size in sizes if size < compiled.size]
-    if memory is None or activation_bytes(config, phase, run, 1) is None:
-        if not sizes:
-            raise RelmError(_too_large(run, 0, 0, is_rejected=True))
-        return MicroBatch(sizes[0], f"{format_at_once(sizes[0])}: their memory is not known")
-    return _largest_fitting(config, phase, run, memory, sizes)
-
-
-def _largest_fitting(config: Configuration, phase: Phase, run: Run, memory: int, sizes: Sequence[int]) -> MicroBatch:
-    device = DEVICES[run.device]
-    available = usable_bytes(run.device, memory) // (run.processes if device.in_main_memory else 1)
-    needed = 0
+    device, needed = DEVICES[run.device], 0
+    available = usable_bytes(run.device, memory or 0) // (run.processes if device.in_main_memory else 1)
     for size in sizes:
+        if memory is None or ARCHITECTURES[config.architecture].activations is None:
+            return MicroBatch(size, f"{format_at_once(size)}: their memory is unknown")
         needed = needed_bytes(config, phase, run, size)
         if needed <= available:
             return MicroBatch(
