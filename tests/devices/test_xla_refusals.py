@@ -51,7 +51,7 @@ def test_one_tpu_needs_a_single_host() -> None:
 @pytest.mark.parametrize(
     ("there", "started", "message"),
     [
-        (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1: give the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
+        (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1. Run the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
         (4, 8, "this TPU has 4 hosts, found WORLD_SIZE=8"),
         (1, 4, "this TPU has one host, found WORLD_SIZE=4; unset RANK and WORLD_SIZE"),
     ],

@@ -606,8 +606,8 @@ def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny:
     ("folder", "message"),
     [
         ("results/tyni", "no such folder"),
-        ("work/runs", "is not the folder of a finished run"),
-        ("work/runs/tiny", "is not the folder of a finished run"),
+        ("work/runs", "not the folder of a finished run"),
+        ("work/runs/tiny", "not the folder of a finished run"),
     ],
 )
 def test_another_folder_is_refused(tiny: Plan, folder: str, message: str) -> None:

@@ -134,7 +134,7 @@ def test_a_configuration_with_its_own_sidecar_is_checked_too(tmp_path: Path) -> 
 )
 def test_an_unlisted_file_that_loaders_would_read_is_refused(model: Path, name: str) -> None:
     (model / name).write_text("{}")
-    with pytest.raises(RelmError, match=f"model: holds {name}, which .*model.safetensors.json does not name. Remove it"):
+    with pytest.raises(RelmError, match=f"model: contains {name}, which .*model.safetensors.json does not name. Remove it"):
         checked_weights(model)
 
 

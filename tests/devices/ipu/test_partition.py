@@ -62,7 +62,7 @@ def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
     [
         ("token_embedding", "transformer.wte.weight is on IPU 0, but another one read it"),
         ("layers.1", r"transformer.h.1.ln_1.weight is on IPU 2, but another one read it"),
-        ("head", "transformer.wte.weight lies on IPU 0"),
+        ("head", "transformer.wte.weight is on IPU 0"),
     ],
 )
 def test_a_segment_that_reads_a_parameter_of_another_ipu_raises(segment: str, message: str) -> None:
@@ -88,7 +88,7 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
     model = model_on_ipu(lambda: Secretive(GPT2), 0, ipus_of_parameters(Secretive(GPT2).segments(), PLACEMENT))
     for parameter in model.transformer.wte.parameters():
         torch.nn.init.ones_(parameter)
-    with pytest.raises(RuntimeError, match=r"transformer.wpe.weight lies on IPU 1"):
+    with pytest.raises(RuntimeError, match=r"transformer.wpe.weight is on IPU 1"):
         model.segments()[0].run(BATCH, {})
 
 
@@ -105,7 +105,7 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
     ],
 )
 def test_whatever_reads_a_foreign_parameter_raises(read) -> None:
-    with pytest.raises(RuntimeError, match=r"head.weight lies on IPU 3"):
+    with pytest.raises(RuntimeError, match=r"head.weight is on IPU 3"):
         read(foreign_parameter("head.weight", 3))
 
 

@@ -46,7 +46,7 @@ def test_hosts_take_the_same_steps_stop_together_and_begin_together(tmp_path: Pa
     assert sorted(one.partition(" after step ")[0] for one in begun) == ["stopped by SIGTERM", "stopped by another process"]
     assert begun[0].partition(" after step ")[2][0] == begun[1].partition(" after step ")[2][0]
     step = int(begun[0].partition(" after step ")[2][0])
-    at = f"the processes are at different steps: rank 0 at {step + 1}, rank 1 at 1; all of them must find the same checkpoints"
+    at = f"the processes are at different steps: rank 0 at {step + 1}, rank 1 at 1. All of them must find the same checkpoints"
     assert all(one.startswith(at) for one in refused)
     assert all(one.startswith("trained phase main: 6 steps") for one in ended)
     assert not (tmp_path / "on another disk" / "main" / "train.jsonl").exists(), "rank 1 wrote"
