@@ -145,7 +145,7 @@ CLIPPING_ADDED = Fault(
 SOFTCAP = Fault("twice the softcap", contract, "softcapped", lambda right: lambda logits, limit: right(logits, 2 * limit))
 HALF_ROTARY = Fault("rotary positions in whole heads", decoder, "half_rotary_angles", turn_all_pairs)
 QUERY_KEY_NORM = Fault("no norm of queries", decoder, "root_mean_square_normalised", lambda right: lambda x, epsilon: x)
-COEFFICIENTS = Fault("another polynomial of Newton and Schulz", muon, "orthogonalised", as_speedruns)
+COEFFICIENTS = Fault("another polynomial of Newton and Schulz", muon, "orthogonalise", as_speedruns)
 WIDTHS = Fault("queries, keys and values orthogonalised together", building, "parameter_groups", orthogonalise_together)
 GROUPS = Fault(
     "exchanged rates of embedding and head",

@@ -38,7 +38,7 @@ _addresses: list[str] = []
 """The address of each rank, once this process is connected."""
 
 
-def rank_of_this_process(processes: int) -> tuple[int, int, int, int]:
+def read_rank(processes: int) -> tuple[int, int, int, int]:
     """Return rank and count of this process among those that the recipe requests, then among those of this machine."""
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())

@@ -16,7 +16,7 @@ from relm.devices.first_calls import make_first_calls
 from relm.devices.host_copies import fit_into_memory
 from relm.devices.overlapping import OverlappedSums
 from relm.devices.private_cache import keep_compiler_cache
-from relm.devices.processes import Processes, rank_of_this_process
+from relm.devices.processes import Processes, read_rank
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.recipes.devices import DEVICES, PRECISION
@@ -35,7 +35,7 @@ class TorchDevice(Device):
     def __init__(self, run: Run) -> None:
         """Set torch up for `run.device`, cpu or cuda, as the only process or one of several."""
         keep_compiler_cache(os.environ)  # even if run.compile is off: attention over documents is compiled on a GPU
-        self.rank, self.ranks, local_rank, local_ranks = rank_of_this_process(run.processes)
+        self.rank, self.ranks, local_rank, local_ranks = read_rank(run.processes)
         self.part, self.parts = self.rank, self.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():

@@ -32,7 +32,7 @@ from relm.devices.xla_opening import (
     import_torch_xla,
     keep_programs,
     open_devices,
-    rank_of_this_host,
+    read_host_rank,
     requested_kind,
     require_supported,
     require_tpu,
@@ -66,7 +66,7 @@ class XlaDevice(Device):
         self._kind = requested_kind(os.environ)
         chips = chips_here() if self._kind == "TPU" else []
         self._generation = chips[0] if chips else None
-        self.rank, self.ranks = rank_of_this_host(os.environ, self._kind, one)
+        self.rank, self.ranks = read_host_rank(os.environ, self._kind, one)
         if one:
             os.environ.pop("XLA_USE_SPMD", None)  # it would turn SPMD on
         os.environ["PJRT_DEVICE"] = self._kind

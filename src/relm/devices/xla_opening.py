@@ -44,7 +44,7 @@ def requested_kind(environment: Mapping[str, str]) -> str:
     return kind
 
 
-def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
+def read_host_rank(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
     """Return the rank of this host and the count of hosts that take each step together, from torchrun's variables."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())

@@ -17,7 +17,7 @@ from relm.training.architecture import configuration
 from relm.training.arithmetic import require_state_memory
 from relm.training.input import Reader
 from relm.training.learner import Learner, begin
-from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
+from relm.training.micro_batches import micro_batch_size, shorten_phase, wanted_micro_batch_size
 from relm.training.phase_run import PhaseRun, derived_seed
 from relm.training.updates import DeviceUpdates, Updates, open_updates
 
@@ -47,7 +47,7 @@ class Rehearsal:
         """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
         if not self.compile_only or isinstance(device, UpdatingDevice):
             return self, self.recipe.pretrain[self.phase]
-        recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
+        recipe, settings = shorten_phase(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
         return dataclasses.replace(self, recipe=recipe), settings
 
 

@@ -4,7 +4,7 @@ Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for L
 "RoBERTa: A Robustly Optimized BERT Pretraining Approach": an encoder with learnt positions, normalisation after each
 sublayer, and a head tied to the token embedding. The last layer and the head compute only what is scored: masked positions,
 and the first token for sentence pairs. RoBERTa is the same module: its positions start at another row, and its files have
-other names. Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+other names. Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

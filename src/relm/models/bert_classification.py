@@ -3,7 +3,7 @@
 Devlin et al. 2019, section 4.1: BERT's head reads the pooled first token through dropout. RoBERTa's has a projection of its own
 in place of the pooler, with dropout before it as well (`RobertaClassificationHead` of transformers, and fairseq's). A score has
 the squared error as its loss, as there. The last layer computes the first token only, since nothing else of its output is read.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

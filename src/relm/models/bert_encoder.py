@@ -1,7 +1,7 @@
 """The encoder of BERT and RoBERTa: embeddings, layers and pooler, under the parameter names of Hugging Face's.
 
 Learnt positions, and normalisation after each sublayer (Devlin et al. 2019). The last layer computes only the positions that
-are read. Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+are read. Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

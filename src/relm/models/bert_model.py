@@ -1,6 +1,6 @@
 """The parts that all models on BERT's encoder share: input and layers, initial weights, and folders.
 
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

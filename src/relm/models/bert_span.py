@@ -2,7 +2,7 @@
 
 Devlin et al. 2019, section 4.2: the logits of both are products with the encoder's output at every position, padding included.
 There transformers computes other logits for RoBERTa, whose padding has its own position, and so a slightly different loss.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

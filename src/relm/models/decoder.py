@@ -2,7 +2,7 @@
 
 Blocks of causal self-attention and feed-forward, with normalisation before each sublayer (Radford et al. 2019). Modules have
 the names of Hugging Face's ``GPT2LMHeadModel`` whatever the switches; an architecture maps them to its own names in files.
-Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+Imports nothing of this package except `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GPT-2: the decoder with learnt positions and a tied head, under the parameter names of ``GPT2LMHeadModel`` on disk.
 
-Radford et al. 2019, "Language Models are Unsupervised Multitask Learners". Imports nothing of this package beside
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners". Imports nothing of this package except
 `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 

@@ -1,6 +1,6 @@
 """Llama: the decoder with rotary positions and a gated feed-forward sublayer, as ``LlamaForCausalLM`` on disk.
 
-Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models". Imports nothing of this package beside
+Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models". Imports nothing of this package except
 `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 

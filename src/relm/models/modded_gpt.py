@@ -1,6 +1,6 @@
 """The decoder of modded-nanogpt's optimization track (github.com/KellerJordan/modded-nanogpt at f411b3d3).
 
-The track fixes this model and its data, and compares optimizers. Imports nothing of this package beside `relm.models`, and
+The track fixes this model and its data, and compares optimizers. Imports nothing of this package except `relm.models`, and
 imports on Python 3.8 with torch 2.0.
 """
 

@@ -34,7 +34,7 @@ def describe_checked_files(run: AttestedRun) -> list[str]:
     if run.is_published:
         count, own = len(read_crate_hashes(run.folder) or {}), sha256_of(run.folder / METADATA)
         sentences.append(f"{count} files of {run.folder} have the sha256 that {METADATA} (sha256 {own}) records")
-    elif count := sum(1 for _ in _outputs(_records_beside(run.plan), run.plan)):
+    elif count := sum(1 for _ in _outputs(_read_own_records(run.plan), run.plan)):
         sentences.append(f"{count} files of {run.folder} have the sha256 that their steps' records have")
     if _record_of_training(run) is None:
         sentences.append(f"not checked for lack of a record: the other inputs and outputs of phase {run.phase}")
@@ -69,7 +69,7 @@ def published_records(folder: Path) -> list[Record]:
 
 
 def _wrong_in_run_folder(plan: Plan) -> list[str]:
-    outputs = _outputs(_records_beside(plan), plan)
+    outputs = _outputs(_read_own_records(plan), plan)
     wrong = [found for inside, sha256 in outputs if (found := _difference(plan.run_folder / inside, sha256, "its record"))]
     for phase in plan.phases:
         weights = plan.model_folder(phase) / WEIGHTS
@@ -82,7 +82,7 @@ def _wrong_in_run_folder(plan: Plan) -> list[str]:
     return wrong
 
 
-def _records_beside(plan: Plan) -> list[Record]:
+def _read_own_records(plan: Plan) -> list[Record]:
     paths = sorted(plan.run_folder.rglob("*.record.json"))
     return [
         record
@@ -113,12 +113,12 @@ def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]
 
 def _record_of_training(run: AttestedRun) -> Record | None:
     """Return the record of the step that trained the phase."""
-    records = published_records(run.folder) if run.is_published else _records_beside(run.plan)
+    records = published_records(run.folder) if run.is_published else _read_own_records(run.plan)
     wanted = f"{run.phase}/model/{WEIGHTS}"
     return next((record for record in records if wanted in dict(_outputs([record], run.plan))), None)
 
 
-def wrong_inputs(run: AttestedRun) -> list[str]:
+def find_wrong_inputs(run: AttestedRun) -> list[str]:
     """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs from the recorded one."""
     record = _record_of_training(run)
     entries = [entry for entry in record["inputs"] if entry["sha256"]] if record is not None else []

@@ -28,7 +28,7 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
 from relm.replay.attested_run import AttestedRun, Segment, find_run
-from relm.replay.recorded_files import describe_attested, describe_checked_files, wrong_files, wrong_inputs
+from relm.replay.recorded_files import describe_attested, describe_checked_files, find_wrong_inputs, wrong_files
 from relm.replay.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
     Band,
@@ -175,7 +175,7 @@ def require_inputs(run: AttestedRun) -> None:
     for path in plan.starting_weights(phase):
         if path.name in expected:
             require_sha256(path, sha256_of(path), expected[path.name])
-    if wrong := wrong_inputs(run):
+    if wrong := find_wrong_inputs(run):
         raise RelmError(f"{wrong[0]}: the run read another file; restore that, or make it again with Snakemake")
 
 
@@ -269,7 +269,7 @@ def compare(replay: Replay) -> Comparison:
     ]
     if not unlike:
         return compare_bits(replay)
-    if draws_alike(replay.recipe, attested, here):
+    if draws_same_masks(replay.recipe, attested, here):
         found = compare_updates(replay, band_of(replay.run.settings))
     else:
         found = compare_losses(
@@ -301,7 +301,7 @@ def compare_bits(replay: Replay) -> Comparison:
     return Comparison(False, "", sentences + ([update.describe(band_of(run.settings))] if update else []))
 
 
-def draws_alike(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+def draws_same_masks(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     """Return True if dropout draws the same masks on both machines; the device declares on which facts that depends."""
     keys = ["device", "micro_batch_size", "compile", *DEVICES[attested["device"]].draws_depend_on]
     rates = [rate for key, rate in recipe.model.model_dump().items() if key.endswith("dropout")]

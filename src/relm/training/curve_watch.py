@@ -161,7 +161,7 @@ def open_watch(run: "PhaseRun", step: int) -> CurveWatch | None:
     log = run.folder / LOG
     lines = [line for line in read_lines(log, until=step) if run.curve.loss_key in line] if step and log.exists() else []
     watch = watched(expected, run.curve, lines, [other for other in planned if other > step])
-    require_wanted(watch, str(run.folder))
+    require_within_band(watch, str(run.folder))
     return watch
 
 
@@ -184,7 +184,7 @@ def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, 
     return watch
 
 
-def require_wanted(watch: CurveWatch, where: str) -> None:
+def require_within_band(watch: CurveWatch, where: str) -> None:
     """Raise if the run has left its band and the recipe stops it; `where` is the folder of its checkpoint."""
     if watch.must_stop:
         raise RelmError(

@@ -19,7 +19,7 @@ from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, convert_update_counts, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.starting import kept_optimizer, restore_kept_optimizer
+from relm.training.starting import read_kept_optimizer, restore_kept_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
         if run.writes:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
-        restore_kept_optimizer(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
+        restore_kept_optimizer(optimizer, model, read_kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     run.device.materialise(learner.updated_tensors())
     return learner
 

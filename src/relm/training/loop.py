@@ -22,7 +22,7 @@ from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
 from relm.training.arithmetic import require_resources
 from relm.training.checkpoints import newest_checkpoint
-from relm.training.curve_watch import open_watch, require_wanted
+from relm.training.curve_watch import open_watch, require_within_band
 from relm.training.device_figures import device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
@@ -175,7 +175,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 continues = given.last < last and not stops and not leaves
                 saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
             if watch is not None and leaves:
-                require_wanted(watch, str(saved))
+                require_within_band(watch, str(saved))
             if stops:
                 stop.ends_process = device.ranks > 1
                 wait_for_other_ranks(device)

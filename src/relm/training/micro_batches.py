@@ -17,7 +17,7 @@ def wanted_micro_batch_size(run: Run, phase: str) -> int | None:
     return run.micro_batch_size if run.pipeline is None else run.pipeline.of_phase(phase).micro_batch_size
 
 
-def shortened(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:
+def shorten_phase(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:
     """Return a recipe and its phase with at most `most` micro-batches of unchanged size in each of a batch's `parts`."""
     settings = recipe.pretrain[phase]
     size = micro_batch_size(settings, recipe.run.micro_batch_size, parts)

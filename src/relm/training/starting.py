@@ -20,7 +20,7 @@ from relm.training.optimizers import convert_update_counts, restore_optimizer
 from relm.training.tensor_file import Damaged, read_tensors
 
 
-def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
+def read_kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     """Return the checked optimizer state of the phase before's last checkpoint, as `optimizers.optimizer_tensors` names it."""
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
@@ -37,7 +37,7 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
 
 
 def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
-    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
+    """Restore the result of `read_kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
     try:
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:

@@ -6,7 +6,7 @@ from pipeline_cases import BERT, GPT2, random_weights, whole_model
 
 from relm.devices.ipu.partition import ipus_of_parameters
 from relm.devices.ipu.schedule import PipelineStage, stages_of
-from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, foreign_parameter, model_on_ipu
+from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, build_on_ipu, make_foreign_parameter
 from relm.models.contract import LanguageModel
 from relm.models.segments import ModelSegment, State
 from relm.recipes.machine.pipeline import Pipeline
@@ -51,7 +51,7 @@ def test_a_tied_parameter_on_two_ipus_is_refused() -> None:
 
 def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
     lies_on = ipus_of_parameters(gpt2().segments(), PLACEMENT)
-    model = model_on_ipu(gpt2, 1, lies_on)
+    model = build_on_ipu(gpt2, 1, lies_on)
     found = {name for name, parameter in model.named_parameters() if isinstance(parameter, torch.nn.Parameter)}
     assert found == {name for name, ipu in lies_on.items() if ipu == 1}
     assert next(p for name, p in model.named_parameters() if name == "transformer.wpe.weight").device.type == "cpu"
@@ -66,7 +66,7 @@ def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
     ],
 )
 def test_a_segment_that_reads_a_parameter_of_another_ipu_raises(segment: str, message: str) -> None:
-    model = model_on_ipu(gpt2, 1, ipus_of_parameters(gpt2().segments(), PLACEMENT))
+    model = build_on_ipu(gpt2, 1, ipus_of_parameters(gpt2().segments(), PLACEMENT))
     run = {each.name: each.run for each in model.segments()}[segment]
     with pytest.raises(RuntimeError, match=message):
         run(BATCH, {"hidden": torch.zeros(1, 3, 8)})
@@ -85,7 +85,7 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
 
             return [first._replace(run=run), *others]
 
-    model = model_on_ipu(lambda: Secretive(GPT2), 0, ipus_of_parameters(Secretive(GPT2).segments(), PLACEMENT))
+    model = build_on_ipu(lambda: Secretive(GPT2), 0, ipus_of_parameters(Secretive(GPT2).segments(), PLACEMENT))
     for parameter in model.transformer.wte.parameters():
         torch.nn.init.ones_(parameter)
     with pytest.raises(RuntimeError, match=r"transformer.wpe.weight is on IPU 1"):
@@ -106,7 +106,7 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
 )
 def test_whatever_reads_a_foreign_parameter_raises(read) -> None:
     with pytest.raises(RuntimeError, match=r"head.weight is on IPU 3"):
-        read(foreign_parameter("head.weight", 3))
+        read(make_foreign_parameter("head.weight", 3))
 
 
 def test_the_parameters_of_a_pipeline_are_the_models_in_its_order() -> None:

@@ -25,7 +25,7 @@ from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
 from relm.training.machine.compile_record import Row, RunFacts, Shipped, read_shipped, shipped_compilation
-from relm.training.micro_batches import micro_batch_size, shortened
+from relm.training.micro_batches import micro_batch_size, shorten_phase
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)
@@ -190,9 +190,9 @@ def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
 
 def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
     recipe = PROJECT.plan("roberta_base_v3-8_as_published").recipe
-    fewer, settings = shortened(recipe, "main", 3, 1)
+    fewer, settings = shorten_phase(recipe, "main", 3, 1)
     assert (settings.global_batch_size, micro_batch_size(settings, fewer.run.micro_batch_size, 1)) == (3 * 24, 24)
-    assert shortened(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
+    assert shorten_phase(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
 
 
 def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relm.devices.contract import UpdatingDevice
 from relm.devices.ipu.backend import UpdateCall, UpdateSums
-from relm.devices.ipu.instances import instance_of_this_process
+from relm.devices.ipu.instances import find_instance
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -46,7 +46,7 @@ class IpuDevice(UpdatingDevice):
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
-        instance = (0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        instance = (0, 1) if self._simulates else find_instance(run.pipeline, os.environ)
         self.rank, self.ranks = self.part, self.parts = instance
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()

@@ -15,7 +15,7 @@ from torch import Tensor
 from relm.devices.ipu.backend import BackendError, Tensors
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule, WrittenTokens, repeat_on_host
 from relm.devices.ipu.partition import build_model, ipus_of_parameters
-from relm.devices.ipu.simulated_pipeline import model_on_ipu
+from relm.devices.ipu.simulated_pipeline import build_on_ipu
 from relm.models.contract import LanguageModel
 
 
@@ -84,7 +84,7 @@ class SimulatedInference:
         torch.set_num_threads(spec.threads)
         lies_on = locate_parameters(spec, weights)
         build = partial(build_model, spec.architecture, spec.configuration)
-        self._models = {ipu: model_on_ipu(build, ipu, lies_on).eval() for ipu in sorted({ipu for _, ipu in spec.placement})}
+        self._models = {ipu: build_on_ipu(build, ipu, lies_on).eval() for ipu in sorted({ipu for _, ipu in spec.placement})}
         with torch.no_grad():
             for name, ipu in lies_on.items():
                 self._models[ipu].get_parameter(name).copy_(weights[name])

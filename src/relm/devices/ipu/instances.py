@@ -29,7 +29,7 @@ def launch(run: Run | None, processes: int) -> list[str]:
     return ranks.launcher(processes)
 
 
-def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:
+def find_instance(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:
     """Return the index of this process among the instances of a pipeline, from 0, and their count."""
     found = {name: environment[name] for name in (TOTAL, LOCAL, OFFSET, IPUS) if name in environment}
     start = f"start it as `{shlex.join(launcher(pipeline))} ...`" if pipeline.instances > 1 else "start it without PopRun"

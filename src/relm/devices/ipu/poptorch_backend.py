@@ -164,7 +164,7 @@ class PoptorchBackend:
         pipeline = self._spec.pipeline
         shape = (pipeline["device_iterations"], self._replicas, pipeline["gradient_accumulation"], pipeline["micro_batch_size"])
         share = self._micro_batches()
-        tensors = {name: as_tensor(in_order_of_poptorch(array, shape)) for name, array in sorted(batch.items())}
+        tensors = {name: as_tensor(reorder_for_poptorch(array, shape)) for name, array in sorted(batch.items())}
         return {name: tensor / share if name.startswith(DIVISOR) else tensor for name, tensor in tensors.items()}
 
     def save(self) -> tuple[Tensors, Tensors]:
@@ -269,7 +269,7 @@ class Instances:
         return np.asarray(summed.numpy())
 
 
-def in_order_of_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
+def reorder_for_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """Return a call's sequences in the order update, micro-batch, replica.
 
     `shape` has the counts of updates, replicas, micro-batches of one replica, and sequences of one micro-batch: the order of

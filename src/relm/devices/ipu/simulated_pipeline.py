@@ -66,21 +66,21 @@ def _foreign(values: Any) -> Iterator[ForeignParameter]:
             yield from _foreign(value)
 
 
-def foreign_parameter(name: str, ipu: int) -> ForeignParameter:
+def make_foreign_parameter(name: str, ipu: int) -> ForeignParameter:
     """Return the placeholder for a parameter of `ipu` on the other IPUs."""
     foreign = torch.empty(0, device="meta").as_subclass(ForeignParameter)
     foreign.parameter, foreign.lies_on = name, ipu
     return foreign
 
 
-def model_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
+def build_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
     """Return a copy of the model with the unset parameters of one IPU; reading another's raises an error."""
     with torch.device("meta"):
         model = build()
     for name, parameter in list(model.named_parameters()):
         module, _, leaf = name.rpartition(".")
         owner = lies_on[name]
-        own = nn.Parameter(torch.empty(parameter.shape)) if owner == ipu else foreign_parameter(name, owner)
+        own = nn.Parameter(torch.empty(parameter.shape)) if owner == ipu else make_foreign_parameter(name, owner)
         model.get_submodule(module)._parameters[leaf] = own  # type: ignore[assignment]
     return model
 
@@ -119,7 +119,7 @@ class SimulatedPipeline:
         with torch.device("meta"):
             whole = build()
         lies_on = ipus_of_parameters(whole.segments(), placement)
-        self.ipus = {ipu: model_on_ipu(build, ipu, lies_on) for ipu in sorted({ipu for _, ipu in placement})}
+        self.ipus = {ipu: build_on_ipu(build, ipu, lies_on) for ipu in sorted({ipu for _, ipu in placement})}
         self.parameters: dict[str, nn.Parameter] = {
             name: parameter
             for model in self.ipus.values()

@@ -23,7 +23,7 @@ from relm.forecast.compilation.program_facts import (
     collectives,
     find_beyond_gradients,
     findings,
-    refusal_of,
+    parse_refusal,
 )
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
@@ -194,7 +194,7 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, prog
     }
     found = findings(source, text)
     if "refusal" in answer:
-        return Compiled(**facts, refusal=refusal_of(answer["refusal"]), findings=found)
+        return Compiled(**facts, refusal=parse_refusal(answer["refusal"]), findings=found)
     carried = collectives(text)
     return Compiled(
         **facts,

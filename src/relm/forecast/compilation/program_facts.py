@@ -61,7 +61,7 @@ def findings(source: str, optimised: str) -> ProgramFindings:
     return ProgramFindings(float64=_shown(wide), host_transfers=_shown(hosts), dynamic_shapes=_shown(dynamic))
 
 
-def refusal_of(message: str) -> Refusal:
+def parse_refusal(message: str) -> Refusal:
     """Parse the compiler's whole message on a program that does not fit, which begins with RESOURCE_EXHAUSTED."""
     used = re.search(r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm", message)
     largest = [

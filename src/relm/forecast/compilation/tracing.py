@@ -36,7 +36,7 @@ from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import build_learner
 from relm.training.machine.compile_record import Program
-from relm.training.micro_batches import shortened
+from relm.training.micro_batches import shorten_phase
 from relm.training.phase_run import PhaseRun
 from relm.training.updates import take_step
 from relm.training.validation import HeldOut
@@ -147,7 +147,7 @@ def _is_on_xla(found: object) -> bool:
 def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevice) -> dict[str, tuple[Traced, Program]]:
     """Return the programs of a phase's steps and of its validation, by name."""
     config = configuration(recipe, tokenizer)
-    recipe, settings = shortened(recipe, phase, DIFFERENT, 1)
+    recipe, settings = shorten_phase(recipe, phase, DIFFERENT, 1)
     reader = generated_reader(recipe, phase, settings, tokenizer, device)
     run = PhaseRun(recipe, phase, settings, Path(), {}, reader, device)
     with torch.device("meta"):

@@ -51,12 +51,12 @@ class Muon(Adam):
 
     def _orthogonal(self, matrix: Tensor) -> Tensor:
         """(out, in) -> the nearest orthogonal matrix, scaled to a root mean square of about 1 / sqrt(in)"""
-        found = orthogonalised(matrix, self.norm_epsilon)
+        found = orthogonalise(matrix, self.norm_epsilon)
         found *= max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
         return found.to(matrix.dtype)
 
 
-def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
+def orthogonalise(matrix: Tensor, epsilon: float) -> Tensor:
     """Return approximately U V for the singular value decomposition U S V of a matrix, by Newton-Schulz steps in `PRECISION`.
 
     The matrix is first divided by its norm plus `epsilon`.
