@@ -23,17 +23,15 @@ from relm.training.architecture import configuration
 from relm.training.arithmetic import require_resources
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.curve_watch import open_watch, require_within_band
-from relm.training.device_figures import device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
-from relm.training.journal import open_journal
+from relm.training.journal import LogLines, open_journal
 from relm.training.learner import Learner, begin
-from relm.training.log_lines import LogLines
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
-from relm.training.saves import open_saves
+from relm.training.saves import device_figures, open_saves
 from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
 from relm.training.validation import HeldOut

@@ -8,19 +8,21 @@ checkpoint gets its name last, and does not rely on lines of later steps.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from relm.artifact import write_json
 from relm.errors import RelmError
-from relm.recipes.run_folder import CHECKPOINTS, checkpoint_folder
+from relm.json_shapes import read_shaped
+from relm.recipes.run_folder import CHECKPOINTS, DEVICE_FIGURES, DEVICE_SHAPE, checkpoint_folder
 from relm.training.checkpoints import open_list, save_checkpoint
-from relm.training.device_figures import note_device_figures
 from relm.training.journal import Journal
 from relm.training.kill_points import kill_point
 from relm.training.learner import Learner
+from relm.training.meter import Meter
 from relm.training.phase_run import PhaseRun
 from relm.training.run_log import RunLog
 from relm.training.shard_stamps import require_unwritten
@@ -140,3 +142,31 @@ def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Sa
                 saves.wait_after_an_error()
                 raise
             saves.wait()
+
+
+@contextmanager
+def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
+    """Write this process's line of `device.json` at the end, also after an error."""
+    try:
+        yield
+    finally:
+        note_device_figures(run, meter.first_step, meter.step, run.device.figures())
+
+
+def note_device_figures(run: PhaseRun, first_step: int, step: int, figures: Mapping[str, float]) -> None:
+    """Write `device.json`: this process is its last line, with the step it resumed after, its steps, and its counters so far.
+
+    Each process that trained the phase has a line, because each counts from 0. A run's identity does not depend on the file.
+    Every checkpoint does so, and a killed process leaves a line of the steps that count. Lines of processes that began at the
+    same step or later are removed, because none of their steps was kept.
+    """
+    if not (run.writes and figures):
+        return
+    path = run.folder / DEVICE_FIGURES
+    known: list[dict[str, Any]] = []
+    if path.exists():
+        with suppress(RelmError):  # a damaged file of counters must not end training
+            known = read_shaped(path, DEVICE_SHAPE)["processes"]
+    others = [line for line in known if line["after_step"] < first_step]
+    own = {"after_step": first_step, "steps": step - first_step, **figures}
+    write_json(path, {"phase": run.phase, "processes": [*others, own]})
