@@ -43,20 +43,11 @@ class Rehearsal:
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
 
-    def resolve(self, device: Device) -> "tuple[Rehearsal, Phase]":
-        """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
-        if not self.compile_only or isinstance(device, UpdatingDevice):
-            return self, self.recipe.pretrain[self.phase]
-        recipe, settings = shorten_phase(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
-        return dataclasses.replace(self, recipe=recipe), settings
-
 
 @dataclasses.dataclass(frozen=True)
 class PreparedRun:
     """Everything that the steps of a rehearsal need."""
 
-    rehearsal: Rehearsal
-    """The resolved request."""
     run: PhaseRun
     learner: Learner
     updates: Updates
@@ -72,8 +63,9 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         closing(open_device(rehearsal.recipe.run)) as device,
         device.translate_errors(),
     ):
-        rehearsal, settings = rehearsal.resolve(device)
-        recipe = rehearsal.recipe
+        recipe, settings = rehearsal.recipe, rehearsal.recipe.pretrain[rehearsal.phase]
+        if rehearsal.compile_only and not isinstance(device, UpdatingDevice):  # whose programs would differ
+            recipe, settings = shorten_phase(recipe, rehearsal.phase, FEW_MICRO_BATCHES, device.parts)
         config = configuration(recipe, rehearsal.tokenizer)
         require_state_memory(config, settings, recipe.run)
         reader = generated_reader(recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
@@ -86,7 +78,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
             updates = open_updates(run, learner)
         preparation_seconds = time.perf_counter() - started
         learner.model.train()
-        yield PreparedRun(rehearsal, run, learner, updates, preparation_seconds)
+        yield PreparedRun(run, learner, updates, preparation_seconds)
 
 
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:

@@ -47,7 +47,7 @@ def main() -> None:
             send_error(answers, fault, known=True)
             return
         try:
-            worker, facts = Worker(name), load_backend(name).describe()
+            worker, facts = Worker(name), load_reference(BACKENDS[name]).describe()
         except Exception as error:
             traceback.print_exc()
             send_error(answers, f"{type(error).__name__}: {error}", known=False)
@@ -112,11 +112,6 @@ def find_version(package: str) -> str | None:
         return None
 
 
-def load_backend(name: str) -> Any:
-    """Import a backend, and return its class."""
-    return load_reference(BACKENDS[name])
-
-
 def load_reference(reference: str) -> Any:
     """Import a module, and return the object that `module:name` names."""
     module, _, attribute = reference.partition(":")
@@ -128,7 +123,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         """Import the backend of a name."""
-        self._name, self._class = name, load_backend(name)
+        self._name, self._class = name, load_reference(BACKENDS[name])
         self._backend: Any = None
         self._answers: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
