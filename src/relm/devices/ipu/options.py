@@ -1,7 +1,7 @@
 """PopTorch's options and optimizer for a pipeline, as tables of plain values that tests compare with the original scripts.
 
 Sources: graphcore/examples v3.4.1, nlp/gpt2/pytorch (`ipu_options.py`, and `get_optimizer` in `tools.py`), and v3.0.0,
-nlp/bert/tensorflow1, whose options appear as their counterparts in PopTorch. Does not import poptorch, and imports on
+nlp/bert/tensorflow1, whose options appear as their counterparts in PopTorch. Does not import poptorch. Runs on
 Python 3.8.
 """
 

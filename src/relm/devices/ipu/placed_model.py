@@ -1,6 +1,6 @@
 """A model with its segments on the IPUs of a pipeline, as the module that PopTorch traces and compiles.
 
-Does not import poptorch, and imports on Python 3.8.
+Does not import poptorch. Runs on Python 3.8.
 """
 
 from __future__ import annotations
