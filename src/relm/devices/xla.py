@@ -160,15 +160,15 @@ class XlaDevice(Device):
         """Return the sum over all hosts."""
         return values if self._hosts is None else self._hosts.sum_counts(values)
 
-    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Return all values; stacking them would compile a program for each count of scalars."""
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Return a function that fetches the values without stacking, which would compile a program for each count of scalars.
+
+        Later steps do not change these tensors.
+        """
         import torch_xla
 
-        return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
-
-    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
-        """Return a function that fetches the values; later steps do not change these tensors."""
-        return lambda: self.read(partial, whole)
+        scalars = [*partial, *whole]
+        return lambda: [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors(scalars)]
 
     def clock(self) -> Callable[[], float]:
         """Return the host's clock, which is read after the figures: XLA does not report times of programs."""

@@ -113,17 +113,13 @@ class IpuDevice(UpdatingDevice):
         """Return the sum over all instances."""
         return values if self.ranks == 1 else self._request("sum", arrays={"values": values}).arrays["values"]
 
-    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Return all values, `partial` summed over the instances."""
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Read the values at once, because they are on this host; `partial` is summed over the instances."""
         values = np.array([float(value) for value in partial], dtype=np.float64)
         if self.ranks > 1:
             values = self._request("sum", arrays={"values": values}).arrays["values"]
-        return [*values.tolist(), *(float(value) for value in whole)]
-
-    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
-        """Read the values at once: they are on this host."""
-        values = self.read(partial, whole)
-        return lambda: values
+        read = [*values.tolist(), *(float(value) for value in whole)]
+        return lambda: read
 
     def programs(self) -> int:
         """Return 1: the program of a call never changes."""
