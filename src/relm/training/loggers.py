@@ -139,7 +139,7 @@ def _wandb_mode() -> str:
     """Return WANDB_MODE, offline where it is not set."""
     mode = os.environ.get("WANDB_MODE") or "offline"
     if mode not in ("offline", "online", "disabled"):
-        raise RelmError(f"WANDB_MODE: found {mode}, expected offline (the default), online or disabled")
+        raise RelmError(f"WANDB_MODE: is {mode}, expected offline (the default), online or disabled")
     if mode == "online" and not os.environ.get("WANDB_API_KEY"):
         raise RelmError(
             "WANDB_MODE: is online, but WANDB_API_KEY is not set; set it in the environment, "
