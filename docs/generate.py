@@ -19,7 +19,7 @@ from where_it_ran import format_rows, read_rows
 
 from relm.forecast.compilation.compiling import HELD_OUT
 from relm.reporting.oracles import format_difference, read_oracles
-from relm.training.machine.compiled_table import read_shipped
+from relm.training.machine.compile_record import read_shipped
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LABELS = {

@@ -9,7 +9,7 @@ from torch import nn
 
 from relm.devices import overlapping, processes
 from relm.devices.overlapping import OverlappedSums
-from relm.devices.processes import Processes, rank_of_this_process, split_into_buckets, translate_lost_ranks
+from relm.devices.processes import Processes, read_rank, split_into_buckets, translate_lost_ranks
 from relm.errors import RelmError
 
 
@@ -102,7 +102,7 @@ def test_another_count_of_processes_is_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
     with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {message}; .*`python -m relm --processes 2 pretrain"):
-        rank_of_this_process(wanted)
+        read_rank(wanted)
 
 
 def test_a_lost_rank_raises_a_plain_error() -> None:

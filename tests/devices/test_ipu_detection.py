@@ -33,7 +33,7 @@ def test_an_enabled_sdk_lacks_nothing(python: Path) -> None:
 
 def test_without_a_python_of_the_sdk_the_line_says_what_to_set() -> None:
     line = describe_ipu({"RELM_IPU_PYTHON": "/opt/none/python3"})
-    assert line.startswith("no: RELM_IPU_PYTHON: there is no program /opt/none/python3; set it to the path of the Python")
+    assert line.startswith("no: RELM_IPU_PYTHON: program /opt/none/python3 not found; set it to the path of the Python")
 
 
 def test_a_python_without_poptorch_is_named() -> None:
@@ -49,7 +49,9 @@ def test_a_python_that_does_not_start_has_no_poptorch(tmp_path: Path) -> None:
 
 def test_without_an_ipu_the_line_names_what_was_looked_for(python: Path, tmp_path: Path) -> None:
     line = describe_ipu({"RELM_IPU_PYTHON": str(python)}, tmp_path)
-    assert line.startswith(f"no: poptorch 3.3.0 ({python}) finds no IPU: there is no /dev/ipu0, and no IPUOF_VIPU_API_PARTI")
+    assert line.startswith(
+        f"no: poptorch 3.3.0 ({python}) finds no IPU: /dev/ipu0 is missing, and neither IPUOF_VIPU_API_PARTI"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,4 @@ def test_the_ipus_of_cards_are_counted_and_not_their_other_files(python: Path, t
 
 def test_the_simulator_needs_a_python_alone() -> None:
     assert describe_ipu_simulator({}) == f"yes: pipelines of any number of IPUs on the CPU, in {sys.executable}"
-    assert describe_ipu_simulator({"RELM_IPU_PYTHON": "/opt/none"}).startswith(
-        "no: RELM_IPU_PYTHON: there is no program /opt/none"
-    )
+    assert describe_ipu_simulator({"RELM_IPU_PYTHON": "/opt/none"}).startswith("no: RELM_IPU_PYTHON: program /opt/none")

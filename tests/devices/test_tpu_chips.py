@@ -72,6 +72,6 @@ def test_ids_names_and_devices_of_a_chip_equal_those_of_googles_tools(bus: Path)
 def test_doctor_counts_chips_and_not_whatever_vfio_has(bus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda package: "2.9.0")
     pci_bus(bus, "google's network card")
-    assert describe_tpu() == "no: there is no TPU chip on the PCI bus of this machine"
+    assert describe_tpu() == "no: the PCI bus of this machine has no TPU chip"
     (bus / "0000:00:00.0" / "device").write_text("0x0063\n")
     assert describe_tpu() == "yes: TPU v5e, chips on this machine: 1, torch_xla 2.9.0"

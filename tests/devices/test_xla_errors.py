@@ -53,9 +53,9 @@ def test_settings_already_in_use_are_not_advised() -> None:
 def test_a_lost_host_is_answered_with_the_way_to_resume(message: str) -> None:
     explained = explain_error(message, Run(device="tpu"))
     assert explained is not None
-    assert explained.startswith("run.device: tpu: the TPU, or one of its hosts, cannot be reached any more: ")
+    assert explained.startswith("run.device: tpu: lost the TPU or one of its hosts: ")
     assert "checkpoints are intact" in explained
-    assert "give the same command again, on every host" in explained
+    assert "run the same command again on every host" in explained
 
 
 def test_a_fault_of_the_program_is_not_explained() -> None:

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from relm.devices.contract import open_device
-from relm.devices.xla_opening import rank_of_this_host, requested_kind, require_hosts
+from relm.devices.xla_opening import read_host_rank, requested_kind, require_hosts
 from relm.errors import RelmError
 from relm.recipes.run import Run
 
@@ -33,27 +33,25 @@ def test_what_a_tpu_does_not_support_is_refused_by_key(run: Run, message: str) -
     ("environment", "rank_and_hosts"), [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}, (2, 4))]
 )
 def test_the_rank_of_a_host_is_read_from_the_environment(environment: dict[str, str], rank_and_hosts: tuple[int, int]) -> None:
-    assert rank_of_this_host(environment, "TPU") == rank_and_hosts
+    assert read_host_rank(environment, "TPU") == rank_and_hosts
 
 
 def test_two_processes_of_one_tpu_host_are_refused() -> None:
     started = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    with pytest.raises(RelmError, match="2 processes were started on this host, but one drives all its TPU cores"):
-        rank_of_this_host(started, "TPU")
-    assert rank_of_this_host(started, "CPU") == (1, 2), "to try the code on a CPU"
+    with pytest.raises(RelmError, match="2 processes were started on this host, but one process drives all its TPU cores"):
+        read_host_rank(started, "TPU")
+    assert read_host_rank(started, "CPU") == (1, 2), "to try the code on a CPU"
 
 
 def test_one_tpu_needs_a_single_host() -> None:
-    with pytest.raises(
-        RelmError, match=r"one device of one host trains alone \(--one-tpu, or .*found WORLD_SIZE=4; unset RANK"
-    ):
-        rank_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
+    with pytest.raises(RelmError, match=r"--one-tpu, or a run.topology of one device, .*found WORLD_SIZE=4; unset RANK"):
+        read_host_rank({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
 
 
 @pytest.mark.parametrize(
     ("there", "started", "message"),
     [
-        (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1: give the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
+        (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1. Run the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
         (4, 8, "this TPU has 4 hosts, found WORLD_SIZE=8"),
         (1, 4, "this TPU has one host, found WORLD_SIZE=4; unset RANK and WORLD_SIZE"),
     ],

@@ -3,12 +3,10 @@
 import pytest
 
 from made_compilation import compilation, program
-from relm.forecast.compiled_estimate import compiled_lines
-from relm.forecast.estimate import describe_estimate
+from relm.forecast.estimate import compiled_lines, describe_estimate
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.training.machine.compile_record import Compilation, write_compilation
-from relm.training.machine.compiled_table import read_shipped, shipped_compilation
+from relm.training.machine.compile_record import Compilation, read_shipped, shipped_compilation, write_compilation
 from small_project import CHECKOUT, Commands
 
 TPU = """

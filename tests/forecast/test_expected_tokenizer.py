@@ -71,5 +71,5 @@ def test_the_file_is_read_first_and_then_the_recipe(plan: Plan, tmp_path: Path) 
 def test_a_size_that_nothing_states_is_requested(plan: Plan) -> None:
     choice = plan.recipe.tokenizer.model_copy(update={"train": "characters", "vocabulary_size": None})
     unknown = dataclasses.replace(plan, recipe=plan.recipe.model_copy(update={"tokenizer": choice}))
-    with pytest.raises(RelmError, match="nothing states how many tokens its characters tokenizer will have; make it first"):
+    with pytest.raises(RelmError, match="the size of its characters tokenizer is unknown; make the tokenizer first"):
         tokenizer_of(unknown)

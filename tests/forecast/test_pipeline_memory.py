@@ -5,34 +5,11 @@ import json
 import pytest
 from pipelines import bert_tiny, gpt2_case, gpt2_small
 
-from relm.forecast.pipeline_memory import bubble_share, list_stages, pipeline_memory
+from relm.forecast.pipeline_memory import bubble_share, pipeline_memory
 from small_project import CHECKOUT
 
 RUNS = CHECKOUT.parent / "shared" / "ipu_runs.json"
 SIZES = {"small": (12, 12, 768), "medium": (24, 16, 1024), "large512": (36, 20, 1280), "large1024": (36, 20, 1280)}
-
-
-def test_stages_are_cut_where_the_ipu_changes() -> None:
-    stages = list_stages(gpt2_small().pipeline)
-    assert [(stage.ipu, stage.segments) for stage in stages] == [
-        (0, ("token_embedding",)),
-        (1, ("position_embedding", "layers.0", "layers.1", "layers.2", "layers.3")),
-        (2, ("layers.4", "layers.5", "layers.6", "layers.7")),
-        (3, ("layers.8", "layers.9", "layers.10", "layers.11")),
-        (0, ("head",)),
-    ]
-
-
-def test_the_waiting_micro_batches_are_those_of_a_schedule_played_step_by_step() -> None:
-    """Stage s of m begins at m + s and ends at m + 2 (S - 1) - s, each taking one unit of time."""
-    pipeline = gpt2_small(gradient_accumulation=40).pipeline
-    for number, stage in enumerate(list_stages(pipeline)):
-        begun, ended = (
-            [batch + number for batch in range(40)],
-            [batch + 2 * (pipeline.stages - 1) - number for batch in range(40)],
-        )
-        most = max(sum(begun[m] <= time <= ended[m] for m in range(40)) for time in range(60))
-        assert most == stage.waiting
 
 
 @pytest.mark.parametrize(("batches", "share"), [(2048, 4 / 2052), (9, 4 / 13)])

@@ -201,11 +201,11 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
     ("arguments", "message"),
     [
         (["tiny", "--phase", "mian"], "recipe tiny has no phase 'mian'; it has main"),
-        (["tiny", "--steps", "3"], "--steps 3: the first 3 steps are the warm-up; give more, or --compile-only"),
+        (["tiny", "--steps", "3"], "--steps 3: the first 3 steps are the warm-up; take more, or use --compile-only"),
         (["tiny", "--compile-only", "--steps", "9"], "leave --steps or --compile-only out"),
         (["tiny", "--compile-only", "--profile", "t.json"], "leave --profile or --compile-only out"),
-        (["tiny", "--profile", "recipes"], "--profile recipes: cannot be written as a file"),
-        (["tiny", "--profile", "recipes/tiny.yaml/t.json"], "t.json: cannot be written as a file"),
+        (["tiny", "--profile", "recipes"], "--profile recipes: cannot write this file"),
+        (["tiny", "--profile", "recipes/tiny.yaml/t.json"], "t.json: cannot write this file"),
         (["tyni"], "did you mean results/tiny?"),
     ],
     ids=" ".join,
@@ -246,7 +246,7 @@ def test_a_pipeline_is_rehearsed_in_whole_calls() -> None:
     assert "device: ipu_simulator" in output
     assert re.search(r"the first 4 steps took [0-9.]+ s, [0-9.]+ s more than later ones", output)
     assert "over 4 steps of" in output
-    assert "`relm estimate NAME` prints what lies on each IPU" in output
+    assert "`relm estimate NAME` prints the memory of each IPU" in output
 
 
 @pytest.mark.usefixtures("forked_workers")
@@ -262,5 +262,5 @@ def test_compile_only_takes_no_update_on_a_device_that_takes_whole_updates(monke
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_profile_of_an_ipu_is_refused_with_the_way_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"torch's profiler sees nothing of an IPU; .* POPLAR_ENGINE_OPTIONS="):
+    with pytest.raises(RelmError, match=r"torch's profiler cannot see an IPU; .* POPLAR_ENGINE_OPTIONS="):
         rehearse(rehearsal(changes=PIPELINE, steps=4, trace=tmp_path / "trace.json"))

@@ -144,14 +144,14 @@ def test_a_changed_recipe_differs_in_what_was_changed(
     with pytest.raises(RelmError, match=detail) as caught:
         describe_start(plan_with(checkout, tmp_path, **changes), oracles)
     first = str(caught.value).splitlines()[0]
-    assert first == f"tiny: its start is not the original's: {name}"
+    assert first == f"tiny: its start differs from the original's: {name}"
     assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize(
     ("name", "oracle", "detail"),
     [
-        ("options", {"source": "s", "values": {"model.drpout": None}}, "the recipe has no key drpout there; correct the key"),
+        ("options", {"source": "s", "values": {"model.drpout": None}}, "the recipe has no key drpout there; correct it"),
         ("order", {"source": "s", "shards": [[2, 64]], "sha256": "0" * 64}, "a shard has 64 tokens, and 65 are read at once"),
     ],
 )
@@ -193,7 +193,7 @@ def test_the_loss_of_the_first_batch_is_compared_where_the_examples_are(checkout
     other = yaml.safe_load(oracles.read_text())
     other["first_loss"]["nats_per_token"] = 11.0091
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    with pytest.raises(RelmError, match=r"first loss +differs +10\.8\d\d\d nats per token, the original logs 11\.0091"):
+    with pytest.raises(RelmError, match=r"first loss +differs +10\.8\d\d\d nats per token, but the original logs 11\.0091"):
         describe_start(plan, tmp_path / "other.yaml")
 
 
@@ -206,7 +206,7 @@ def test_examples_of_other_lengths_differ_from_the_originals(checkout: Path, ora
 
 def test_a_recipe_without_oracles_says_what_can_be_checked(checkout: Path, tmp_path: Path) -> None:
     text = describe_start(plan_with(checkout, tmp_path), tmp_path / "absent.yaml")
-    assert "nothing of its start can be compared" in text
+    assert "the start cannot be compared" in text
     assert "relm estimate tiny" in text
 
 

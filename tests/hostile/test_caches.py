@@ -68,7 +68,7 @@ SURVIVED = ["default of torch.compile", "set by the user", "without a home", "re
 def test_a_cache_that_others_prepared_is_refused(make: object, tmp_path: Path) -> None:
     make(folder := tmp_path / "cache")  # type: ignore[operator]
     for _ in range(2):  # what lies in it does not become trusted by a change of its mode
-        with pytest.raises(RelmError, match="compiled programs and must be your own alone"):
+        with pytest.raises(RelmError, match="compiled programs and must be private"):
             make_private_folder(folder)
 
 

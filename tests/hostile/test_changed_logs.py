@@ -85,7 +85,7 @@ def test_unchanged_logs_are_continued(run: Run) -> None:
 @ATTEMPTS
 def test_a_changed_log_is_refused_by_name(name: str, change: str, run: Run) -> None:
     change_log(run, name, change)
-    with pytest.raises(RelmError, match=rf"{name}: .*, but state.json of step 20 attests .* Bring the file back; or make"):
+    with pytest.raises(RelmError, match=rf"{name}: .*, but state.json of step 20 attests .* Restore it, or create"):
         run.train(30)
 
 

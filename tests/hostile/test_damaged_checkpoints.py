@@ -14,7 +14,7 @@ from relm.recipes.run_folder import OPTIMIZER, WEIGHTS
 from relm.training.checkpoint_state import read_state
 from relm.training.checkpoints import IDENTITY, load_checkpoint, save_checkpoint
 from relm.training.run_log import RunLog
-from relm.training.starting import kept_optimizer
+from relm.training.starting import read_kept_optimizer
 
 SURFACE = "checkpoints"
 IDENTITIES = dict.fromkeys(IDENTITY, "a")
@@ -70,14 +70,14 @@ def require_skipped(checkpoints: Path, caplog: pytest.LogCaptureFixture) -> None
     assert found.step == 10
     assert "step-00000020/state.json" in caplog.text
     with pytest.raises(RelmError, match=r"step-00000020/state\.json: damaged; `snakemake --force"):
-        kept_optimizer(checkpoints / "step-00000020", "a")
+        read_kept_optimizer(checkpoints / "step-00000020", "a")
 
 
 def test_the_newest_checkpoint_is_loaded(checkpoints: Path) -> None:
     found = load_checkpoint(checkpoints, IDENTITIES)
     assert found is not None
     assert found.step == 20
-    assert list(kept_optimizer(found.folder, "a")) == ["b"]
+    assert list(read_kept_optimizer(found.folder, "a")) == ["b"]
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)

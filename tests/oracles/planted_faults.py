@@ -12,7 +12,7 @@ import torch
 from relm.models import contract, decoder
 from relm.models.layers import rotary_angles
 from relm.training import input as training_input
-from relm.training import learner, updates
+from relm.training import learner, schedules, updates
 from relm.training.input import Reader
 from relm.training.optimizers import building, muon
 
@@ -123,7 +123,7 @@ BETAS = Fault(
 DECAY = Fault("decay of biases and scales", building, "parameter_groups", decay_every_parameter)
 SCHEDULE = Fault(
     "a schedule that is one step ahead",
-    updates,
+    schedules,
     "learning_rate_scale",
     lambda right: lambda schedule, step, steps: right(schedule, step + 1, steps),
 )
@@ -145,7 +145,7 @@ CLIPPING_ADDED = Fault(
 SOFTCAP = Fault("twice the softcap", contract, "softcapped", lambda right: lambda logits, limit: right(logits, 2 * limit))
 HALF_ROTARY = Fault("rotary positions in whole heads", decoder, "half_rotary_angles", turn_all_pairs)
 QUERY_KEY_NORM = Fault("no norm of queries", decoder, "root_mean_square_normalised", lambda right: lambda x, epsilon: x)
-COEFFICIENTS = Fault("another polynomial of Newton and Schulz", muon, "orthogonalised", as_speedruns)
+COEFFICIENTS = Fault("another polynomial of Newton and Schulz", muon, "orthogonalise", as_speedruns)
 WIDTHS = Fault("queries, keys and values orthogonalised together", building, "parameter_groups", orthogonalise_together)
 GROUPS = Fault(
     "exchanged rates of embedding and head",

@@ -47,8 +47,8 @@ def test_a_band_has_two_sides() -> None:
     assert found.within(Band(distance=2e-3, length=2e-3, loss=1))
     assert not found.within(Band(distance=2e-3, length=5e-4, loss=1))
     assert not found.within(Band(distance=5e-4, length=2e-3, loss=1))
-    assert "lies 1.0e-03 of its length from the attested one" in found.describe(FLOAT32)
-    assert "all together are -1.0e-03 longer (band 0.0001)" in found.describe(FLOAT32)
+    assert "is farthest from the attested one, by 1.0e-03 of its length" in found.describe(FLOAT32)
+    assert "the whole update is -1.0e-03 longer (band 0.0001)" in found.describe(FLOAT32)
 
 
 @pytest.mark.parametrize(

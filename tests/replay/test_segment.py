@@ -167,7 +167,7 @@ def test_a_published_folder_may_lie_anywhere_and_the_checkpoints_too(tiny: Plan,
     TINY.rename(tmp_path / "downloaded")
     (tiny.run_folder / "main" / "checkpoints").rename(tmp_path / "kept")
     with pytest.raises(
-        RelmError, match=r"segment 3 begins with this checkpoint, which does not exist; .*replayed: 0, or give --ch"
+        RelmError, match=r"segment 3 begins with this checkpoint, which no longer exists. .*segments 0, or pass --ch"
     ):
         replay(tmp_path / "downloaded")
     sentence = reproduce(Project(), tmp_path / "downloaded", None, 3, tmp_path / "kept", {})
@@ -207,7 +207,7 @@ def other_seed(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_random_numbers_for_dropout_are_not_reproduced(tiny: Plan, wanted: dict[str, Any], monkeypatch) -> None:
     other_seed("dropout", monkeypatch)
     with pytest.raises(
-        NotReproduced, match=r"the update of transformer.* lies \d\.\de[-+]0[01] of its length from the attested"
+        NotReproduced, match=r"the update of transformer.* is farthest from the attested one, by \d\.\de[-+]0[01] of its"
     ):
         replay(**wanted)
 
@@ -219,8 +219,8 @@ def one_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_learning_rate_off_by_one_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    scale = updates.learning_rate_scale
-    monkeypatch.setattr(updates, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
+    rate = updates.learning_rate_of
+    monkeypatch.setattr(updates, "learning_rate_of", lambda *arguments: 1.01 * rate(*arguments))
 
 
 @pytest.mark.parametrize("fault", [one_other_batch, a_learning_rate_off_by_one_percent])
@@ -242,13 +242,15 @@ def test_what_only_rounds_otherwise_is_within_the_band(plain: Plan, wanted: dict
     sentence = replay(PLAIN, segment, **wanted)
     (key,) = wanted
     assert sentence.startswith(f"within the band: segment {segment} of plain")
-    assert f"not the same bits, for {key} was " in sentence
-    assert "of its length from the attested one" in sentence
+    assert f"not the same bits, because {key} was " in sentence
+    assert "is farthest from the attested one, by " in sentence
 
 
 def test_without_the_checkpoint_after_it_the_losses_are_compared(plain: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(plain.run_folder / "main" / "checkpoints" / "step-00000020")
-    assert "step-00000020 is gone, so only the losses are compared; the 2 losses" in replay(PLAIN, 1, micro_batch_size=4)
+    assert "step-00000020 no longer exists, so only the losses are compared; the 2 losses" in replay(
+        PLAIN, 1, micro_batch_size=4
+    )
     one_other_batch(monkeypatch)
     with pytest.raises(NotReproduced, match=r"the 2 losses of train.jsonl are"):
         replay(PLAIN, 1, micro_batch_size=4)
@@ -257,7 +259,7 @@ def test_without_the_checkpoint_after_it_the_losses_are_compared(plain: Plan, mo
 def test_where_dropout_is_drawn_otherwise_only_the_losses_are_compared(tiny: Plan) -> None:
     sentence = replay(micro_batch_size=4)
     assert (
-        "micro_batch_size was 2, is 4; dropout was drawn otherwise, so only the losses are compared: the 2 losses" in sentence
+        "micro_batch_size was 2, is 4; dropout was drawn differently, so only the losses are compared: the 2 losses" in sentence
     )
 
 
@@ -380,19 +382,19 @@ DAMAGES: dict[str, tuple[Callable[[Plan], object], str]] = {
         f"checkpoints {text[:40]!r}": (published("checkpoints.jsonl", lambda _, t=text: t), "checkpoints.jsonl")
         for text in ("", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NO_HASHES.replace("device", "d"))
     },
-    "no checkpoints": (absent("checkpoints.jsonl"), "checkpoints.jsonl: no such file: the folder does not attest its training"),
+    "no checkpoints": (absent("checkpoints.jsonl"), "checkpoints.jsonl: no such file: without it the training is not attested"),
     "pipe": (put_pipe, "checkpoints.jsonl: is a named pipe"),
 }
 # Of the run's last segment alone.
 DAMAGED_ENDS: dict[str, tuple[Callable[[Plan], object], str]] = {
-    "another hash": (forge_hash, "NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"),
+    "another hash": (forge_hash, "NOT reproduced: .*: optimizer.safetensors after step 40 differ from the attested sha256; t"),
     "another loss": (
         forge("train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1')),
         r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+",
     ),
     "other weights than the last checkpoint": (
         replace_weights,
-        "results/tiny/model.safetensors after step 40 not of the attested sha256",
+        "results/tiny/model.safetensors after step 40 differ from the attested sha256",
     ),
     "another order": DAMAGES["another order"],
     "another shard": (change_shard, "sample.xml.train.bin: sha256 is .* changed since"),
@@ -482,13 +484,13 @@ def letters(name: str) -> Callable[[Path], object]:
 STATES: dict[str, tuple[Callable[[str], str], str]] = {
     "no JSON": (lambda text: text[:-9], "not valid JSON"),
     "no object": (lambda text: f"[{text}]", "expected an object"),
-    "another step": (swap('"step": 30', '"step": 10'), "step is 10, attested is 30"),
-    "another format": (swap('"format": 1', '"format": 2'), "is not the state that"),
-    "no manifest": (swap('"manifest_sha256"', '"manifest"'), "is not the state that"),
+    "another step": (swap('"step": 30', '"step": 10'), "step is 10, but 30 is attested"),
+    "another format": (swap('"format": 1', '"format": 2'), "differs from the state that"),
+    "no manifest": (swap('"manifest_sha256"', '"manifest"'), "differs from the state that"),
     "another run": (swap('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
-    "another loss": (swap('"loss": ', '"loss": 1'), "is not the state that"),
+    "another loss": (swap('"loss": ', '"loss": 1'), "differs from the state that"),
     "no time": (swap('"seconds": ', '"x": '), "loss or seconds is missing"),
-    "half a pair": (swap("{", '{"x": "\\ud800", '), "is not the state that"),
+    "half a pair": (swap("{", '{"x": "\\ud800", '), "differs from the state that"),
     "no hashes": (swap('"sha256": {', '"sha265": {'), "sha256 is missing; bring it back"),
 }
 TENSORS = ("model.safetensors", "optimizer.safetensors")
@@ -498,7 +500,7 @@ CHECKPOINTS: dict[str, tuple[int, Callable[[Path], object], str, dict[str, Any]]
         f"{step}: {name}": (
             step,
             lambda checkpoint, name=name: flipped(checkpoint / name),
-            rf"{name}: sha256 is .* attests .*: this is not the checkpoint",
+            rf"{name}: sha256 is .* attests .*. Restore the checkpoint",
             {"threads": 2},
         )
         for name in TENSORS
@@ -536,8 +538,8 @@ def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
     report = replay()
     crate = sha256_of(TINY / "ro-crate-metadata.json")
     assert (
-        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, whose own "
-        f"is {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
+        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json (sha256 {crate}) "
+        "records; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
         "optimizer.safetensors and state.json of step 30 are the attested ones" in report
     )
     assert "not checked" not in report
@@ -568,8 +570,8 @@ def test_what_an_earlier_version_did_not_attest_is_reported(tiny: Plan) -> None:
     report = replay(tiny.run_folder)
     assert report.startswith("identical")
     assert (
-        "not checked, since an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl"
-        ", at checkpoints of step 10 to 40" in report
+        "not checked, because an earlier version of relm did not attest them: state.json and the lines of train.jsonl at "
+        "checkpoints of step 10 to 40" in report
     )
     assert "not checked for lack of a record: the other inputs and outputs of phase main" in report
 
@@ -604,8 +606,8 @@ def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny:
     ("folder", "message"),
     [
         ("results/tyni", "no such folder"),
-        ("work/runs", "is not the folder of a finished run"),
-        ("work/runs/tiny", "is not the folder of a finished run"),
+        ("work/runs", "not the folder of a finished run"),
+        ("work/runs/tiny", "not the folder of a finished run"),
     ],
 )
 def test_another_folder_is_refused(tiny: Plan, folder: str, message: str) -> None:
@@ -619,7 +621,7 @@ def test_several_phases_want_a_choice(tiny: Plan) -> None:
     phase = read_json(TINY / "recipe.json")["recipe"]["pretrain"]["main"]
     plan = trained("two", f"pretrain: {{later: {json.dumps(phase)}}}")
     os.rename(PLAIN.with_name("two") / "checkpoints.jsonl", PLAIN.with_name("two") / "checkpoints.main.jsonl")
-    with pytest.raises(RelmError, match="recipe two has several phases; give --phase main or later"):
+    with pytest.raises(RelmError, match="recipe two has several phases; pass --phase main or later"):
         replay(Path("results/two"))
     segments = find_run(Project(), Path("results/two"), "main").describe_segments()
     assert segments.startswith("two, phase main, 40 steps")

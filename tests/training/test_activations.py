@@ -18,10 +18,9 @@ from relm.recipes.phase import Phase
 from relm.recipes.project import Project
 from relm.recipes.run import Run
 from relm.recipes.run_name import RunName
-from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
-from relm.training.machine.compiled_table import read_shipped, shipped_compilation
-from relm.training.resources import sequences_per_device, state_bytes
+from relm.training.arithmetic import activation_bytes, sequences_per_device, state_bytes
+from relm.training.machine.compile_record import read_shipped, shipped_compilation
 
 # The layers of this one are one layer at few positions, beside which the bound of a whole layer is large.
 CASES = [case for case in cases() if case != "bert, one layer, no transform"]

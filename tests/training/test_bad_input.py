@@ -42,7 +42,7 @@ DAMAGES = {
     "a changed index": (change_a_byte, "shard.train.idx", r"shard\.train\.idx: not the index that .*manifest\.json lists"),
     "a cut manifest": (cut, "manifest.json", r"manifest\.json: not valid JSON"),
     "a missing manifest": (remove, "manifest.json", r"manifest\.json: no such file"),
-    "a missing tokenizer": (remove, "tokenizer.json", r"tokenizer\.json: no such file; give the tokenizer of .*manifest"),
+    "a missing tokenizer": (remove, "tokenizer.json", r"tokenizer\.json: no such file; pass the tokenizer of .*manifest"),
 }
 
 
@@ -69,11 +69,11 @@ def test_changed_examples_are_refused_before_the_first_step(damage: str, resumes
 FULL: dict[str, tuple[Callable[[Path], int], str]] = {
     "within the weights": (
         lambda saved: (saved / CHECKPOINT_FILES[0]).stat().st_size // 2,
-        "step-00000009: the checkpoint cannot be written",
+        "step-00000009: cannot write the checkpoint",
     ),
     "within the optimizer": (
         lambda saved: (saved / CHECKPOINT_FILES[0]).stat().st_size + 1000,
-        "step-00000009: the checkpoint cannot be written",
+        "step-00000009: cannot write the checkpoint",
     ),
     "within the log": (
         lambda saved: (saved.parents[1] / "train.jsonl").stat().st_size + 10,
@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_while_the_model_is_written_loses_nothing(uninterrup
     weights = tiny_run.folder / "main" / "checkpoints" / "step-00000030" / CHECKPOINT_FILES[0]
     code, message = tiny_run.attempt(largest_file=weights.stat().st_size // 2)
     assert code == 1
-    assert "model: the model cannot be written" in message
+    assert "model: cannot write the model" in message
     assert not tiny_run.model_folder.exists()
     tiny_run.train()
     assert tiny_run.sha256() == uninterrupted.sha256()

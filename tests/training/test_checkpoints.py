@@ -156,7 +156,7 @@ def test_a_failure_to_write_leaves_the_earlier_ones(folder: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tensor_file, "kill_point", full)
-    with pytest.raises(RelmError, match=r"step-00000010: the checkpoint cannot be written: .*No space left.*same command"):
+    with pytest.raises(RelmError, match=r"step-00000010: cannot write the checkpoint: .*No space left.*same command"):
         save(folder, 10)
     assert names(folder) == ["step-00000005"]
     assert listed(folder) == [5]

@@ -181,7 +181,7 @@ def test_a_deviation_stops_with_a_checkpoint_and_warn_trains_on(
     assert tiny_run.checkpoints[-1] == "step-00000010"
     assert "left the band at step 10" in capsys.readouterr().err
     assert tiny_run.lines()[-1]["curve"]["verdict"].startswith("left the band at step 10")
-    with pytest.raises(RelmError, match=r"left the band at step 10: .*on_deviation: warn the same command trains on"):
+    with pytest.raises(RelmError, match=r"left the band at step 10: .*on_deviation: warn to continue"):
         train_watched(tiny_run, curve, "stop")
     assert tiny_run.checkpoints[-1] == "step-00000010"
     train_watched(tiny_run, curve, "warn")

@@ -17,8 +17,7 @@ from relm.recipes.project import Project
 from relm.recipes.run_folder import CHECKPOINT_FILES
 from relm.training.architecture import configuration
 from relm.training.checkpoint_state import write_state
-from relm.training.machine.fitting_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
-from relm.training.machine.micro_batch_choice import GIB, needed_bytes
+from relm.training.machine.fitting_micro_batch import GIB, compiled_size, fill_in_micro_batch, memory_of_device, needed_bytes
 from small_project import CHECKOUT
 from tiny_runs import RECIPE, write_examples
 
@@ -64,7 +63,7 @@ def test_another_machine_gets_the_size_that_fits_or_a_refusal(folder: Path) -> N
     assert sentence.startswith("micro-batch of phase main: 2 sequences at once: ")
     assert fitted(folder, "tiny@h100")[0] == 8
     write_machine(folder, 0.5)
-    with pytest.raises(RelmError, match=r"one sequence on each device of small needs .* can be used"):
+    with pytest.raises(RelmError, match=r"one sequence on each device of small needs .* are usable"):
         fitted(folder, "tiny@small")
 
 

@@ -16,7 +16,7 @@ import torch
 from relm.devices.torch import TorchDevice
 from relm.errors import RelmError
 from relm.training import updates
-from relm.training.log_lines import LogLines
+from relm.training.journal import LogLines
 from tiny_runs import TinyRun
 
 # Of `seconds` and rates nothing is exact.

@@ -261,7 +261,7 @@ def test_a_server_that_is_ahead_of_the_checkpoint_gets_each_step_once_and_no_fil
 @pytest.mark.parametrize(
     ("key", "url", "seconds", "said"),
     [
-        (KEY, "http://127.0.0.1:9", "2", "wandb was not done after 2 s and is stopped; train.jsonl has every line"),
+        (KEY, "http://127.0.0.1:9", "2", "wandb did not end within 2 s and was killed; train.jsonl has every line"),
         ("secret marker", "http://127.0.0.1:9", "60", "wandb failed (AuthenticationError: WANDB_API_KEY invalid"),
     ],
     ids=["no answer", "a wrong key"],
@@ -311,7 +311,7 @@ def test_a_pulled_run_id_that_is_a_path_is_refused_and_deletes_nothing(folder: P
 
 def test_a_run_that_fails_waits_briefly_for_wandb(folder: Path) -> None:
     done = train(folder, "wandb", 0, 3, "fail", STOP_SECONDS="0.01")
-    assert "wandb was not done after 0.01 s" in done.stderr
+    assert "wandb did not end within 0.01 s" in done.stderr
     assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
@@ -342,7 +342,7 @@ def test_a_tensorboard_that_fails_is_dropped_with_one_warning(folder: Path, capl
     assert len(figures(folder)["loss"]) == 3
     [message] = [record.getMessage() for record in caplog.records]
     assert message.startswith("run.loggers: tensorboard failed (FileExistsError: ")
-    assert message.endswith("; training goes on without it")
+    assert message.endswith("; training continues without it")
 
 
 def test_a_full_disk_ends_tensorboard_and_not_the_run(folder: Path) -> None:

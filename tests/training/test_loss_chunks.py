@@ -10,7 +10,7 @@ from test_activations import peak_bytes
 from relm.artifact import read_json
 from relm.recipes.run import Run
 from relm.recipes.section import merge
-from relm.training.activations import activation_bytes
+from relm.training.arithmetic import activation_bytes
 from relm.training.loop import WARM_UP
 from tiny_runs import TinyRun
 

@@ -6,7 +6,7 @@ from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.phase import Phase
 from relm.recipes.run import Run
-from relm.training.machine.micro_batch_choice import (
+from relm.training.machine.fitting_micro_batch import (
     GIB,
     CompiledSize,
     choose_micro_batch,
@@ -79,7 +79,7 @@ def test_a_compilers_figure_wins_over_arithmetic() -> None:
     assert smaller.size == 8  # what was compiled is what is trained
     refused = choose_micro_batch(CONFIG, phase(), run, memory, CompiledSize(by_arithmetic, False, 0))
     assert refused.size < by_arithmetic
-    with pytest.raises(RelmError, match=r"the compiler refused the smallest micro-batch on v3-8\. .*more memory"):
+    with pytest.raises(RelmError, match=r"the compiler rejected the smallest micro-batch on v3-8\. .*more memory"):
         choose_micro_batch(CONFIG, phase(), run, memory, CompiledSize(8, False, 0))
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_fit_names_the_bytes_the_machine_and_the_remedies() -> None:
         choose_micro_batch(CONFIG, phase(), GPU, 3 * GIB)
     words = str(caught.value)
     assert "one sequence on each device of l4 needs" in words
-    assert "1.83 GB can be used" in words
+    assert "1.83 GB are usable" in words
     assert "on.l4.activation_checkpointing: true" in words
     assert "a machine with more memory" in words
     with pytest.raises(RelmError) as again:
@@ -107,5 +107,5 @@ def test_what_cannot_fit_names_the_bytes_the_machine_and_the_remedies() -> None:
 
 def test_devices_that_divide_no_share_are_refused() -> None:
     shares = phase(loss_shares=4, loss_normalisation="per_replica")
-    with pytest.raises(RelmError, match=r"the 32 devices of v3-32 do not divide a share"):
+    with pytest.raises(RelmError, match=r"cannot be divided among the 32 devices of v3-32"):
         choose_micro_batch(CONFIG, shares, Run(device="tpu", topology="v3-32"), 16 * GIB)

@@ -102,7 +102,7 @@ def test_the_error_for_a_model_of_an_earlier_version_names_the_command_that_writ
     sidecar = made_by_an_earlier_version(model)
     for read in (lambda: checked_weights(model), lambda: checked_model(model / "model.safetensors")):
         with pytest.raises(
-            RelmError, match=r"names no config\.json or tokenizer.*delete it, and `snakemake .*safetensors\.json` writes"
+            RelmError, match=r"does not name config\.json and tokenizer.*Delete it, and `snakemake .*safetensors\.json` writes"
         ):
             read()
     content = read_json(sidecar)
@@ -134,7 +134,7 @@ def test_a_configuration_with_its_own_sidecar_is_checked_too(tmp_path: Path) -> 
 )
 def test_an_unlisted_file_that_loaders_would_read_is_refused(model: Path, name: str) -> None:
     (model / name).write_text("{}")
-    with pytest.raises(RelmError, match=f"model: holds {name}, which .*model.safetensors.json does not name; remove it"):
+    with pytest.raises(RelmError, match=f"model: contains {name}, which .*model.safetensors.json does not name. Remove it"):
         checked_weights(model)
 
 

@@ -15,7 +15,7 @@ from relm.models.modded_gpt_configuration import ModdedGptConfig
 from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer, set_learning_rate
 from relm.training.optimizers.building import parameter_groups
-from relm.training.optimizers.muon import orthogonalised
+from relm.training.optimizers.muon import orthogonalise
 
 MODDED = ModdedGptConfig(layers=1, heads=2, hidden_size=16, positions=8, vocabulary_size=11)
 GROUPS = {"embeddings": {"learning_rate": 0.4}, "head": {"learning_rate": 0.2, "betas": (0.8, 0.9)}}
@@ -34,10 +34,10 @@ def initialised() -> ModdedGpt:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_newton_schulz_steps_leave_orthogonal_rows_or_columns(shape: tuple[int, int]) -> None:
-    found = orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(1)), 1e-7).float()
+    found = orthogonalise(torch.randn(shape, generator=torch.Generator().manual_seed(1)), 1e-7).float()
     square = found @ found.T if shape[0] <= shape[1] else found.T @ found
     assert (square - torch.eye(min(shape))).abs().max() < 0.1
-    assert not orthogonalised(torch.zeros(shape), 1e-7).any()
+    assert not orthogonalise(torch.zeros(shape), 1e-7).any()
 
 
 @pytest.mark.skipif("MODDED_NANOGPT" not in os.environ, reason="MODDED_NANOGPT names no checkout of the original")
@@ -49,7 +49,7 @@ def test_newton_schulz_steps_are_the_originals_bit_for_bit(shape: tuple[int, int
     names: dict[str, Any] = {"Tensor": torch.Tensor}
     exec(definition[0], names)
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(orthogonalised(matrix, 1e-7), names["zeropower_via_newtonschulz5"](matrix))
+    assert torch.equal(orthogonalise(matrix, 1e-7), names["zeropower_via_newtonschulz5"](matrix))
 
 
 def test_groups_have_their_own_rates_and_muon_takes_the_matrices_of_layers() -> None:
@@ -93,5 +93,5 @@ def test_adamw_steps_each_group_as_an_optimizer_for_it_alone(form: str) -> None:
 
 def test_a_group_of_parameters_that_the_model_lacks_is_refused() -> None:
     model = Gpt2(Gpt2Config(1, 2, 16, 8, 11))
-    with pytest.raises(RelmError, match=r"groups\.head: the model has no such parameters, only embeddings, matrices, vectors"):
+    with pytest.raises(RelmError, match=r"groups\.head: the model has only embeddings, matrices, vectors"):
         build_optimizer(model, settings(name="muon", groups=GROUPS))

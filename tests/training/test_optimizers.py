@@ -136,7 +136,7 @@ def test_our_own_adamw_is_torchs() -> None:
     """Ours is for devices that torch has no kernel for."""
     model, other = Mixed(), Mixed()
     groups = [{"params": list(model.parameters()), "weight_decay": 0.1}]
-    ours, torchs = Adam(groups, 0.01), torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
+    ours, torchs = Adam(groups, Optimizer(learning_rate=0.01)), torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
     for seed in range(1, 8):
         take_random_step(ours, model, seed)
         take_random_step(torchs, other, seed)

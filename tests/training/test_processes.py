@@ -104,7 +104,7 @@ def test_two_processes_train_as_one_and_an_error_of_one_ends_both(runs: Callable
     for name, rank, reason in [
         ("data", 1, "a shard is gone"),
         ("time", 1, "RELM_MAX_HOURS allows"),
-        ("disk", 0, "the checkpoint cannot be written"),
+        ("disk", 0, "cannot write the checkpoint"),
         ("lock", 0, f"another process trains here already (pid {os.getpid()})"),
     ]:
         assert reason in words[name][rank]

@@ -12,10 +12,10 @@ from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.optimization import Optimizer
 from relm.recipes.phase import Phase
 from relm.recipes.run import Run
-from relm.training import resources
+from relm.training import arithmetic
 from relm.training.architecture import unset_model
+from relm.training.arithmetic import disk_bytes, require_resources, sequences_per_device, state_bytes
 from relm.training.optimizers import build_optimizer, optimizer_tensors, weight_type
-from relm.training.resources import disk_bytes, optimizer_bytes, require_resources, sequences_per_device, state_bytes
 
 OPTIMIZERS = {
     "adamw": {},
@@ -42,7 +42,7 @@ def test_a_state_has_the_size_of_model_and_optimizer_after_a_step(name: str, cas
     optimizer.step()
     tensors = optimizer_tensors(optimizer, model).values()
     state = state_bytes(config, settings)
-    assert state.optimizer == optimizer_bytes(config, settings) == sum(tensor.nbytes for tensor in tensors if tensor.dim())
+    assert state.optimizer == sum(tensor.nbytes for tensor in tensors if tensor.dim())
     assert state.weights == sum(parameter.nbytes for parameter in model.parameters())
     assert state.gradients == sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)
     assert state.total == state.weights + state.gradients + state.optimizer
@@ -96,15 +96,15 @@ def test_each_process_needs_memory_for_its_own_state(tmp_path: Path, monkeypatch
 
 def test_a_pipelines_worker_has_its_own_copy_of_weights_and_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
-    monkeypatch.setattr(resources, "require_memory", lambda size, what, remedy: needed.append(size))
+    monkeypatch.setattr(arithmetic, "require_memory", lambda size, what, remedy: needed.append(size))
     pipeline = Pipeline(layers_per_ipu=[1, 1], gradient_accumulation=12)
     config, settings = Gpt2Config(2, 2, 16, 48, 300), phase("causal", global_batch_size=12)
-    state = resources.state_bytes(config, settings.optimizer)
+    state = arithmetic.state_bytes(config, settings.optimizer)
     for device, expected in (
         ("ipu", [2 * (state.weights + state.optimizer)]),
         ("ipu_simulator", [state.total + state.weights + state.optimizer]),
     ):
         needed.clear()
-        resources.require_state_memory(config, settings, Run(device=device, pipeline=pipeline, micro_batch_size=1))
+        arithmetic.require_state_memory(config, settings, Run(device=device, pipeline=pipeline, micro_batch_size=1))
         assert needed[: len(expected)] == expected
         assert len(needed) == (1 if device == "ipu" else 3)

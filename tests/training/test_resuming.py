@@ -179,7 +179,7 @@ def test_tokens_written_over_while_training_reads_them_reach_no_checkpoint(
             put(content)
 
     monkeypatch.setattr(updates, "kill_point", write_over_it_between_saves)
-    with pytest.raises(RelmError, match=r"shard\.train\.bin: written while training read it"):
+    with pytest.raises(RelmError, match=r"shard\.train\.bin: another program wrote to it during training"):
         tiny_run.train()
     assert tiny_run.checkpoints[-1] == "step-00000009"
     monkeypatch.undo()

@@ -148,9 +148,7 @@ def test_an_error_of_the_thread_ends_training_in_its_words_before_the_next_check
     fail_to_write(monkeypatch, number)
     monkeypatch.setattr(updates, "kill_point", lambda name: time.sleep(0.01))
     tiny_run.changes = {"run": {"checkpoint_interval": 15, "log_interval": 1}}
-    with pytest.raises(
-        RelmError, match=rf"step-00000015: the checkpoint cannot be written: .*{words}.* the same command again"
-    ):
+    with pytest.raises(RelmError, match=rf"step-00000015: cannot write the checkpoint: .*{words}.* the same command again"):
         tiny_run.train()
     assert 15 <= tiny_run.lines()[-1]["step"] < 30
     assert tiny_run.checkpoints == []
@@ -171,4 +169,4 @@ def test_the_error_of_a_checkpoint_is_logged_where_another_one_ends_training(
     monkeypatch.setattr(updates, "kill_point", raise_in_the_fourth_step)
     with pytest.raises(InterruptedError):
         tiny_run.train()
-    assert "step-00000003: the checkpoint cannot be written" in caplog.text
+    assert "step-00000003: cannot write the checkpoint" in caplog.text

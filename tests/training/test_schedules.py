@@ -17,52 +17,49 @@ def scales(steps: int, **schedule: object) -> list[float]:
     return [learning_rate_scale(Schedule.model_validate(schedule), step, steps) for step in range(1, steps + 1)]
 
 
-def test_constant_stays_at_the_peak_after_the_warm_up() -> None:
-    assert scales(5, name="constant", warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
+EXPONENTIAL = {"name": "natural_exponential", "decay_rate": 1.0, "floor": 0.1}
 
 
-def test_linear_reaches_the_floor_at_the_last_step() -> None:
-    assert scales(6, name="linear", warmup_steps=2) == [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
-    assert scales(4, name="linear", floor=0.2) == pytest.approx([0.8, 0.6, 0.4, 0.2])
-
-
-def test_cosine_is_one_half_in_the_middle_and_flat_at_its_end() -> None:
-    values = scales(9, name="cosine", warmup_steps=1, floor=0.1)
-    assert values[0] == 1.0
-    assert values[4] == pytest.approx(0.55)
-    assert values[8] == pytest.approx(0.1)
-    assert values[7] - values[8] < values[4] - values[5]
-
-
-def test_without_a_warm_up_the_first_step_is_already_scheduled() -> None:
-    assert scales(1, name="cosine") == pytest.approx([0.0])
-    assert scales(2, name="constant") == [1.0, 1.0]
-
-
-def test_polynomial_falls_by_its_power() -> None:
-    assert scales(4, name="polynomial", power=2.0) == pytest.approx([9 / 16, 4 / 16, 1 / 16, 0.0])
-    assert scales(4, name="polynomial", power=2.0, floor=0.5) == pytest.approx([25 / 32, 20 / 32, 17 / 32, 0.5])
-    assert scales(6, name="polynomial", warmup_steps=2) == pytest.approx(scales(6, name="linear", warmup_steps=2))
-
-
-def test_natural_exponential_falls_once_a_period() -> None:
-    values = scales(6, name="natural_exponential", warmup_steps=1, decay_rate=0.5, decay_period=2)
-    assert values == pytest.approx([1.0, 1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-1), math.exp(-1)])
-    assert scales(50, name="natural_exponential", decay_rate=1.0, floor=0.1)[-1] == pytest.approx(0.1)
-    cut = scales(4, name="natural_exponential", decay_rate=1.0, floor=0.1, floor_cuts_off=True)
-    assert cut == pytest.approx([math.exp(-1), math.exp(-2), 0.1, 0.1])
-
-
-def test_a_table_holds_from_each_of_its_steps_on() -> None:
-    assert scales(5, name="by_step", by_step={1: 0.5, 3: 1.0, 5: 0.0}) == [0.5, 0.5, 1.0, 1.0, 0.0]
-    assert scales(3, name="by_step", by_step={0: 0.5, 2: 1.0}, first_step=0) == [0.5, 0.5, 1.0]
-    assert scales(2, name="by_step", by_step={1: 1.0, 2: 0.01}, floor=0.2) == [1.0, 0.2]
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"name": "constant", "warmup_steps": 4}, [0.25, 0.5, 0.75, 1.0, 1.0]),
+        ({"name": "constant"}, [1.0, 1.0]),
+        ({"name": "linear", "warmup_steps": 2}, [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]),
+        ({"name": "linear", "floor": 0.2}, [0.8, 0.6, 0.4, 0.2]),
+        ({"name": "linear", "decay_end": 3, "floor": 0.1}, [0.7, 0.4, 0.1, 0.1, 0.1]),
+        ({"name": "linear", "decay_end": 8}, [7 / 8, 6 / 8, 5 / 8, 4 / 8]),
+        # Graphcore's GPT-2 sets the rate once for all updates of a call of the device.
+        (
+            {"name": "linear", "warmup_steps": 1, "first_step": 0, "updates_per_step": 2},
+            [0.0, 0.0, 1.0, 1.0, 2 / 3, 2 / 3, 1 / 3, 1 / 3],
+        ),
+        ({"name": "cosine"}, [0.0]),
+        ({"name": "cosine", "warmup_steps": 1, "floor": 0.1}, [1.0, 0.868198, 0.55, 0.231802, 0.1]),
+        ({"name": "polynomial", "power": 2.0}, [9 / 16, 4 / 16, 1 / 16, 0.0]),
+        ({"name": "polynomial", "power": 2.0, "floor": 0.5}, [25 / 32, 20 / 32, 17 / 32, 0.5]),
+        ({"name": "polynomial", "warmup_steps": 2}, [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]),
+        (
+            {"name": "natural_exponential", "warmup_steps": 1, "decay_rate": 0.5, "decay_period": 2},
+            [1.0, 1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-1), math.exp(-1)],
+        ),
+        (EXPONENTIAL, [0.1 + 0.9 * math.exp(-1), 0.1 + 0.9 * math.exp(-2)]),
+        ({**EXPONENTIAL, "floor_cuts_off": True}, [math.exp(-1), math.exp(-2), 0.1, 0.1]),
+        ({"name": "by_step", "by_step": {1: 0.5, 3: 1.0, 5: 0.0}}, [0.5, 0.5, 1.0, 1.0, 0.0]),
+        ({"name": "by_step", "by_step": {0: 0.5, 2: 1.0}, "first_step": 0}, [0.5, 0.5, 1.0]),
+        ({"name": "by_step", "by_step": {1: 1.0, 2: 0.01}, "floor": 0.2}, [1.0, 0.2]),
+    ],
+)
+def test_a_schedule_has_these_shares_of_the_peak(schedule: dict[str, Any], expected: list[float]) -> None:
+    assert scales(len(expected), **schedule) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_warm_up_can_be_a_share_of_the_phase() -> None:
     assert Schedule(warmup_share=0.1).warmup(7032) == 703
     assert Schedule(warmup_share=0.06).warmup(125) == int(0.06 * 125) == 7
     assert Schedule(warmup_share=0.06, warmup_rounding="nearest").warmup(125) == int(0.06 * 125 + 0.5) == 8
+    assert Schedule(warmup_share=0.5, updates_per_step=3).warmup(10) == 2  # of the 4 stretches
+    assert Schedule(name="linear", warmup_share=0.5, decay_end=10).warmup(100) == 5
     assert scales(10, name="linear", warmup_share=0.2) == scales(10, name="linear", warmup_steps=2)
 
 
@@ -127,20 +124,6 @@ def test_graphcore_berts_schedules_at_every_step(name: str, power: float, keys: 
     for step in (*([0, 1] if power == 1 else []), warmup - 1, warmup, warmup + 1, 5000, steps - 3, steps - 2, steps - 1):
         expected = graphcore_bert_rate(name, peak, step, warmup, steps, power)
         assert peak * learning_rate_scale(schedule, step + 1, steps) == pytest.approx(expected, rel=1e-9), step
-
-
-def test_updates_can_share_a_learning_rate() -> None:
-    """Graphcore's GPT-2 sets it once for all updates of a call of the device."""
-    values = scales(8, name="linear", warmup_steps=1, first_step=0, updates_per_step=2)
-    assert values == pytest.approx([0.0, 0.0, 1.0, 1.0, 2 / 3, 2 / 3, 1 / 3, 1 / 3])
-    assert Schedule(warmup_share=0.5, updates_per_step=3).warmup(10) == 2  # of the 4 stretches
-
-
-def test_a_decay_can_end_before_the_phase_does() -> None:
-    assert scales(5, name="linear", decay_end=3, floor=0.1) == pytest.approx([0.7, 0.4, 0.1, 0.1, 0.1])
-    assert scales(5, name="cosine", decay_end=2)[2:] == pytest.approx([0.0] * 3)
-    assert scales(4, name="linear", decay_end=8) == pytest.approx([7 / 8, 6 / 8, 5 / 8, 4 / 8])
-    assert Schedule(name="linear", warmup_share=0.5, decay_end=10).warmup(100) == 5
 
 
 SWEPT: dict[str, list[Any]] = {

@@ -17,7 +17,7 @@ from relm.training.checkpoints import save_checkpoint
 from relm.training.loop import pretrain
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import build_optimizer, optimizer_tensors
-from relm.training.starting import kept_optimizer, restore_kept_optimizer
+from relm.training.starting import read_kept_optimizer, restore_kept_optimizer
 
 TINY = BertConfig(
     layers=1, heads=2, hidden_size=8, intermediate_size=12, positions=16, vocabulary_size=23, next_sentence=True,
@@ -88,7 +88,7 @@ def same(one: Bert, other: Bert) -> bool:
 def test_the_first_update_on_longer_sequences_equals_that_of_the_original_optimizer(name: str, tmp_path: Path) -> None:
     model, optimizer, checkpoint = first_phase(name, tmp_path)
     kept, fresh = begun_anew(model, name), begun_anew(model, name)
-    restore_kept_optimizer(kept[1], kept[0], kept_optimizer(checkpoint, FINGERPRINT))
+    restore_kept_optimizer(kept[1], kept[0], read_kept_optimizer(checkpoint, FINGERPRINT))
     for second in ((model, optimizer), kept, fresh):
         update(*second, LONG, 99)
     assert same(kept[0], model)
@@ -102,14 +102,14 @@ def test_the_first_update_on_longer_sequences_equals_that_of_the_original_optimi
 def test_bias_correction_continues_its_count(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     _, optimizer = kept = begun_anew(model, "adamw")
-    restore_kept_optimizer(optimizer, kept[0], kept_optimizer(checkpoint, FINGERPRINT))
+    restore_kept_optimizer(optimizer, kept[0], read_kept_optimizer(checkpoint, FINGERPRINT))
     assert {float(state["step"]) for state in optimizer.state.values()} == {UPDATES}
 
 
 def test_the_loss_scale_belongs_to_the_phase_and_is_not_kept(tmp_path: Path) -> None:
     scaler = LossScaler(LossScaling(name="automatic", scale=64.0), torch.device("cpu"))
     model, optimizer, checkpoint = first_phase("lamb", tmp_path, scaler)
-    kept = kept_optimizer(checkpoint, FINGERPRINT)
+    kept = read_kept_optimizer(checkpoint, FINGERPRINT)
     assert set(kept) == set(optimizer_tensors(optimizer, model))
 
 
@@ -131,20 +131,20 @@ def test_the_error_for_an_absent_or_damaged_checkpoint_names_the_command_that_ma
     _, _, checkpoint = first_phase("adamw", tmp_path / "main")
     damage(checkpoint)
     with pytest.raises(RelmError, match=message):
-        kept_optimizer(checkpoint, FINGERPRINT)
+        read_kept_optimizer(checkpoint, FINGERPRINT)
 
 
 def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
     _, _, checkpoint = first_phase("adamw", tmp_path)
-    with pytest.raises(RelmError, match="of the same run, ffff; this one is of 0123456789ab"):
-        kept_optimizer(checkpoint, "ffff")
+    with pytest.raises(RelmError, match="of run ffff, found run 0123456789ab"):
+        read_kept_optimizer(checkpoint, "ffff")
 
 
 def test_the_state_of_another_kind_of_optimizer_is_refused(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
-    kept = kept_optimizer(checkpoint, FINGERPRINT)
+    kept = read_kept_optimizer(checkpoint, FINGERPRINT)
     another, optimizer = begun_anew(model, "adamw of transformers")
-    with pytest.raises(RelmError, match=r"kept: the phase before left another kind of state: .*optimizer_state: fresh"):
+    with pytest.raises(RelmError, match=r"kept: the phase before has another kind of state: .*optimizer_state: fresh"):
         restore_kept_optimizer(optimizer, another, kept)
 
 

@@ -74,7 +74,7 @@ def mount(tmp_path: Path) -> Iterator[Any]:
 def test_a_model_that_the_memory_cannot_hold_is_refused_with_its_parts(project: Commands) -> None:
     (fault,) = faults_of("large", HERE)
     assert fault.startswith("large: pretrain.main does not fit: training 173,966,843,904 parameters: ")
-    assert "weights 696 GB, gradients 696 GB, optimizer 1.39 TB alone take 2.78 TB, and this machine has" in fault
+    assert "weights 696 GB, gradients 696 GB, optimizer 1.39 TB take 2.78 TB, but this machine has" in fault
     assert "make the model smaller (fewer model.layers, or a smaller hidden size), or set RELM_IGNORE_LIMITS=1" in fault
     assert faults_of("large", ELSEWHERE) == []  # whose memory is not known here
     (there,) = faults_of("large@gpu", ELSEWHERE)
@@ -123,7 +123,7 @@ def test_more_processes_than_the_cores_can_run_are_refused_here(project: Command
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
 def test_a_gpu_that_this_machine_lacks_is_refused_without_torch(project: Commands) -> None:
     (fault,) = faults_of("gpu", HERE._replace(uses_environment=False))
-    assert fault.startswith("gpu: this machine cannot train on run.device: cuda: no NVIDIA GPU, or no driver of it")
+    assert fault.startswith("gpu: this machine cannot train on run.device: cuda: found no NVIDIA GPU or driver")
     assert faults_of("gpu", ELSEWHERE) == []
     code = "import sys; from relm.devices.detection import find_absent_gpus; find_absent_gpus(1); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

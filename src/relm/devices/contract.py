@@ -23,13 +23,13 @@ Model = TypeVar("Model", bound=nn.Module)
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 opened_hardware: dict[str, None] = {}
-"""The hardware that this process opened beside the CPU, such as "NVIDIA L4" or "TPU v3"; a step's record names it."""
+"""The accelerators that this process opened, such as "NVIDIA L4" or "TPU v3"; a step's record names them."""
 
 
 class Device:
-    """A device that trains a model, or the share of it that one of several equal processes (ranks) drives.
+    """A device that trains a model, or the part of it that one of several equal processes (ranks) drives.
 
-    The methods here are those of a single process whose operations are done when a call returns, with all tensors on the host.
+    These methods are for a single process whose operations are done when a call returns, with all tensors on the host.
     """
 
     rank: int = 0
@@ -39,28 +39,28 @@ class Device:
     part: int = 0
     """The index, from 0, of the part of each global batch that this process reads."""
     parts: int = 1
-    """The count of parts: as many as ranks, or 1 where every rank reads the whole batch and the device takes its own share."""
+    """The count of parts: as many as ranks, or 1 if every rank reads the whole batch and the device takes its share."""
     asynchronous: bool = False
-    """True if it computes while the host goes on, so that a line of the log is read while the next step is computed."""
+    """True if it computes while the host continues, so that a line of the log is read while the next step is computed."""
     traces: bool = False
     """True if every operation is traced and compiled: the first run of a shape is slow, and models and optimizers compute some
-    operations in another form."""
+    operations differently."""
     elements_per_operation: int = 1 << 26
     """The count of elements that one operation of an optimizer updates. On a CPU an operation's result should be in the cache
     when the next one reads it; elsewhere this bounds the memory of intermediate results."""
     updates_per_call: int = 1
-    """The count of updates between two moments at which the loop can log, save or stop, all with one learning rate; 1 except on
-    a device that takes whole updates."""
+    """The updates of one call, all with one learning rate, between which the loop cannot log, save or stop; 1 except on a
+    device that takes whole updates."""
 
     def place(self, model: Model) -> Model:
         """Return the model with its parameters on the device, ready to optimize and save, and its modules' `traced` set."""
         return model
 
     def materialise(self, tensors: Iterable[Tensor]) -> None:
-        """Compute the tensors that every step updates in place, so that the first step sees them as all later ones do."""
+        """Compute the tensors that every step updates in place, so that all steps see the same kind of tensors."""
 
     def forward(self, terms: Forward) -> Forward:
-        """Return a model's forward pass as the device runs it: compiled where that was requested."""
+        """Return a model's forward pass as the device runs it: compiled if requested."""
         return terms
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
@@ -80,7 +80,7 @@ class Device:
         return dict(batch)
 
     def make_scalar(self, value: float) -> float | Tensor:
-        """Return a value that changes from step to step in a form that no compiled program holds as a constant."""
+        """Return a value that changes from step to step in a form that is not a constant of a compiled program."""
         return value
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
@@ -88,7 +88,7 @@ class Device:
         return autocast("cpu", precision)
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the sum of counts over all ranks, on the host; called by the thread that prepares batches while it lives."""
+        """Return the sum of counts over all ranks, on the host; only the thread that prepares batches may call it."""
         return values
 
     def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -117,9 +117,9 @@ class Device:
         return lambda: now
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return contiguous copies in main memory, or None if it has no room for them; the host waits for the device once.
+        """Return contiguous copies in main memory, None if they do not fit; the host waits for the device once.
 
-        No step changes the copies, but the next call may, which comes once they are used no more.
+        Steps do not change the copies, but the next call may, which comes when they are no longer used.
         """
         return clone_tensors(tensors)
 
@@ -132,7 +132,7 @@ class Device:
     def peak_memory(self) -> int | None:
         """Return the peak memory of this process so far, in bytes: the accelerator's memory, or main memory on a CPU.
 
-        None where the accelerator does not report it: never 0, and never main memory instead.
+        None if the accelerator does not report it: never 0, and never main memory instead.
         """
         return None
 
@@ -141,11 +141,11 @@ class Device:
         raise NotImplementedError
 
     def figures(self) -> dict[str, float]:
-        """Return the device's own counters in this process, by name; empty if it has none."""
+        """Return the device's counters in this process, by name; empty if it has none."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide how sums are rounded; two runs give the same bytes only where these agree.
+        """Return the facts that decide how sums are rounded; two runs give the same bytes only if these agree.
 
         `device` is the name that recipes use, `name` that of the hardware.
         """
@@ -160,7 +160,7 @@ class Device:
 
 
 def autocast(device: str, precision: str) -> AbstractContextManager[None]:
-    """Return the context that computes matrix products on a kind of torch's devices in `precision`."""
+    """Return the context that computes matrix products on one of torch's types of device in `precision`."""
     half = torch.float16 if precision == "float16" else torch.bfloat16
     return torch.autocast(device, dtype=half, enabled=precision != "float32")
 
@@ -196,7 +196,7 @@ def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> D
     """Return the device of a recipe's section `run`, ready to train.
 
     Args:
-        cache: folder where a device that takes long to compile may keep its programs; None: they are not kept.
+        cache: folder in which a device may keep compiled programs; None: they are not kept.
         one_tpu: use only the first of a TPU's devices.
     """
     device: Device = load(DEVICES[run.device].open)(run, cache, one_tpu)

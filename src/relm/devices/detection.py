@@ -33,7 +33,7 @@ def describe_cuda() -> str:
 
 
 def find_missing_cuda() -> str | None:
-    """Return what the environment lacks to train on GPUs, from the version of torch alone; None if nothing."""
+    """Return what the environment lacks to train on GPUs, from the version of torch; None if nothing."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -42,17 +42,17 @@ def find_missing_cuda() -> str | None:
 
 
 def find_absent_gpus(count: int) -> str | None:
-    """Return what this machine lacks to train on so many GPUs, by its driver alone; None if nothing."""
+    """Return what this machine lacks to train on this many GPUs, by its driver; None if nothing."""
     found = len(gpus_here())
     if found >= count:
         return None
     if found:
         return (
-            f"run.processes is {count:,}, one for each GPU, and this machine has {found:,}; lower it, or choose such a machine"
+            f"run.processes is {count:,}, one for each GPU, but this machine has {found:,}; lower it, or choose another machine"
         )
     return (
-        "no NVIDIA GPU, or no driver of it (libcuda.so.1), is on this machine; `nvidia-smi` says more. Run it where there is "
-        "one, or with run.device: cpu"
+        "found no NVIDIA GPU or driver (libcuda.so.1); `nvidia-smi` says more. Run it on another machine, or with "
+        "run.device: cpu"
     )
 
 
@@ -69,12 +69,12 @@ def describe_tpu() -> str:
         return "no: torch_xla is not installed; make the environment with `make DEVICE=tpu environment`"
     chips = chips_here()
     if not chips:
-        return "no: there is no TPU chip on the PCI bus of this machine"
+        return "no: the PCI bus of this machine has no TPU chip"
     return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {version}"
 
 
 def find_missing_ipu(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return what this machine lacks to train on IPUs, by its files and environment variables alone; None if nothing."""
+    """Return what this machine lacks to train on IPUs, by its files and environment variables; None if nothing."""
     if environment.get(SDK) or environment.get(INTERPRETER):
         return None if find_interpreter("poptorch", environment) else describe_missing_interpreter(environment)
     return f"Graphcore's SDK is not enabled: install it and `source SDK/enable`, which sets {SDK}, or set {INTERPRETER}"
@@ -91,14 +91,14 @@ def describe_ipu(environment: Mapping[str, str] = os.environ, root: Path = Path(
     found = _find_ipus(environment, root)
     if found is None:
         return (
-            f"no: poptorch {version} ({python}) finds no IPU: there is no /dev/ipu0, and no IPUOF_VIPU_API_PARTITION_ID or "
-            "IPUOF_CONFIG_PATH names a Pod's partition; relm rehearse NAME --compile-only needs none"
+            f"no: poptorch {version} ({python}) finds no IPU: /dev/ipu0 is missing, and neither IPUOF_VIPU_API_PARTITION_ID "
+            "nor IPUOF_CONFIG_PATH names a Pod's partition; relm rehearse NAME --compile-only needs none"
         )
     return f"yes: {found}, poptorch {version} ({python})"
 
 
 def describe_ipu_simulator(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the Python in which the CPU simulates IPUs, or why there is none."""
+    """Return the Python in which the CPU simulates IPUs, or why none was found."""
     python = find_interpreter("simulator", environment)
     if python is None:
         return f"no: {describe_missing_interpreter(environment)}"
@@ -106,7 +106,7 @@ def describe_ipu_simulator(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _find_poptorch(python: str) -> str | None:
-    """Return the version of PopTorch that is installed in a Python; None if there is none, or the Python does not start."""
+    """Return the version of PopTorch in a Python; None: not installed, or the Python does not start."""
     asked = "import importlib.metadata as metadata; print(metadata.version('poptorch'))"
     try:
         done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60)
@@ -116,7 +116,7 @@ def _find_poptorch(python: str) -> str | None:
 
 
 def _find_ipus(environment: Mapping[str, str], root: Path) -> str | None:
-    """Return the IPUs of this machine's own cards, or the Pod's partition that it is told to use; None: neither."""
+    """Return the IPUs of this machine's cards, or the Pod's partition that the environment names; None: neither."""
     cards = [path for path in root.glob("dev/ipu*") if re.fullmatch(r"ipu\d+", path.name)]
     if cards:
         return f"{len(cards)} in this machine"

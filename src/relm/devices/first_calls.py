@@ -1,9 +1,9 @@
 """The first calls of a CPU's mathematical libraries, made before one whose result counts.
 
-On a Xeon with AVX-512 FP16, 2 of 127 fresh processes that computed in two threads beside others gave all losses of their first
-batch 3e-5 too high, twice the same wrong bits; their later batches, and processes with one thread, never did. The operation is
-not known: `torch.exp` by itself was right in 1,542 processes. So each operation of a model is computed once in all threads,
-forward and backward, when a CPU with several threads is opened.
+On a busy Xeon with AVX-512 FP16, 2 of 127 fresh processes with two threads computed all losses of their first batch 3e-5 too
+high, both with the same wrong bits. Later batches and processes with one thread were always right. Which operation fails is
+unknown: `torch.exp` was right in 1,542 processes. So each operation of a model is computed once in all threads, forward and
+backward, when a CPU with several threads is opened.
 """
 
 import torch
@@ -19,9 +19,9 @@ _made: set[int] = set()
 
 
 def make_first_calls(threads: int) -> bool:
-    """Compute a small model's operations in `threads` threads, once in a process, and return whether it was done now.
+    """Compute a small model's operations in `threads` threads, once in a process, and return True if this call did so.
 
-    No generator of random numbers is read or changed. One thread needs no such calls.
+    Generators of random numbers are not read or changed. One thread needs no such calls.
     """
     if threads == 1 or threads in _made:
         return False

@@ -6,7 +6,7 @@ LIBRARY = "libcuda.so.1"
 
 
 def gpus_here() -> list[int]:
-    """Return the bytes of memory of each GPU that a program here may use; none where there is no driver.
+    """Return the bytes of memory of each GPU that a program here may use; none without a driver.
 
     CUDA_VISIBLE_DEVICES counts, because the driver reads it.
     """

@@ -1,4 +1,4 @@
-"""Folders of compiled programs, which belong to one user alone: whoever can write into one has their code run.
+"""Private folders for compiled programs: anyone who can write into one can run code.
 
 torch.compile would keep its programs in `/tmp/torchinductor_USER`, a name that any user of the machine can take first.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 from relm.errors import RelmError
 
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable with the folder of torch.compile's programs, in which Triton's lie as well."""
+"""Variable with the folder of torch.compile's programs and Triton's."""
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Make a folder that its user alone can read and write, or check that it is one, and return it."""
+    """Make a folder that only its user can read and write, or check an existing one, and return it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
@@ -29,18 +29,18 @@ def make_private_folder(folder: Path) -> Path:
 def _require_own(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        found = "it is another user's, a link or a file"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # what is in it may be theirs, so a change of the mode is not enough
+        found = "it is a link, a file or another user's"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # its content may be theirs, so a change of the mode is not enough
         found = f"others can write into it (mode {stat.S_IMODE(status.st_mode):04o})"
     else:
         return
-    raise RelmError(f"{folder}: holds compiled programs and must be your own alone, but {found}; delete it and run again")
+    raise RelmError(f"{folder}: contains compiled programs and must be private, but {found}; delete it and run again")
 
 
 def keep_compiler_cache(environment: MutableMapping[str, str]) -> None:
     """Set the folder of torch.compile's programs, unless the user or the image has set one.
 
-    It is `~/.cache/relm/inductor`, or where the home cannot be written a new folder under a random name.
+    It is `~/.cache/relm/inductor`, or a new folder with a random name if the home is not writable.
     """
     if environment.get(INDUCTOR):
         return

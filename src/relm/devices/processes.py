@@ -1,7 +1,7 @@
 """Data parallelism over processes that are started together: the all-reduces between ranks that share each global batch.
 
-Gradients, losses and counts are summed, nothing else is exchanged: all ranks begin with the same weights and take the same
-step. The order of summation depends on the count of ranks alone, so the same run gives the same bits again.
+Only sums of gradients, losses and counts are exchanged: all ranks begin with the same weights and take the same step. The
+order of summation depends only on the count of ranks, so the same run gives the same bits again.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import shlex
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from relm.devices.ranks import launcher
 from relm.errors import RelmError
 
 TIMEOUT = "RELM_RANK_TIMEOUT"
-"""The environment variable with the seconds that a rank waits for another."""
+"""Environment variable with the seconds that a rank waits for another."""
 SECONDS_TO_WAIT = 1800
 # Elements of a bucket of gradients, and the count of buckets that are summed at the same time.
 BUCKET = 8 << 20
@@ -39,19 +38,8 @@ _addresses: list[str] = []
 """The address of each rank, once this process is connected."""
 
 
-@dataclass(frozen=True)
-class ProcessRank:
-    """The rank of this process among several, as a launcher sets it in the environment."""
-
-    rank: int
-    ranks: int
-    local_rank: int
-    """The rank among the processes of this machine."""
-    local_ranks: int
-
-
-def rank_of_this_process(processes: int) -> ProcessRank:
-    """Return the rank of this process among the processes that the recipe requests."""
+def read_rank(processes: int) -> tuple[int, int, int, int]:
+    """Return rank and count of this process among those that the recipe requests, then among those of this machine."""
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())
     if ranks != processes:
@@ -59,14 +47,14 @@ def rank_of_this_process(processes: int) -> ProcessRank:
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
             f"`{shlex.join(launcher(processes))} pretrain ...`, or correct run.processes"
         )
-    return ProcessRank(rank, ranks, local_rank, local_ranks)
+    return rank, ranks, local_rank, local_ranks
 
 
 def longest_wait() -> timedelta:
     """Return the time after which a rank gives up waiting for another: RELM_RANK_TIMEOUT in seconds, or half an hour.
 
-    The end of a process closes its connections, which the others notice at once. This is for a host that is cut off, and longer
-    than anything that one rank does alone, such as writing a large checkpoint.
+    The end of a process closes its connections, which the others notice at once. This limit is for a host that is cut off, and
+    exceeds all work of a single rank, such as writing a large checkpoint.
     """
     setting = os.environ.get(TIMEOUT, "").strip() or str(SECONDS_TO_WAIT)
     if not re.fullmatch("[0-9]{1,7}", setting) or not int(setting):
@@ -92,12 +80,12 @@ class Processes:
                 world_size=ranks,
                 device_id=device if on_gpu else None,
             )
-            # The thread that prepares batches has its own group: two threads' messages must not mix.
+            # The thread that prepares batches has a separate group: two threads' messages must not mix.
             self._counts = dist.new_group(backend="gloo", timeout=longest)
             _addresses[:] = exchange_addresses(store, rank, ranks)
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the sum over all ranks; called by the thread that prepares batches, or by another once it prepares none."""
+        """Return the sum over all ranks; only the thread that prepares batches may call it while it lives."""
         tensor = torch.from_numpy(values.copy())
         with translate_lost_ranks():
             dist.all_reduce(tensor, group=self._counts)
@@ -153,7 +141,7 @@ def start_sum(gradients: list[Tensor]) -> PendingSum:
 
 
 def split_into_buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the gradients in order, in lists of one type and bounded size; a large one is alone in its list."""
+    """Yield the gradients in order, in lists of one type and bounded size; a larger one has a list for itself."""
     bucket: list[Tensor] = []
     size = 0
     for gradient in gradients:
@@ -168,14 +156,14 @@ def split_into_buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 @contextlib.contextmanager
 def translate_lost_ranks() -> Iterator[None]:
-    """Raise a plain error where the other ranks cannot be reached."""
+    """Raise a plain error if the other ranks cannot be reached."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         what, _, _ = str(error).partition("\n")[0].partition(". This is ")  # advice on Gloo follows
         raise RelmError(
             f"another process of this run{name_lost_rank(what, _addresses)} has ended or cannot be reached, and this one ends "
-            f"with it; the other one's message gives the reason. Checkpoints are intact, and the same command resumes the run "
+            f"with it. The other one's message gives the reason; checkpoints are intact, and the same command resumes the run "
             f"({what})"
         ) from error
 
@@ -192,7 +180,7 @@ def exchange_addresses(store: Store, rank: int, ranks: int) -> list[str]:
 
 
 def name_lost_rank(error: str, addresses: Sequence[str]) -> str:
-    """Return ` (rank R on ADDRESS)` if an error of Gloo's has the address of one rank alone; else nothing.
+    """Return ` (rank R on ADDRESS)` if an error of Gloo's has the address of exactly one rank; else nothing.
 
     >>> name_lost_rank("Connection closed by peer [10.0.0.2]:4051", ["10.0.0.1", "10.0.0.2"])
     ' (rank 1 on 10.0.0.2)'

@@ -16,13 +16,13 @@ from relm.devices.first_calls import make_first_calls
 from relm.devices.host_copies import fit_into_memory
 from relm.devices.overlapping import OverlappedSums
 from relm.devices.private_cache import keep_compiler_cache
-from relm.devices.processes import Processes, rank_of_this_process
+from relm.devices.processes import Processes, read_rank
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.recipes.devices import DEVICES, PRECISION
 from relm.recipes.run import Run
 
-# Settings of CUDA's libraries for the same bits twice, which they read when they start: cuBLAS gets a workspace for each
+# Settings that CUDA's libraries read when they start, so that two runs give the same bits: cuBLAS gets a workspace for each
 # stream, NCCL one order of summation for messages of every size, and no sums within the switch.
 _SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 # The recipe's names for the precision of float32 products, which are PyTorch/XLA's, and torch's own.
@@ -33,16 +33,16 @@ class TorchDevice(Device):
     """A CPU or GPUs."""
 
     def __init__(self, run: Run) -> None:
-        """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes."""
-        keep_compiler_cache(os.environ)  # also where run.compile is off: attention over documents is compiled on a GPU
-        process = rank_of_this_process(run.processes)
-        self.rank, self.ranks = self.part, self.parts = process.rank, process.ranks
+        """Set torch up for `run.device`, cpu or cuda, as the only process or one of several."""
+        keep_compiler_cache(os.environ)  # even if run.compile is off: attention over documents is compiled on a GPU
+        self.rank, self.ranks, local_rank, local_ranks = read_rank(run.processes)
+        self.part, self.parts = self.rank, self.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():
                 os.environ.setdefault(name, value)
-            require_gpus(process.local_ranks)
-            torch.cuda.set_device(process.local_rank)
-        self._device = torch.device(run.device, process.local_rank) if run.device == "cuda" else torch.device("cpu")
+            require_gpus(local_ranks)
+            torch.cuda.set_device(local_rank)
+        self._device = torch.device(run.device, local_rank) if run.device == "cuda" else torch.device("cpu")
         self.asynchronous = run.device == "cuda"
         if run.device == "cpu":
             self.elements_per_operation = 1 << 18
@@ -50,13 +50,13 @@ class TorchDevice(Device):
         self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
         if self._compiles:
             prepare_compiler(run)
-        self.threads = run.threads or max(1, usable_cores() // process.local_ranks)
+        self.threads = run.threads or max(1, usable_cores() // local_ranks)
         torch.set_num_threads(self.threads)
         if run.device == "cpu":
             make_first_calls(self.threads)
-        # Unlike torch.use_deterministic_algorithms, this does not import the compiler, which takes longer than a small job.
+        # Unlike torch.use_deterministic_algorithms, this does not import the compiler, which takes seconds.
         torch.set_deterministic_debug_mode("error" if is_deterministic(run) else "default")
-        # Filling fresh memory guards against reading it before it is written, which no code here does, and costs a pass.
+        # Filling new memory only helps code that reads it before writing, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self._precision_before = torch.get_float32_matmul_precision()
         if run.float32_matmul_precision is not None:
@@ -64,9 +64,9 @@ class TorchDevice(Device):
         self._processes = Processes(self._device) if self.ranks > 1 else None
         self._overlapped: OverlappedSums | None = None
         self._clock: tuple[Any, float] | None = None
-        """The event of the newest time that was read, and that time."""
+        """The event of the newest time, and that time."""
         self._pinned: list[Tensor] = []
-        """The memory of all copies to the host: torch keeps pinned memory, so that releasing it would free none."""
+        """The memory of all copies to the host. Torch keeps pinned memory, so releasing it would not free it."""
 
     def place(self, model: Model) -> Model:
         """Return the same module, moved."""
@@ -102,7 +102,7 @@ class TorchDevice(Device):
         return values if self._processes is None else self._processes.sum_counts(values)
 
     def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Start all-reduces during the backward pass that follows, where the recipe requests it."""
+        """Start all-reduces during the backward pass that follows, if the recipe requests it."""
         if self._processes is None or not self._run.overlap_gradients:
             return
         if self._overlapped is None:
@@ -117,7 +117,7 @@ class TorchDevice(Device):
             self._processes.sum_gradients(parameters)
 
     def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
-        """Read the values at once; those of a GPU are copied in its order of operations, before those of the next step."""
+        """Read the values at once; a GPU copies them in its order of operations, before the next step."""
         values = torch.stack([value.float() for value in partial])
         if self._processes is not None:
             values = self._processes.sum_scalars(values)
@@ -139,7 +139,7 @@ class TorchDevice(Device):
         return wait
 
     def clock(self) -> Callable[[], float]:
-        """Return the GPU's own time: the host reads a figure when it comes to it, which may be a step later."""
+        """Return the GPU's time: the host may read a figure a step later."""
         if not self.asynchronous:
             return super().clock()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ class TorchDevice(Device):
 
         def ended() -> float:
             event.synchronize()
-            # Counted from the one before: milliseconds in float32 are too coarse for the hours of a run.
+            # Counted from the last event: milliseconds in float32 are too coarse for hours.
             before, seconds = self._clock or (event, 0.0)
             self._clock = event, seconds + before.elapsed_time(event) / 1000
             return self._clock[1]
@@ -155,7 +155,7 @@ class TorchDevice(Device):
         return ended
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return clones; of a GPU's tensors copies in pinned memory, to which all are sent before the host waits."""
+        """Return clones; a GPU's tensors are all sent to pinned memory before the host waits."""
         if self._device.type == "cpu":
             return super().copy_to_host(tensors)
         wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -170,7 +170,7 @@ class TorchDevice(Device):
         return self._pinned
 
     def synchronise(self) -> None:
-        """Wait for the GPU; the CPU never lags behind."""
+        """Wait for the GPU; a CPU has always finished."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -214,7 +214,7 @@ class TorchDevice(Device):
 
 
 def is_deterministic(run: Run) -> bool:
-    """Return True if kernels that give other bits each time are refused: always on a CPU, which has no faster ones."""
+    """Return True if kernels that give other bits each time are errors: always on a CPU, which has no faster ones."""
     return run.deterministic or run.device == "cpu"
 
 
@@ -225,24 +225,24 @@ def open_torch_device(run: Run, cache: Path | None, one_tpu: bool) -> TorchDevic
 
 def prepare_compiler(run: Run) -> None:
     """Set torch.compile up, so that the same code gives the same programs if `run.deterministic` is set."""
-    # Imported here: it takes a second, and most runs on a CPU do not need it.
+    # Imported here because it takes a second, and most runs on a CPU do not need it.
     from torch._inductor import config, cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
     from torch.utils._triton import has_triton
 
-    # Otherwise kernels are chosen by timing them, and another choice rounds differently.
+    # Otherwise torch times kernels to choose one, and another choice rounds differently.
     config.deterministic = is_deterministic(run)
     if run.device == "cuda" and not has_triton():
         raise RelmError(
-            "run.compile: torch.compile needs Triton, which is absent or too new for this GPU; install it, or set run.compile: "
-            "false"
+            "run.compile: torch.compile needs Triton, which is missing or too new for this GPU; install it, or set "
+            "run.compile: false"
         )
     if run.device == "cpu":
         try:
             cpp_builder.get_cpp_compiler()
         except InvalidCxxCompiler:
             raise RelmError(
-                "run.compile: torch.compile needs a C++ compiler on a CPU, and neither CXX nor g++ is one; install g++, "
+                "run.compile: torch.compile needs a C++ compiler on a CPU, but CXX and g++ name none; install g++, "
                 "or set run.compile: false"
             ) from None
 
@@ -256,6 +256,6 @@ def require_gpus(count: int) -> None:
         raise RelmError(f"run.processes: {count} processes of this machine need as many GPUs, found {found}; start fewer")
     build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
     raise RelmError(
-        f"run.device or --device: cuda was requested, but there is no usable GPU, and this torch ({torch.__version__}) "
-        f"{build}; install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
+        f"run.device or --device: cuda was requested, but there is no usable GPU. This torch ({torch.__version__}) {build}; "
+        "install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
     )

@@ -1,7 +1,7 @@
 """The TPU chips of this machine, as its PCI bus lists them.
 
-Under SPMD PyTorch/XLA has one virtual device and reports neither its kind nor its memory (torch_xla 2.9). Reading the bus
-needs no runtime, no network and no TPU package.
+Under SPMD PyTorch/XLA has one virtual device, and does not report its kind or memory (torch_xla 2.9). Reading the bus works
+without runtime, network and TPU package.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ GENERATIONS = {
     "0x006f": Generation("TPU v6e", 1),
     "0x0076": Generation("TPU 7x", 2),
 }
-# v2 and v3 have the same device id, and differ in the subsystem's.
+# v2 and v3 share the device id, and differ in the subsystem's.
 V2_OR_V3 = "0x0027"
 SUBSYSTEMS = {"0x004e": Generation("TPU v2", 2), "0x004f": Generation("TPU v3", 2)}
 # Named so that the table of peaks matches neither.
@@ -38,7 +38,7 @@ UNKNOWN_V2_OR_V3 = Generation("TPU v2/v3", 2)
 
 
 def chips_here() -> list[Generation]:
-    """Return the generation of each TPU chip of this machine; where a TPU has several hosts, of this host alone."""
+    """Return the generation of each TPU chip of this machine, without those of a TPU's other hosts."""
     found = []
     for device in sorted(DEVICES.glob("*")):
         with contextlib.suppress(OSError):  # unplugged meanwhile, or not ours to read
@@ -48,7 +48,7 @@ def chips_here() -> list[Generation]:
 
 
 def chip_count(devices: int, generation: Generation) -> float:
-    """Return the count of chips of this many devices: one core of a v3, trained on alone, is half a chip.
+    """Return the count of chips of this many devices: one core of a v3 is half a chip.
 
     >>> chip_count(8, SUBSYSTEMS["0x004f"]), chip_count(1, SUBSYSTEMS["0x004f"])
     (4, 0.5)

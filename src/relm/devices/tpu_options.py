@@ -4,9 +4,9 @@ from collections.abc import Mapping, MutableMapping
 
 VARIABLE = "LIBTPU_INIT_ARGS"
 OPTIONS: Mapping[str, bool] = {
-    # Each device draws its own random numbers for dropout, from the seed and its index. By default the compiler has each device
-    # draw those of the global batch and discard all but its own: for BERT large at 512 tokens and 16 sequences a core 2 GiB at
-    # a time. "Unsafe" means that the numbers depend on the count of devices, as they do anyway.
+    # Each device draws only its random numbers for dropout, from the seed and its index. By default each device draws those of
+    # the global batch and discards most: for BERT large at 512 tokens and 16 sequences a core 2 GiB at a time. "Unsafe" means
+    # that the numbers depend on the count of devices, as they do anyway.
     "xla_tpu_spmd_rng_bit_generator_unsafe": True,
 }
 # Options that torch_xla 2.9 sets when it is imported on a machine with a TPU, and so in training; a test compares them.
@@ -21,7 +21,7 @@ _OF_TORCH_XLA_V5 = {"xla_enable_async_all_gather": True, "xla_enable_async_colle
 
 
 def set_options(environment: MutableMapping[str, str], options: Mapping[str, bool | int] = OPTIONS) -> None:
-    """Add options to the variable that libtpu reads when it is loaded; one that is set already stays unchanged."""
+    """Add options to the variable that libtpu reads when it is loaded, except those already set."""
     given = environment.get(VARIABLE, "").split()
     names = {word.lstrip("-").partition("=")[0] for word in given}
     ours = [f"--{name}={str(value).lower()}" for name, value in options.items() if name not in names]
@@ -29,10 +29,10 @@ def set_options(environment: MutableMapping[str, str], options: Mapping[str, boo
 
 
 def training_options(layout: str) -> dict[str, bool | int]:
-    """Return all options of training on a slice with a layout such as v3:2x2, for a process without torch_xla or a TPU."""
+    """Return all training options for a slice with a layout such as v3:2x2, in a process without torch_xla or a TPU."""
     return {**_OF_TORCH_XLA, **(_OF_TORCH_XLA_V5 if layout.startswith("v5") else {}), **OPTIONS}
 
 
 def training_variables(layout: str) -> dict[str, str]:
-    """Return the other environment variables for libtpu that torch_xla sets on a machine with a TPU of a slice's generation."""
+    """Return the other environment variables for libtpu that torch_xla sets on a TPU of a slice's generation."""
     return {"TPU_MEGACORE": "megacore_dense"} if layout.startswith("v4:") else {}

@@ -1,8 +1,8 @@
-"""TPUs through PyTorch/XLA, by SPMD alone: one process drives all devices, and a step is one program over all of them.
+"""TPUs through PyTorch/XLA, always with SPMD: one process drives all devices, and a step is one program over all of them.
 
 The model's code sees the global batch. Its arrays are sharded over the devices along their first axis, parameters and
-optimizer state are replicated, and the compiler inserts the all-reduces: the loss, and so each gradient, is of the global
-batch for every objective. PyTorch/XLA traces operations; `launch` ends a program.
+optimizer state are replicated, and the compiler inserts the all-reduces: for every objective the loss, and so each gradient,
+is that of the global batch. PyTorch/XLA traces operations; `launch` ends a program.
 
 With PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment the same code runs on a CPU as if that were eight devices.
 
@@ -32,7 +32,7 @@ from relm.devices.xla_opening import (
     import_torch_xla,
     keep_programs,
     open_devices,
-    rank_of_this_host,
+    read_host_rank,
     requested_kind,
     require_supported,
     require_tpu,
@@ -49,10 +49,7 @@ NANOSECONDS = 10**9
 
 
 class XlaDevice(Device):
-    """All devices of a TPU, of which this host may have some.
-
-    The compiler sums gradients: those of the global batch's loss are the sums already.
-    """
+    """All devices of a TPU, of which this host may have some; the compiler sums gradients."""
 
     asynchronous = True
     traces = True
@@ -69,9 +66,9 @@ class XlaDevice(Device):
         self._kind = requested_kind(os.environ)
         chips = chips_here() if self._kind == "TPU" else []
         self._generation = chips[0] if chips else None
-        self.rank, self.ranks = rank_of_this_host(os.environ, self._kind, one)
+        self.rank, self.ranks = read_host_rank(os.environ, self._kind, one)
         if one:
-            os.environ.pop("XLA_USE_SPMD", None)  # it would turn SPMD on by itself
+            os.environ.pop("XLA_USE_SPMD", None)  # it would turn SPMD on
         os.environ["PJRT_DEVICE"] = self._kind
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # otherwise XLA logs a warning for each program
         import_torch_xla()
@@ -96,7 +93,7 @@ class XlaDevice(Device):
 
     def place(self, model: Model) -> Model:
         """Return the model with parameters on every device and `traced` set; tied parameters stay tied."""
-        shared = shared_parameters(model)  # moving gives each owner a copy, which would be trained by itself
+        shared = shared_parameters(model)  # moving gives each owner a copy that would be trained separately
         moved = model.to(self._device)
         set_traced(moved, self.traces)
         for (owner, name), *others in shared:
@@ -107,7 +104,7 @@ class XlaDevice(Device):
     def materialise(self, tensors: Iterable[Tensor]) -> None:
         """Compute tensors that were only traced, and annotate them as replicated.
 
-        Otherwise the second step finds the annotated results of the first, and is another program.
+        Otherwise the second step, which reads annotated results of the first, is another program.
         """
         import torch_xla.distributed.spmd as xs
 
@@ -117,25 +114,25 @@ class XlaDevice(Device):
         self.launch()
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """Return `layer(*inputs)`, to be computed again behind a barrier, without which the compiler would keep the results."""
+        """Return `layer(*inputs)`, computed again behind a barrier; otherwise the compiler would keep the results."""
         return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
-        """Seed the generator of the devices; the seed is no constant of a program."""
+        """Seed the generator of the devices; programs do not contain the seed."""
         import torch_xla.core.xla_model as xm
 
         xm.set_rng_state(number, str(self._device))
 
     def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """Return the batch, whose copy to this host's devices has started; each device gets its shard."""
+        """Start copying the batch to this host's devices, a shard to each, and return it."""
         import torch_xla.core.xla_model as xm
 
         staged: dict[str, Tensor] = {}
         for name, array in batch.items():
             if len(array) % self.devices:
                 raise RelmError(
-                    f"{len(array)} sequences cannot be divided evenly among {self.devices} devices: make run.micro_batch_size "
-                    f"(without it the global batch, or one of its loss_shares) a multiple of {self.devices}"
+                    f"{len(array)} sequences cannot be divided evenly among {self.devices} devices. Set "
+                    f"run.micro_batch_size (or the global batch, or its loss_shares) to a multiple of {self.devices}"
                 )
             (staged[name],) = xm.send_cpu_data_to_device(
                 [torch.from_numpy(np.ascontiguousarray(array))], self._device, self._sharding(array.ndim)
@@ -145,8 +142,8 @@ class XlaDevice(Device):
     def make_scalar(self, value: float) -> float | Tensor:
         """Return the value as a tensor on every device.
 
-        Python numbers become constants of the program if they are 0 or 1, and one shared argument if two are equal: a chance
-        value would compile another program in the middle of a run.
+        Python numbers become constants of the program if they are 0 or 1, and one shared argument if two are equal, so a value
+        could cause another compilation during a run.
         """
         import torch_xla.core.xla_model as xm
 
@@ -156,32 +153,32 @@ class XlaDevice(Device):
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Return the context that computes matrix products in `precision`, which cannot be float16."""
         if precision == "float16":
-            raise RelmError("precision: float16 is not for TPUs; set the phase's precision to bfloat16")
+            raise RelmError("precision: TPUs do not support float16; set the phase's precision to bfloat16")
         return nullcontext() if precision == "float32" else torch.autocast("xla", dtype=torch.bfloat16)
 
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sum over all hosts."""
         return values if self._hosts is None else self._hosts.sum_counts(values)
 
-    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Return all values, fetched separately: stacking would compile a program for each count of scalars."""
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Return a function that fetches the values without stacking, which would compile a program for each count of scalars.
+
+        Later steps do not change these tensors.
+        """
         import torch_xla
 
-        return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
-
-    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
-        """Return a function that fetches the values: the buffers of tensors that no later step changes are kept until then."""
-        return lambda: self.read(partial, whole)
+        scalars = [*partial, *whole]
+        return lambda: [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors(scalars)]
 
     def clock(self) -> Callable[[], float]:
-        """Return the host's time when the function is called, after figures were read: XLA reports no times of programs."""
+        """Return the host's clock, which is read after the figures: XLA does not report times of programs."""
         return time.monotonic
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return copies, fetched in one transfer; tensors that are in main memory already are cloned."""
+        """Return copies, fetched in one transfer; tensors in main memory are cloned."""
         import torch_xla
 
-        if not fit_into_memory(tensors, times=2):  # XLA holds what it fetches a second time until all is there
+        if not fit_into_memory(tensors, times=2):  # XLA holds a second copy until it has fetched all
             return None
         there = [tensor.device.type == "xla" for tensor in tensors]
         fetched = iter(
@@ -247,7 +244,7 @@ class XlaDevice(Device):
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Explain errors of full memory and lost hosts, wherever they are raised."""
+        """Explain errors of full memory and lost hosts."""
         try:
             yield
         except (RuntimeError, ValueError) as error:  # the compiler raises ValueError (torch_xla 2.9)
@@ -266,7 +263,7 @@ class XlaDevice(Device):
             self._hosts.close()
 
     def restore_precision(self) -> None:
-        """Set the precision of float32 products to that of before this device was opened."""
+        """Restore the precision of float32 products from before this device was opened."""
         set_xla_precision(self._precision_before)
 
     def _sharding(self, dimensions: int) -> Any:

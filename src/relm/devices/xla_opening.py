@@ -1,4 +1,4 @@
-"""Checks of the recipe, the environment and the machine before a step on XLA devices, and the start of their runtime."""
+"""Checks of recipe, environment and machine before a step on XLA devices, and the start of their runtime."""
 
 import contextlib
 import importlib.metadata
@@ -24,7 +24,7 @@ _WITHOUT_A_TPU = (
 
 
 def require_supported(run: Run) -> None:
-    """Raise if a recipe requests what XLA devices do not support."""
+    """Raise if a recipe requests features that XLA devices do not support."""
     if run.processes != 1:
         raise RelmError(
             f"run.processes is {run.processes}, but one process drives all TPU cores of a host; leave run.processes out"
@@ -44,19 +44,21 @@ def requested_kind(environment: Mapping[str, str]) -> str:
     return kind
 
 
-def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
+def read_host_rank(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
     """Return the rank of this host and the count of hosts that take each step together, from torchrun's variables."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
     if one and hosts > 1:
         raise RelmError(
-            f"one device of one host trains alone (--one-tpu, or run.topology is one device), found WORLD_SIZE={hosts}; unset "
-            "RANK and WORLD_SIZE"
+            f"--one-tpu, or a run.topology of one device, needs a single host, found WORLD_SIZE={hosts}; unset RANK and "
+            "WORLD_SIZE"
         )
     if kind == "TPU" and here != 1:
-        raise RelmError(f"{here} processes were started on this host, but one drives all its TPU cores; start one a host")
+        raise RelmError(
+            f"{here} processes were started on this host, but one process drives all its TPU cores; start one a host"
+        )
     if kind == "CPU" and hosts > 1:
-        logger.warning("PJRT_DEVICE=CPU: %d processes agree on what they do, but each computes all of every step", hosts)
+        logger.warning("PJRT_DEVICE=CPU: %d processes run together, but each computes every step in full", hosts)
     return host, hosts
 
 
@@ -75,11 +77,11 @@ def import_torch_xla() -> None:
             "versions match, with `make DEVICE=tpu environment`"
         ) from None
     except (OSError, KeyError, TypeError) as error:
-        # Where there are TPU chips, the import reads their version from the network, or from variables without checking them.
+        # On a machine with TPU chips, the import reads their version from the network, or unchecked from variables.
         raise RelmError(
-            f"run.device: tpu: torch_xla cannot find out which TPU this is: {type(error).__name__}: {error}. It needs the "
-            "accelerator type, such as v3-8, from the TPU VM's metadata server, or where TPU_SKIP_MDS_QUERY is set from the "
-            "environment. Use no proxy for metadata.google.internal, or set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE"
+            f"run.device: tpu: torch_xla cannot find the type of this TPU: {type(error).__name__}: {error}. It reads the type, "
+            "such as v3-8, from the TPU VM's metadata server, or from the environment if TPU_SKIP_MDS_QUERY is set. Do not use "
+            "a proxy for metadata.google.internal, or set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE"
         ) from error
 
 
@@ -90,24 +92,24 @@ def require_tpu(chips: int, hosts: int) -> None:
 
     if not chips:
         raise RelmError(
-            "run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
-            f"machine, not one beside it); {_WITHOUT_A_TPU}"
+            "run.device: tpu needs a TPU, found none on this machine. Run the same command on a TPU VM (the machine that "
+            f"contains the TPU); {_WITHOUT_A_TPU}"
         )
     if not torch_xla._found_libtpu:
         raise RelmError(
-            "run.device: tpu: there is a TPU, but libtpu, its driver, is not installed; make the TPU's environment with "
+            "run.device: tpu: libtpu, the TPU's driver, is not installed; make the TPU's environment with "
             "`make DEVICE=tpu environment`, and unset TPU_LIBRARY_PATH"
         )
-    # Where neither environment nor metadata has the count of hosts, `open_devices` compares it later.
+    # If environment and metadata lack the count of hosts, `open_devices` compares it later.
     with contextlib.suppress(OSError, KeyError, IndexError):
         require_hosts(tpu.num_tpu_workers(), hosts)
 
 
 def require_hosts(there: int, started: int) -> None:
-    """Raise if the count of started processes is not the TPU's count of hosts."""
+    """Raise unless one process was started for each of the TPU's hosts."""
     if there != started:
         raise RelmError(
-            f"run.device: tpu: this TPU has {there} hosts, found WORLD_SIZE={started}: give the same command on every host, "
+            f"run.device: tpu: this TPU has {there} hosts, found WORLD_SIZE={started}. Run the same command on every host, "
             f"with RANK=0 to {there - 1}, WORLD_SIZE={there}, and the address and a free port of the host of rank 0 as "
             "MASTER_ADDR and MASTER_PORT in the environment"
             if there > 1
@@ -118,10 +120,10 @@ def require_hosts(there: int, started: int) -> None:
 def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) -> None:
     """Keep compiled programs below a folder; this has no effect once the runtime has started.
 
-    PyTorch/XLA looks programs up by the traced operations and compiler flags alone. A program of another generation of chips or
-    of another libtpu may end the process, and one with another precision of float32 products would be used in place of the
-    requested one: each has a separate folder. So has each host, since several may share a folder and would read programs that
-    another one is still writing.
+    PyTorch/XLA finds programs only by the traced operations and compiler flags. A program of another generation of chips or
+    another libtpu may end the process, and one with another precision of float32 products would replace the requested one:
+    each has a separate folder. So does each host, because hosts that share a folder would read programs that another one is
+    still writing.
     """
     import torch_xla
     import torch_xla.runtime as xr
@@ -138,7 +140,7 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
 def open_devices(kind: str, hosts: int, one: bool = False) -> int:
     """Start the runtime and return the count of devices to train on, those of other hosts included.
 
-    One device alone is used without SPMD, which always uses all.
+    A single device is used without SPMD, which always uses all.
     """
     import torch_xla.runtime as xr
 

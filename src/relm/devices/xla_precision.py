@@ -11,13 +11,13 @@ def xla_precision() -> str:
 
 
 def set_xla_precision(precision: str | None) -> None:
-    """Set the precision in which XLA multiplies float32 tensors; None leaves it as it is.
+    """Set the precision in which XLA multiplies float32 tensors; None leaves it unchanged.
 
-    PyTorch/XLA writes it into a program when it lowers the program, but searches its compiled programs by the traced operations
-    alone (2.9): a program that was compiled before in this process keeps its precision.
+    PyTorch/XLA writes it into a program when it lowers the program, but finds compiled programs only by the traced operations
+    (2.9): a program that this process has compiled before keeps its precision.
     """
     import torch_xla.backends as backends
 
     if precision not in (None, xla_precision()):
-        backends.logger.setLevel(logging.ERROR)  # it warns of a second setting even at the first
+        backends.logger.setLevel(logging.ERROR)  # it warns of a second call even at the first
         backends.set_mat_mul_precision(precision)

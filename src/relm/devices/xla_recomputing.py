@@ -1,7 +1,7 @@
-"""Activation checkpointing on XLA devices, where the compiler would undo torch's own by eliminating common subexpressions.
+"""Activation checkpointing on XLA devices, where eliminating common subexpressions would undo torch's checkpointing.
 
 A layer's inputs pass a barrier together with the gradient of its output before the layer is computed again. So the compiler
-sees other values than in the forward pass, and none that it could compute before that gradient exists.
+sees other values than in the forward pass, and cannot compute them before that gradient exists.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
     """Return `layer(*inputs)`, keeping only the inputs; the rest is computed again in the backward pass (Chen et al. 2016).
 
-    Dropout draws the same numbers again. The host waits for nothing, and the backward pass stays in the same program.
+    Dropout draws the same numbers again. The host does not wait, and the backward pass stays in the same program.
     """
     if not torch.is_grad_enabled():
         output: Tensor = layer(*inputs)
@@ -23,7 +23,7 @@ def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
-    """A layer as one operation with its own gradient function."""
+    """A layer as one operation with a gradient function."""
 
     @staticmethod
     def forward(ctx: Any, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
@@ -31,7 +31,7 @@ class _Recomputed(torch.autograd.Function):
         import torch_xla.core.xla_model as xm
 
         ctx.layer = layer
-        ctx.random_state = xm.get_rng_state()  # the host counts it too, so nothing is fetched
+        ctx.random_state = xm.get_rng_state()  # the host counts it too and fetches nothing
         ctx.precision = {"enabled": torch.is_autocast_enabled("xla"), "dtype": torch.get_autocast_dtype("xla")}
         ctx.save_for_backward(*inputs)
         output: Tensor = _computed(ctx, inputs)
@@ -43,7 +43,7 @@ class _Recomputed(torch.autograd.Function):
         import torch_xla.core.xla_model as xm
 
         needs_gradient = ctx.needs_input_grad[1:]
-        # Copies, since the barrier changes its tensors in place; they cost nothing in the program.
+        # Copies, because the barrier changes its tensors in place; the compiler removes them.
         inputs = [saved.clone() if wanted else saved for saved, wanted in zip(ctx.saved_tensors, needs_gradient, strict=True)]
         gradient = gradient.clone()
         xm.optimization_barrier_([gradient, *(tensor for tensor, wanted in zip(inputs, needs_gradient, strict=True) if wanted)])

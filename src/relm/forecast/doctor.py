@@ -1,4 +1,4 @@
-"""A table of the devices that this machine can use, with the reason for each that it cannot."""
+"""A table of the devices that this machine can use, with the reason for each one that it cannot use."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ from relm.recipes.files.own_folders import CONSENT, list_consented
 from relm.recipes.identity import work_folder
 
 LONGEST_ANSWER = 10
-"""Seconds that an engine's service has to answer."""
+"""Seconds that an engine's service may take to answer."""
 
 
 def _installed(package: str) -> str | None:
@@ -26,13 +26,13 @@ def _installed(package: str) -> str | None:
 
 
 def describe_containers() -> str:
-    """Return the engines of containers that are installed, with a note on each that does not answer."""
+    """Return the installed container engines, with a note on each that does not answer."""
     found = [f"{name} ({path}){_silent(name)}" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
     return ", ".join(found) or "none found; only needed to run steps in images (docs/containers.md)"
 
 
 def _silent(engine: str) -> str:
-    """Return a note that an engine's service does not answer; empty if it does, or if the engine has none."""
+    """Return a note if an engine's service does not answer; empty if it does, or if the engine has no service."""
     if engine != "docker":
         return ""
     try:
@@ -51,7 +51,7 @@ def _not_writable(folder: Path) -> str:
 
 
 def _mirrors() -> str:
-    """Return the folders that are searched before a source is fetched, with a note where one is not a folder."""
+    """Return the folders that are searched before a source is fetched, with a note on each that is not a folder."""
     folders = [name for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
     folders = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
     return ", ".join(folders) or "not set: files are fetched from their sources directly"
@@ -64,7 +64,7 @@ def describe_machine() -> str:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
         "cores": f"{usable_cores()} usable of {os.cpu_count()}",
         "memory": f"{available_memory() / GIB:.1f} GiB available of {total_memory() / GIB:.1f}",
-        "disk": f"{free_disk(work_folder()) / GIB:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
+        "disk": f"{free_disk(work_folder()) / GIB:.1f} GiB free for {work_folder()}/{_not_writable(work_folder())}",
         "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
         **{declaration.name: load(declaration.check)() for declaration in DEVICES},
         "containers": describe_containers(),

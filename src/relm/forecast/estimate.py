@@ -1,7 +1,7 @@
 """An estimate of a recipe's cost before it is run: parameters, operations, memory, disk, time and money.
 
-It needs the recipe alone and no data. All figures are arithmetic, which bounds activations from above; `relm rehearse` measures
-memory and time on this machine. No torch is imported.
+It needs only the recipe, and no data. All figures are arithmetic, which bounds activations from above; `relm rehearse` measures
+memory and time on this machine. Does not import torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.compiled_estimate import compiled_lines
+from relm.forecast.compilation.consequences import consequences_lines
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
@@ -24,11 +24,20 @@ from relm.recipes.machine.machines import Machine
 from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.run import Run
-from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
-from relm.training.arithmetic import Operations, lengths, operations, parameters
-from relm.training.machine.micro_batch_choice import format_at_once
-from relm.training.resources import disk_bytes, sequences_per_device, state_bytes
+from relm.training.arithmetic import (
+    Operations,
+    activation_bytes,
+    disk_bytes,
+    format_state,
+    lengths,
+    operations,
+    parameters,
+    sequences_per_device,
+    state_bytes,
+)
+from relm.training.machine.compile_record import find_compilation
+from relm.training.machine.fitting_micro_batch import format_at_once
 
 
 class PhaseEstimate(NamedTuple):
@@ -53,11 +62,9 @@ def describe_estimate(
     price: float | None,
     machines: Mapping[str, Machine] | None = None,
 ) -> str:
-    """Return a table for each phase, and for all of them together.
+    """Return a table for each phase, and for all of them together, with hours on these `machines` or on the plan's.
 
-    Args:
-        price: of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
-        machines: those for which hours are computed; None: that of the plan alone.
+    `price` is that of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
     """
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")
@@ -99,7 +106,7 @@ def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> 
         "tokens",
         f"{estimate.tokens:,}; {estimate.tokens // phase.steps:,} a step{target}; {where.scored:,} of a sequence scored",
     )
-    again = f", {counted.recomputed:.3g} once more for activations that are not kept" if counted.recomputed else ""
+    again = f", {counted.recomputed:.3g} repeated for activations that are not kept" if counted.recomputed else ""
     yield format_row(
         "operations",
         f"{counted.model:.3g} a step (forward {counted.forward:.3g}, backward {counted.backward:.3g}){again}; "
@@ -124,12 +131,11 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
     phase, run = estimate.phase, estimate.run
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
     yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {format_at_once(sequences)}")
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
     activations = activation_bytes(config, phase, run, sequences)
     most = f", activations at most {format_bytes(activations)}" if activations else ""
-    yield format_row("", f"by arithmetic: {parts}{most}")
+    yield format_row("", f"by arithmetic: {format_state(state)}{most}")
     if estimate.fit.memory is not None:
-        verdict = {True: "yes", False: "NO", None: "not known"}[estimate.fit.fits]
+        verdict = {True: "yes", False: "NO", None: "unknown"}[estimate.fit.fits]
         yield format_row("fits", f"{verdict}: {estimate.fit.reason}")
 
 
@@ -151,3 +157,17 @@ def _total_lines(estimates: Sequence[PhaseEstimate], seeds: int) -> Iterator[str
     yield "in all" if seeds == 1 else f"in all, {seeds} runs with a seed each, hours included; disk is that of one run"
     yield format_row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
     yield format_row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
+
+
+def compiled_lines(plan: Plan) -> Iterator[str]:
+    """Yield the consequences of compiled programs, or why they are left out; nothing for recipes that are not for a TPU."""
+    again, found = f"relm compile {plan.name} --output {plan.compilation}", list[str]()
+    try:
+        if (compilation := find_compilation(plan)) is not None:
+            found = [*consequences_lines(compilation, plan.recipe)]
+        elif "compile" in DEVICES[plan.recipe.run.device].steps:
+            found = [f"the TPU's own compiler reports, without a TPU, whether it fits and how many bytes a step moves: {again}"]
+    except RelmError as error:
+        source = plan.compilation if plan.compilation.is_file() else "docs/compiled.json"
+        found = [f"{source} is left out: {error}: {again}"]
+    yield from ["", *found] if found else []

@@ -1,4 +1,4 @@
-"""The facts on a recipe's tokenizer that are known before anything is downloaded or trained."""
+"""Facts on a recipe's tokenizer before anything is downloaded or trained."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from relm.examples.manifest import TokenizerFacts
 from relm.recipes.plan import Plan
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
-"""Vocabulary sizes of tokenizers whose size is not known yet: of characters, and others."""
+"""Assumed vocabulary sizes while the size is unknown: of characters, and of other tokenizers."""
 
 
 class Expected(NamedTuple):
@@ -46,9 +46,9 @@ SENTENCEPIECES = {
 
 
 def tokenizer_of(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """Return facts on the tokenizer that a recipe is trained with, and a phrase that states their source.
+    """Return facts on a recipe's tokenizer, and a phrase that states their source.
 
-    They come from the recipe's own tokenizer where it exists already; else from the recipe and the kind of tokenizer.
+    They come from the tokenizer if it exists, else from the recipe and the kind of tokenizer.
     """
     if (made := made_tokenizer(plan)) is not None:
         from relm.examples.tokenization.tokenizer_files import load_tokenizer
@@ -74,7 +74,7 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     source, size = next(((source, size) for source, size in sizes.items() if size), ("", None))
     if size is None:
         raise RelmError(
-            f"recipe {plan.name}: nothing states how many tokens its {kind} tokenizer will have; make it first "
+            f"recipe {plan.name}: the size of its {kind} tokenizer is unknown; make the tokenizer first "
             f"(`snakemake {plan.tokenizer}`), or set model.vocabulary_size"
         )
     special: dict[str, int | None] = {**expected.special}
@@ -95,7 +95,7 @@ def made_tokenizer(plan: Plan) -> Path | None:
     """Return the path of the recipe's tokenizer, None if it does not exist yet."""
     try:
         return plan.tokenizer if plan.tokenizer.exists() else None
-    except RelmError:  # its source is a folder that is not on this machine
+    except RelmError:  # its source is a folder that this machine lacks
         return None
 
 

@@ -13,7 +13,7 @@ from relm.training.machine.peak import find_peak
 SHARES = (0.2, 0.4, 0.6)
 """Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
 USUAL = 0.4
-"""The share for which one figure stands."""
+"""The share to which a single figure refers."""
 
 
 class PhaseWork(NamedTuple):
@@ -21,7 +21,7 @@ class PhaseWork(NamedTuple):
 
     phase: Phase
     step_operations: int
-    """Operations of one step over the global batch, with those that are computed again."""
+    """Operations of one step over the global batch, recomputation included."""
 
     @property
     def total(self) -> int:
@@ -30,9 +30,9 @@ class PhaseWork(NamedTuple):
 
 
 def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:
-    """Return the hours of the whole machine at its whole peak; None if none is published for a phase's precision.
+    """Return the hours of the whole machine at its peak; None if no peak is published for a phase's precision.
 
-    `products` is the run's `float32_matmul_precision`; None: the device's own.
+    `products` is the run's `float32_matmul_precision`; None: the device's default.
     """
     hours = 0.0
     for part in work:
@@ -44,14 +44,14 @@ def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | N
 
 
 def price_of_hour(machine: Machine, price: float | None) -> float | None:
-    """Return the price of an hour of the whole machine, from that of one accelerator or the machine's file; None: not known."""
+    """Return the price of an hour of the whole machine, from that of one accelerator or the machine's file; None: unknown."""
     if price is not None:
         return price * machine.chip_count
     return None if machine.price is None else machine.price.usd_per_hour
 
 
 def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:
-    """Yield a row for the run's own statement of its peak, for its machine, and for each other machine with a peak."""
+    """Yield a row for the peak that the run states, for its machine, and for each other machine with a peak."""
     precisions = sorted({str(part.phase.precision) for part in work})
     yield ""
     yield (
@@ -83,13 +83,13 @@ def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Mach
         yield run.machine, machines[run.machine]
     for name, machine in machines.items():
         device = DEVICES[machine.device]
-        # A pipeline is planned for one machine: another one with IPUs could not run it as it stands.
+        # A pipeline is planned for one machine: another one with IPUs could not run it unchanged.
         if name != run.machine and machine.peak is not None and not device.pipelined:
             yield name, machine
 
 
 def _cells(work: Sequence[PhaseWork], machine: Machine, run: Run, price: float | None) -> list[str]:
-    """Return the hours of a row, each with its price; empty where no peak is published."""
+    """Return the hours of a row, each with its price; empty if no peak is published."""
     hours, hourly = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, price)
     if hours is None:
         return [""] * len(SHARES)

@@ -1,14 +1,14 @@
-"""The memory of each IPU of a pipeline, by arithmetic alone. Imports no torch.
+"""The memory of each IPU of a pipeline, by arithmetic. Imports no torch.
 
-What is counted is what a step keeps: weights, accumulated gradients, the optimizer's state, the hidden states that wait for
-their backward pass, one layer that is computed again, and logits. The program's code, buffers of exchanges and temporary values
-of matrix products are Graphcore's compiler's to place, and are not counted.
+It counts what a step keeps: weights, accumulated gradients, the optimizer's state, the hidden states that wait for their
+backward pass, one layer that is computed again, and logits. It does not count code, buffers of exchanges and temporary values
+of matrix products, which Graphcore's compiler places.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from relm.devices.ipu.schedule import PipelineStage, stages_of
 from relm.models.configuration import Configuration
 from relm.models.counting import FLOAT, Activations, Computing, Tensors
 from relm.recipes.architectures import ARCHITECTURES
@@ -23,29 +23,19 @@ BYTES = {"float16": 2, "float32": 4}
 """Precision -> bytes of a number."""
 
 
-class ForwardStage(NamedTuple):
-    """One forward stage: consecutive segments on one IPU."""
-
-    ipu: int
-    segments: tuple[str, ...]
-    """Their names, in the order of execution."""
-    waiting: int
-    """The most micro-batches whose forward pass of this stage is done, or under way, and whose backward pass is not."""
-
-
 class IpuMemory(NamedTuple):
     """The bytes on one IPU of each replica."""
 
     segments: tuple[str, ...]
     parameters: int
-    """Count of parameters; those of a tied head are the token embedding's."""
+    """Count of parameters; a tied head adds none."""
     weights: int
     accumulators: int
     """Gradients, summed over the micro-batches of an update."""
     optimizer: int
-    """The optimizer's state, or the share of it that a replica keeps; off chip, that of small tensors alone."""
+    """The optimizer's state, or the share of it that a replica keeps; if that is off chip, only the state of small tensors."""
     off_chip: int
-    """The same in the host's DRAM, which is not counted in `total`."""
+    """The optimizer's state in the host's DRAM, which `total` leaves out."""
     activations: int
     """Hidden states that wait for their backward pass, and one layer that is computed again."""
     logits: int
@@ -62,20 +52,6 @@ def pipeline_of(run: Run, phase: str) -> Pipeline | None:
     return None if run.pipeline is None else run.pipeline.of_phase(phase)
 
 
-def list_stages(pipeline: Pipeline) -> list[ForwardStage]:
-    """Return the forward stages.
-
-    Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s: the last forward
-    stage and the first backward stage are one. In between, the stage begins 2 (S - 1 - s) further micro-batches.
-    """
-    count = pipeline.stages
-    grouped = itertools.groupby(pipeline.placement, key=lambda placed: placed[1])
-    return [
-        ForwardStage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
-        for number, (ipu, placed) in enumerate(grouped)
-    ]
-
-
 def bubble_share(pipeline: Pipeline) -> float:
     """Return the share of an update in which a stage waits, while the pipeline fills and empties: (S - 1) / (GA + S - 1)."""
     idle = pipeline.stages - 1
@@ -84,7 +60,7 @@ def bubble_share(pipeline: Pipeline) -> float:
 
 def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> list[IpuMemory]:
     """Return the memory of each IPU of a replica, by arithmetic."""
-    weights, stages = model_weights(config), list_stages(pipeline)
+    weights, stages = model_weights(config), stages_of(pipeline.placement)
     return [
         _ipu_memory(config, phase, pipeline, weights, [stage for stage in stages if stage.ipu == ipu])
         for ipu in range(pipeline.ipus_per_replica)
@@ -92,7 +68,7 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
 
 
 def _ipu_memory(
-    config: Configuration, phase: Phase, pipeline: Pipeline, weights: Sequence[Tensors], stages: Sequence[ForwardStage]
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: Sequence[Tensors], stages: Sequence[PipelineStage]
 ) -> IpuMemory:
     """Return the memory of the IPU with these stages."""
     segments = tuple(name for stage in stages for name in stage.segments)
@@ -116,21 +92,21 @@ def _ipu_memory(
 
 
 def _state_bytes(weights: Tensors, optimizer: Optimizer, pipeline: Pipeline) -> int:
-    """Return the optimizer's state of parameters: a first moment in the pipeline's precision, everything else in float32."""
+    """Return the bytes of optimizer state: a first moment in the pipeline's precision, everything else in float32."""
     count = weights.times * OPTIMIZERS[optimizer.name].count_state(weights.shape, optimizer)
     first = min(count, weights.numbers)
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
 
 
 def _is_remote(weights: Tensors, pipeline: Pipeline) -> bool:
-    """Return True if the moments of a parameter are large enough to be off chip and shared by replicas."""
+    """Return True if a parameter's moments are large enough to be off chip and divided among replicas."""
     return BYTES["float32"] * weights.size >= (pipeline.smallest_remote_tensor or 0)
 
 
-def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:
+def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[PipelineStage]) -> int:
     """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
 
-    Each segment but the token embedding has the hidden states of a micro-batch as its input.
+    The input of each segment but the token embedding is the hidden states of a micro-batch.
     """
     layer = _layer_activations(config, phase, pipeline)
     hidden = BYTES[pipeline.precision] * (layer.inputs or 0) // FLOAT

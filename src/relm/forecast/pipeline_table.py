@@ -1,7 +1,6 @@
-"""The table of `relm estimate` on a pipeline: the memory of each IPU, what lies off chip, the bubble. Imports no torch."""
+"""The table of `relm estimate` on a pipeline: the memory of each IPU and off chip, the bubble. Imports no torch."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from relm.forecast.pipeline_memory import IpuMemory, bubble_share
 from relm.formatting import format_bytes, format_row, format_table
@@ -12,26 +11,16 @@ NOT_COUNTED = "not counted: the program's code, buffers of exchanges and tempora
 COMPILER = "only Graphcore's compiler decides: relm rehearse NAME --compile-only"
 
 
-class PipelineVerdict(NamedTuple):
-    """The verdict on the memory of a pipeline's IPUs, by arithmetic."""
-
-    fits: bool | None
-    """None: the memory of an IPU is not known."""
-    reason: str
-    needed: int
-    """Bytes of the IPU that needs most."""
-
-
-def judge_pipeline(ipus: Sequence[IpuMemory], memory: int | None) -> PipelineVerdict:
-    """Return the verdict on a pipeline whose IPUs have `memory` bytes each; None: not known."""
+def judge_pipeline(ipus: Sequence[IpuMemory], memory: int | None) -> tuple[bool | None, str, int]:
+    """Return whether a pipeline fits into IPUs of `memory` bytes each (None: not known), why, and the largest need in bytes."""
     most = max(range(len(ipus)), key=lambda ipu: ipus[ipu].total)
     needed = ipus[most].total
     if memory is None:
-        return PipelineVerdict(None, f"IPU {most} needs {format_bytes(needed)} by arithmetic; its memory is not known", needed)
+        return None, f"IPU {most} needs {format_bytes(needed)} by arithmetic; its memory is unknown", needed
     sizes = f"{format_bytes(needed)} of {format_bytes(memory)}"
     if needed > memory:
-        return PipelineVerdict(False, f"exceeds IPU {most} by {format_bytes(needed - memory)}: {sizes} by arithmetic", needed)
-    return PipelineVerdict(True, f"fits by arithmetic: IPU {most} needs most, {sizes}", needed)
+        return False, f"exceeds IPU {most} by {format_bytes(needed - memory)}: {sizes} by arithmetic", needed
+    return True, f"fits by arithmetic: IPU {most} needs most, {sizes}", needed
 
 
 def pipeline_lines(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | None) -> Iterator[str]:
@@ -54,7 +43,7 @@ def pipeline_lines(pipeline: Pipeline, ipus: Sequence[IpuMemory], memory: int | 
         f"{idle:,} / {pipeline.gradient_accumulation + idle:,}",
     )
     yield format_row("precision", f"weights {pipeline.precision}, gradients {pipeline.accumulation_precision}")
-    yield format_row("memory", f"{judge_pipeline(ipus, memory).reason}; {NOT_COUNTED}")
+    yield format_row("memory", f"{judge_pipeline(ipus, memory)[1]}; {NOT_COUNTED}")
     yield format_row("", COMPILER)
     rows = [[str(number), *_format_sizes(ipu), ", ".join(name_segments(ipu.segments))] for number, ipu in enumerate(ipus)]
     yield from format_table([["IPU", *COLUMNS, "segments"], *rows], ">" * (1 + len(COLUMNS)) + "<", indent="  ")
@@ -70,7 +59,7 @@ def _describe_off_chip(pipeline: Pipeline, ipus: Sequence[IpuMemory]) -> str:
 
 
 def name_segments(segments: Sequence[str]) -> list[str]:
-    """Return segments as people read them, consecutive layers together.
+    """Return segments in words, consecutive layers together.
 
     >>> name_segments(["token_embedding", "layers.0", "layers.1", "layers.2", "head"])
     ['token embedding', 'layers 0-2', 'head']

@@ -1,11 +1,8 @@
-"""A recipe's phase on its device, ready for the steps of a rehearsal: examples, model and updates.
-
-The examples are generated; the weights are random.
-"""
+"""A recipe's phase on its device, ready for the steps of a rehearsal, with generated examples and random weights."""
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +11,14 @@ from relm.devices.contract import Device, UpdatingDevice, open_device
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenization.tokenizer_files import SpecialIds
-from relm.models.configuration import Configuration
 from relm.recipes.phase import Phase
 from relm.recipes.recipe import Recipe
 from relm.training.architecture import configuration
-from relm.training.input import Reader, Round
+from relm.training.arithmetic import require_state_memory
+from relm.training.input import Reader
 from relm.training.learner import Learner, begin
-from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
+from relm.training.micro_batches import micro_batch_size, shorten_phase, wanted_micro_batch_size
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.resources import require_state_memory
 from relm.training.updates import DeviceUpdates, Updates, open_updates
 
 # Default of --steps.
@@ -33,36 +29,26 @@ FEW_MICRO_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsal:
-    """A request: the phase of a recipe, and the options with which its steps are taken."""
+    """A request: the phase of a recipe, and the options of its steps."""
 
     recipe: Recipe
     phase: str
     tokenizer: TokenizerFacts
     """The recipe's tokenizer, or the facts that are expected of it."""
     steps: int = STEPS
-    """The count of steps, those of the warm-up included."""
+    """The count of steps, warm-up included."""
     compile_only: bool = False
-    """Take one step of at most two micro-batches, which compiles every program; later steps take somewhat more memory. A device
-    that takes whole updates only compiles, and need not be attached to this machine."""
+    """Take one step of at most two micro-batches, which compiles every program; later steps take slightly more memory. A device
+    that takes whole updates only compiles, and may be absent."""
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
-
-    def resolve(self, device: Device) -> "tuple[Rehearsal, Phase]":
-        """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
-        if not self.compile_only or isinstance(device, UpdatingDevice):
-            return self, self.recipe.pretrain[self.phase]
-        recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
-        return dataclasses.replace(self, recipe=recipe), settings
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparedRun:
     """Everything that the steps of a rehearsal need."""
 
-    rehearsal: Rehearsal
-    """The resolved request."""
     run: PhaseRun
-    config: Configuration
     learner: Learner
     updates: Updates
     preparation_seconds: float
@@ -77,8 +63,9 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         closing(open_device(rehearsal.recipe.run)) as device,
         device.translate_errors(),
     ):
-        rehearsal, settings = rehearsal.resolve(device)
-        recipe = rehearsal.recipe
+        recipe, settings = rehearsal.recipe, rehearsal.recipe.pretrain[rehearsal.phase]
+        if rehearsal.compile_only and not isinstance(device, UpdatingDevice):  # whose programs would differ
+            recipe, settings = shorten_phase(recipe, rehearsal.phase, FEW_MICRO_BATCHES, device.parts)
         config = configuration(recipe, rehearsal.tokenizer)
         require_state_memory(config, settings, recipe.run)
         reader = generated_reader(recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
@@ -91,7 +78,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
             updates = open_updates(run, learner)
         preparation_seconds = time.perf_counter() - started
         learner.model.train()
-        yield PreparedRun(rehearsal, run, config, learner, updates, preparation_seconds)
+        yield PreparedRun(run, learner, updates, preparation_seconds)
 
 
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
@@ -110,8 +97,3 @@ def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: Tokeni
 def micro_batch_count(reader: Reader) -> int:
     """Return how many micro-batches one process has in a step."""
     return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
-
-
-def read_ahead(reader: Reader, last: int) -> Generator[Round, None, None]:
-    """Yield the inputs of the steps 1 to `last`, or to the end of its round, prefetched by the loop's own thread."""
-    yield from reader.rounds(1, last, lambda: False)

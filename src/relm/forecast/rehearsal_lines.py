@@ -18,13 +18,13 @@ class StepMeasurements:
     """Measurements of the steps."""
 
     first_seconds: float
-    """The duration of the first step, compiling included; of a device that takes several in a call, of the first call."""
+    """The duration of the first step or, if a call takes several, of the first call; compiling included."""
     first_steps: int
     """The count of steps in that time."""
     steady: int
     """The count of steps after the warm-up."""
     seconds: float
-    """The mean duration of a steady step; 0 where there was none."""
+    """The mean duration of a steady step; 0 if there was none."""
     first_terms: dict[str, float]
     """The first step's terms: TERM_loss in nats a label, and TERM_accuracy."""
     last_loss: float
@@ -88,7 +88,7 @@ def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
 
 
 def _describe_first_step(ready: PreparedRun, steps: StepMeasurements) -> str:
-    """Return the time of the first step beyond a steady one: compiling, and allocating memory for the first time."""
+    """Return the extra time of the first step, which compiles and allocates memory."""
     count = "step" if steps.first_steps == 1 else f"{steps.first_steps} steps"
     first = f"the model was made in {ready.preparation_seconds:.2f} s; the first {count} took {steps.first_seconds:.2f} s"
     more = max(0.0, steps.first_seconds - steps.first_steps * steps.seconds)
@@ -114,16 +114,16 @@ def memory_line(memory: int | None, in_pipeline: bool = False) -> str:
     if memory is not None:
         return f"{format_bytes(memory)} at most"
     command = (
-        "`relm estimate NAME` prints what lies on each IPU" if in_pipeline else "`relm compile NAME` reports what a step needs"
+        "`relm estimate NAME` prints the memory of each IPU" if in_pipeline else "`relm compile NAME` reports what a step needs"
     )
     return f"not reported by this device, which had enough; {command}"
 
 
 def _describe_loss(ready: PreparedRun, steps: StepMeasurements) -> str:
-    """Return the first loss and that of a uniform guess; a large difference points to wrong weights or data."""
+    """Return the first loss and that of a uniform guess; a large difference suggests wrong weights or data."""
     parts = []
     for name, value in steps.first_terms.items():
         if term := name.removesuffix("_loss") if name.endswith("_loss") else "":
-            classes = ready.run.settings.declaration.classes.get(term, ready.config.vocabulary_size)
+            classes = ready.run.settings.declaration.classes.get(term, ready.learner.model.config.vocabulary_size)
             parts.append(f"{term} {value:.3f} (a guess among {classes:,}: {math.log(classes):.3f})")
     return ", ".join(parts) + (f"; of the last: {steps.last_loss:.3f} in all" if steps.steady else "")

@@ -1,6 +1,6 @@
-"""Comparison of a run's start with figures of the original's own code, before the run is paid for.
+"""Compares a run's start with figures of the original's code, before the run is paid for.
 
-Weights, order, rates and options are computed from the recipe by the code that trains it, on any CPU and without its data.
+The code that trains computes weights, order, rates and options from the recipe, on any CPU and without data.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
 from relm.recipes.starts import LossOracle, OptionsOracle, OrderOracle, RatesOracle, Start, WeightsOracle, load_start
 from relm.training.architecture import configuration, initial_model
-from relm.training.schedules import learning_rate_scale
+from relm.training.schedules import learning_rate_of
 
 if TYPE_CHECKING:
     from relm.models.contract import LanguageModel
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     name: str
     verdict: Verdict
     detail: str
-    """The compared figures and their source; for a difference, where it is and what to do."""
+    """The compared figures and their source; for a difference, its place and what to do."""
 
     def __str__(self) -> str:
         return f"  {self.name:<20} {self.verdict:<13} {self.detail}"
@@ -47,23 +47,23 @@ class _Difference(Exception):
 
 
 def describe_start(plan: Plan, path: Path) -> str:
-    """Return the comparisons of a run's start with its original, a line each; they are an error if something differs."""
+    """Return a line for each comparison of a run's start with its original; raise if something differs."""
     if not path.exists():
         return (
-            f"{plan.name}: there is no {path}, so nothing of its start can be compared with an original\n"
-            f"  what can be checked before it is paid for: relm estimate {plan.name} (does it fit, how long does it take), "
+            f"{plan.name}: {path} does not exist, so the start cannot be compared with an original\n"
+            f"  other checks before it is paid for: relm estimate {plan.name} (does it fit, how long does it take), "
             f"snakemake results/smoke/{plan.name.partition('@')[0].removeprefix('smoke/')} (its small twin runs)"
         )
     findings = list(compare_start(plan, load_start(path)))
     lines = "\n".join(map(str, findings))
     differing = [finding.name for finding in findings if finding.verdict == "differs"]
     if differing:
-        raise RelmError(f"{plan.name}: its start is not the original's: {', '.join(differing)}\n{lines}")
-    return f"{plan.name}: its start is the original's, as far as it was compared\n{lines}"
+        raise RelmError(f"{plan.name}: its start differs from the original's: {', '.join(differing)}\n{lines}")
+    return f"{plan.name}: its start equals the original's, as far as it was compared\n{lines}"
 
 
 def compare_start(plan: Plan, start: Start) -> Iterator[Finding]:
-    """Yield a finding for each oracle, in the order in which they cost time, and for each that is lacking."""
+    """Yield a finding for each oracle, the fastest first, and for each that is missing."""
     comparisons: list[tuple[str, Any, Callable[[Plan, Any], str]]] = [
         ("options", start.options, compare_options),
         ("learning rates", start.rates, compare_rates),
@@ -73,7 +73,7 @@ def compare_start(plan: Plan, start: Start) -> Iterator[Finding]:
     for name, oracle, compare in comparisons:
         yield _find(name, oracle, lambda compare=compare, oracle=oracle: compare(plan, oracle))  # type: ignore[misc]
     if start.first_loss is not None and not _manifest(plan).exists():
-        detail = f"needs the examples: `snakemake {_manifest(plan)}` makes them, then give the command again"
+        detail = f"needs the examples: `snakemake {_manifest(plan)}` makes them, then run the command again"
         yield Finding("first loss", "not compared", detail)
         return
     yield _find("first loss", start.first_loss, lambda: compare_first_loss(plan, start.first_loss))
@@ -94,7 +94,7 @@ def compare_options(plan: Plan, oracle: OptionsOracle) -> str:
         found: Any = plan.recipe.model_dump(mode="json")
         for part in key.split("."):
             if isinstance(found, dict) and part not in found:
-                raise _Difference(f"{key}: the recipe has no key {part} there; correct the key in the file of the start")
+                raise _Difference(f"{key}: the recipe has no key {part} there; correct it in the file of the start")
             found = found[part] if isinstance(found, dict) else None
         if found != expected:
             raise _Difference(f"{key} is {found}, the original has {expected}; correct the recipe")
@@ -104,7 +104,7 @@ def compare_options(plan: Plan, oracle: OptionsOracle) -> str:
 def compare_rates(plan: Plan, oracle: RatesOracle) -> str:
     """Compare the learning rates of all updates with those that the original printed."""
     phase = _first_phase(plan)
-    rates = {step: learning_rate(phase, step) for step in range(1, phase.steps + 1)}
+    rates = {step: learning_rate_of(phase, step) for step in range(1, phase.steps + 1)}
     unit = 10.0**-oracle.decimals
     for step, value in oracle.borders.items():
         if step in rates and abs(rates[step] - value) <= unit / 2 * (1 + 1e-5):
@@ -112,7 +112,7 @@ def compare_rates(plan: Plan, oracle: RatesOracle) -> str:
     printed = "".join(f"{rate:.{oracle.decimals}f}\n" for rate in rates.values())
     if hashlib.sha256(printed.encode()).hexdigest() != oracle.sha256:
         wrong = [step for step, value in oracle.milestones.items() if round(rates.get(step, -1.0), oracle.decimals) != value]
-        where = "between the milestones that are listed"
+        where = "between the listed milestones"
         if wrong:
             found = rates.get(wrong[0], float("nan"))
             where = f"at step {wrong[0]:,}: {found:.{oracle.decimals}f}, not {oracle.milestones[wrong[0]]}"
@@ -120,11 +120,6 @@ def compare_rates(plan: Plan, oracle: RatesOracle) -> str:
             f"{len(rates):,} rates differ from the original's, {where}; compare steps, optimizer.learning_rate and schedule"
         )
     return f"{len(rates):,} steps, to {oracle.decimals} decimals"
-
-
-def learning_rate(phase: Phase, step: int) -> float:
-    """Return the learning rate of an update, counted from 1, as the training loop sets it."""
-    return phase.optimizer.learning_rate * learning_rate_scale(phase.schedule, step, phase.steps)
 
 
 def compare_order(plan: Plan, oracle: OrderOracle) -> str:
@@ -149,7 +144,7 @@ def compare_order(plan: Plan, oracle: OrderOracle) -> str:
         positions = np.concatenate([rank_positions(step, phase.global_batch_size) for step in steps])
         starts = order.starts(*numbers_at(order, plan.recipe.seed, positions)).reshape(-1, batch)  # type: ignore[arg-type]
         if (starts != starts[:, :1] + rows).any():
-            raise _Difference("the sequences of a batch do not follow one another; this is a fault of relm")
+            raise _Difference("the sequences of a batch do not follow one another; report this as a fault of relm")
         digest.update(order.locate(starts[:, 0]).astype("<i8").tobytes())
     if digest.hexdigest() != oracle.sha256:
         raise _Difference(
@@ -171,7 +166,7 @@ def _compare_shards(manifest: Path, shards: tuple[int, ...]) -> None:
 def compare_weights(plan: Plan, oracle: WeightsOracle) -> str:
     """Compare the initial weights with the original's, by the hash of each matrix."""
     if plan.recipe.init_from is not None:
-        raise _Difference(f"init_from is {plan.recipe.init_from}, the original draws its weights; leave it out")
+        raise _Difference(f"init_from is {plan.recipe.init_from}, but the original draws its weights; leave it out")
     matrices = {name: value for name, value in _initial_model(plan).named_parameters() if value.dim() == 2}
     found = {name: hashlib.sha256(_float32(value)).hexdigest() for name, value in matrices.items()}
     for code, expected in oracle.sha256.items():
@@ -180,8 +175,8 @@ def compare_weights(plan: Plan, oracle: WeightsOracle) -> str:
     wrong = min(({name for name in {**e, **found} if found.get(name) != e.get(name)} for e in oracle.sha256.values()), key=len)
     first = next(name for name in [*found, *sorted(wrong)] if name in wrong)
     raise _Difference(
-        f"{len(wrong)} matrices, the first {first}; compare seed, model.initialisation and the sizes of the model; if these "
-        f"are the original's, this CPU rounds normal numbers otherwise than those of {' and '.join(oracle.sha256)}"
+        f"{len(wrong)} matrices, the first {first}; compare seed, model.initialisation and the sizes of the model. If these "
+        f"are the original's, this CPU rounds normal numbers differently from {' and '.join(oracle.sha256)}"
     )
 
 
@@ -197,7 +192,7 @@ def compare_first_loss(plan: Plan, oracle: LossOracle | None) -> str:
     from relm.examples.builders import open_examples
     from relm.progress import ProgressBar
 
-    assert oracle is not None, "it is compared only if it is there"
+    assert oracle is not None, "it is compared only if it exists"
     phase = _first_phase(plan)
     examples = open_examples(_manifest(plan), "train", phase, plan.recipe.seed, check_content=False)
     batch = examples.batch(*numbers_at(examples, plan.recipe.seed, rank_positions(1, phase.global_batch_size)))
@@ -213,7 +208,7 @@ def compare_first_loss(plan: Plan, oracle: LossOracle | None) -> str:
     found = nats / tokens
     if not abs(found - oracle.nats_per_token) <= oracle.tolerance:
         raise _Difference(
-            f"{found:.4f} nats per token, the original logs {oracle.nats_per_token}; where weights and order are equal, the "
+            f"{found:.4f} nats per token, but the original logs {oracle.nats_per_token}. If weights and order are equal, "
             "tokens or the model's forward pass differ: compare the files of tokens and the keys of model"
         )
     return f"{found:.4f} of {oracle.nats_per_token} nats per token"

@@ -135,7 +135,7 @@ class Refusals:
 def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:
     """Yield faults of loggers that are absent, of a model and its tokenizer, and of memory."""
     from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
-    from relm.forecast.memory_refusal import find_memory_fault
+    from relm.forecast.memory_verdict import find_memory_fault
     from relm.training.architecture import configuration
     from relm.training.loggers import find_missing_logger
 

@@ -85,8 +85,8 @@ def _memory(wildcards: Any) -> int:
 
 def _main_memory_bytes(wildcards: Any) -> int:
     """Return the estimated bytes of main memory of all processes of a phase; 0 if the recipe describes no model."""
-    from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
-    from relm.training.resources import sequences_per_device, state_bytes
+    # Imported here, because they would slow down every start of Snakemake.
+    from relm.training.arithmetic import activation_bytes, sequences_per_device, state_bytes
 
     recipe, config = PROJECT.plan(wildcards.recipe).recipe, _find_configuration(wildcards.recipe)
     phase, run = recipe.pretrain[wildcards.phase], recipe.run
@@ -98,7 +98,7 @@ def _main_memory_bytes(wildcards: Any) -> int:
 
 def _disk(wildcards: Any) -> int:
     """Return the disk space of a phase's checkpoints and model in MB, or a default if the recipe describes no model."""
-    from relm.training.resources import disk_bytes
+    from relm.training.arithmetic import disk_bytes
 
     plan = PROJECT.plan(wildcards.recipe)
     config = _find_configuration(wildcards.recipe)
@@ -176,8 +176,7 @@ def _evaluation_memory(wildcards: Any) -> int:
 @functools.cache
 def _weights_mb(recipe: str) -> int:
     """Return the size of a run's weights in MB, in float32; 0 if the recipe describes no model."""
-    from relm.training.arithmetic import parameter_count
-    from relm.training.resources import FLOAT
+    from relm.training.arithmetic import FLOAT, parameter_count
 
     config = _find_configuration(recipe)
     return 0 if config is None else count_megabytes(FLOAT * parameter_count(config))

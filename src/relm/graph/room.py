@@ -51,7 +51,7 @@ def _needs_of(job: Any) -> Iterator[Need]:
 def _training_needs(plan: Plan, phase: str) -> Iterator[Need]:
     from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
     from relm.training.architecture import configuration
-    from relm.training.resources import missing_disk
+    from relm.training.arithmetic import missing_disk
 
     try:
         config = configuration(plan.recipe, vocabulary(plan)[0])

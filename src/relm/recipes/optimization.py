@@ -31,7 +31,7 @@ class OptimizerDeclaration:
 
     name: str
     build: str
-    """Reference to a function (parameter groups, `Optimizer` section) -> `torch.optim.Optimizer`."""
+    """Reference to a class or function: (parameter groups, `Optimizer` section) -> `torch.optim.Optimizer`."""
     count_state: Callable[[tuple[int, ...], "Optimizer"], int]
     """Function (shape of a parameter, section) -> number of values in its optimizer state."""
     keys: tuple[str, ...] = ()
@@ -137,15 +137,13 @@ OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
     OptimizerDeclaration(
         "adamw", "relm.training.optimizers.adam:build_adamw", count_moments, keys=(*_MOMENTS, "form", "groups")
     ),
-    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", count_moments, keys=(*_MOMENTS, "form", "groups")),
-    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", count_moments, keys=_MOMENTS, options=LambOptions),
+    OptimizerDeclaration("adam", "relm.training.optimizers.adam:Adam", count_moments, keys=(*_MOMENTS, "form", "groups")),
+    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:Lamb", count_moments, keys=_MOMENTS, options=LambOptions),
+    OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:Adafactor", count_factors, options=AdafactorOptions),
     OptimizerDeclaration(
-        "adafactor", "relm.training.optimizers.adafactor:build_adafactor", count_factors, options=AdafactorOptions
+        "muon", "relm.training.optimizers.muon:Muon", count_moments, keys=(*_MOMENTS, "groups"), options=MuonOptions
     ),
-    OptimizerDeclaration(
-        "muon", "relm.training.optimizers.muon:build_muon", count_moments, keys=(*_MOMENTS, "groups"), options=MuonOptions
-    ),
-    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", count_velocity, options=SgdOptions),
+    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:Sgd", count_velocity, options=SgdOptions),
 )
 
 

@@ -1,4 +1,4 @@
-"""The records by which a published folder, or a run's own folder, attests one phase: its machine, its inputs, its checkpoints.
+"""The records in a published folder, or in a run's folder, that attest one phase: its machine, inputs and checkpoints.
 
 A segment is the steps from one line of `checkpoints.jsonl` to the next; segment 0 begins with the phase. Imports no torch.
 """
@@ -23,7 +23,7 @@ from relm.training.checkpoint_state import STATE, read_state
 _HASHES = Kind(
     f"hashes of {' and '.join(CHECKPOINT_FILES)}", lambda value: isinstance(value, dict) and set(value) == set(CHECKPOINT_FILES)
 )
-# A line of checkpoints.jsonl; an earlier version attested neither state nor log.
+# A line of checkpoints.jsonl; an earlier version did not attest state and log.
 _CHECKPOINT = {
     "step": COUNT,
     "sha256": _HASHES,
@@ -68,7 +68,7 @@ class Segment(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Their count."""
+        """The count of its steps."""
         return self.last - self.first + 1
 
 
@@ -78,14 +78,14 @@ class AttestedRun:
 
     plan: Plan
     folder: Path
-    """`results/NAME`, or the run's own."""
+    """`results/NAME`, or the run's folder."""
     is_published: bool
     phase: str
     records: Mapping[str, Path]
     """Maps each name of RECORDS to its path."""
     checkpoints: Path
     weights: Path
-    """The path of the finished model, which need not exist."""
+    """The path of the finished model, which may not exist."""
     segments: Sequence[Segment]
 
     @property
@@ -94,7 +94,7 @@ class AttestedRun:
         return self.plan.recipe.pretrain[self.phase]
 
     def checkpoint(self, step: int) -> Path:
-        """Return the folder of a step's checkpoint, which need not exist any more."""
+        """Return the folder of a step's checkpoint, which may no longer exist."""
         return checkpoint_folder(self.checkpoints, step)
 
     def is_kept(self, checkpoint: AttestedCheckpoint) -> bool:
@@ -103,11 +103,11 @@ class AttestedRun:
         return all((folder / name).is_file() for name in (*checkpoint.sha256, STATE))
 
     def can_be_replayed(self, segment: Segment) -> bool:
-        """Return True if the checkpoint that a segment begins with exists."""
+        """Return True if a segment's first checkpoint exists."""
         return segment.start is None or self.is_kept(segment.start)
 
     def cheapest_segment(self) -> int:
-        """Return the number of the shortest segment that can be replayed, the last of several; segment 0 always can."""
+        """Return the number of the shortest segment that can be replayed, the last of several; segment 0 always can be."""
         return min(filter(self.can_be_replayed, self.segments), key=lambda segment: (segment.steps, -segment.number)).number
 
     def segment(self, number: int) -> Segment:
@@ -120,8 +120,8 @@ class AttestedRun:
         if not self.is_kept(segment.start):
             there = ", ".join(str(each.number) for each in filter(self.can_be_replayed, self.segments))
             raise RelmError(
-                f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which does not exist; "
-                f"segments that can be replayed: {there}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
+                f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which no longer exists. "
+                f"Replay one of segments {there}, or pass --checkpoints FOLDER; run.keep_every keeps some for ever"
             )
         self.require_attested(segment.start)
         return segment
@@ -132,28 +132,28 @@ class AttestedRun:
             path = self.checkpoint(checkpoint.step) / name
             if (found := sha256_of(path)) != attested:
                 raise RelmError(
-                    f"{path}: sha256 is {found}, {self.records[CHECKPOINTS]} attests {attested}: this is not the checkpoint "
-                    "that the run wrote; bring that back, or replay another segment"
+                    f"{path}: sha256 is {found}, but {self.records[CHECKPOINTS]} attests {attested}. Restore the checkpoint "
+                    "that the run wrote, or replay another segment"
                 )
         self._require_state(checkpoint)
 
     def _require_state(self, checkpoint: AttestedCheckpoint) -> None:
         """Compare `state.json` of a checkpoint with its attested facts."""
-        path, way_out = self.checkpoint(checkpoint.step) / STATE, "bring it back, or replay another segment"
+        path, way_out = self.checkpoint(checkpoint.step) / STATE, "restore it, or replay another segment"
         state = read_state(path.parent, way_out)
         if state["sha256"] != dict(checkpoint.sha256):
-            raise RelmError(f"{path}: belongs to other files than these; {way_out}")
+            raise RelmError(f"{path}: belongs to other files; {way_out}")
         named = {"fingerprint": self.plan.fingerprint, "phase": self.phase}
         for key, value in {"step": checkpoint.step, **named, "made_on": dict(checkpoint.made_on)}.items():
             if state.get(key) != value:
-                raise RelmError(f"{path}: {key} is {state.get(key)}, attested is {value}; {way_out}")
+                raise RelmError(f"{path}: {key} is {state.get(key)}, but {value} is attested; {way_out}")
         if not {"loss", "seconds"} <= state.keys():
             raise RelmError(f"{path}: loss or seconds is missing; {way_out}")
         if checkpoint.state_sha256 not in (None, state_sha256(state)):
-            raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
+            raise RelmError(f"{path}: differs from the state that {self.records[CHECKPOINTS]} attests; {way_out}")
 
     def differing_lines(self) -> list[str]:
-        """Return a sentence for each segment of `train.jsonl` that lacks lines, or has others than were attested."""
+        """Return a sentence for each segment of `train.jsonl` that lacks lines, or differs from the attested ones."""
         path, lines, steps = self.records[LOG], read_lines(self.records[LOG]), self.settings.steps
         faults = []
         for segment in self.segments:
@@ -185,7 +185,7 @@ class AttestedRun:
         return {line["step"]: line for line in read_lines(self.records[LOG]) if segment.first <= line["step"] <= segment.last}
 
     def recorded_seconds(self, segment: Segment) -> float:
-        """Return the seconds that a segment took, to the nearest lines of `train.jsonl`; 0 if it has none that tell."""
+        """Return the seconds that a segment took, to the nearest lines of `train.jsonl`; 0 if no line has them."""
         lines = [line for line in read_lines(self.records[LOG]) if "seconds" in line]
         until = [[line["seconds"] for line in lines if line["step"] <= step] for step in (segment.first - 1, segment.last)]
         before, after = (seconds[-1] if seconds else 0.0 for seconds in until)
@@ -206,14 +206,14 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
     """Return one phase of the run in a folder, with its records.
 
     Args:
-        folder: results/NAME or a copy of it; or work/runs/NAME/FINGERPRINT, with or without /PHASE.
-        phase: the phase; None: the folder's, or the only one.
-        checkpoints: the folder of the checkpoints; None: that in the run's folder.
+        folder: results/NAME or a copy of it, or work/runs/NAME/FINGERPRINT[/PHASE].
+        phase: None: that in the folder's path, or the only one.
+        checkpoints: their folder; None: that in the run's folder.
     """
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give the results/NAME of a finished run, or its folder in work/runs")
     published = (folder / "recipe.json").is_file()
-    remedy = "it is not what `relm publish` wrote"
+    remedy = "it differs from what `relm publish` wrote"
     stated = read_shaped(folder / "recipe.json", {"name": LINE, "fingerprint": LINE}, remedy) if published else None
     name, fingerprint, inside = (stated["name"], stated["fingerprint"], None) if stated else _parts_of(folder)
     recipe_plan = project.plan(name)
@@ -250,12 +250,12 @@ def _parts_of(folder: Path) -> tuple[str, str, str | None]:
         if first < last and len(after) < 2:
             return "/".join(parts[first:last]), parts[last], after[0] if after else None
     raise RelmError(
-        f"{folder}: is not the folder of a finished run; give results/NAME with its recipe.json, or work/runs/NAME/FINGERPRINT"
+        f"{folder}: not the folder of a finished run; pass results/NAME with its recipe.json, or work/runs/NAME/FINGERPRINT"
     )
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether a path is that of a run's own folder, .../runs/NAME/FINGERPRINT[/PHASE]."""
+    """Return True for the path of a run's folder, .../runs/NAME/FINGERPRINT[/PHASE]."""
     try:
         return bool(_parts_of(folder))
     except RelmError:
@@ -263,7 +263,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def run_of_folder(folder: Path) -> str:
-    """Return the name of the run whose own folder this is."""
+    """Return the name of the run with this folder."""
     return _parts_of(folder)[0]
 
 
@@ -272,12 +272,12 @@ def _phase(plan: Plan, wanted: str | None) -> str:
         return plan.phases[0]
     if wanted not in plan.phases:
         fault = f"has no phase {wanted!r}" if wanted else "has several phases"
-        raise RelmError(f"recipe {plan.name} {fault}; give --phase {' or '.join(plan.phases)}")
+        raise RelmError(f"recipe {plan.name} {fault}; pass --phase {' or '.join(plan.phases)}")
     return wanted
 
 
 def _segments(path: Path, steps: int) -> list[Segment]:
-    lines, fault = read_lines(path), "it is not what training wrote"
+    lines, fault = read_lines(path), "it differs from what training wrote"
     require_shape(lines, [_CHECKPOINT], str(path), fault)
     found = [
         AttestedCheckpoint(line["step"], line["sha256"], line["made_on"], line.get("state_sha256"), line.get("log"))

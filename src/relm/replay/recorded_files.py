@@ -1,7 +1,7 @@
-"""Comparison of the files of `results/NAME`, or of a run's own folder, with their recorded sha256s. Imports no torch.
+"""Compares the files of `results/NAME`, or of a run's folder, with their recorded sha256s. Imports no torch.
 
-For a published folder, `published_files` compares its two lists. Each step's record has the sha256 of the step's inputs and
-outputs: it is next to the output and, for a published run, in `provenance.json`.
+For a published folder, `published_files` compares its two lists. Each step's record has the sha256 of its inputs and outputs.
+It is next to the output and, for a published run, in `provenance.json`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,18 +24,18 @@ _STEPS = {"steps": [{"step": Nullable(LINE), "inputs": _FILES, "outputs": _FILES
 
 
 def wrong_files(run: AttestedRun) -> list[str]:
-    """Return a sentence for each file of a run that is absent, or differs from the recorded one."""
+    """Return a sentence for each file of a run that is missing, or differs from the recorded one."""
     return _wrong_published(run) if run.is_published else _wrong_in_run_folder(run.plan)
 
 
 def describe_checked_files(run: AttestedRun) -> list[str]:
-    """Return a sentence on the files that `wrong_files` compared, and one on those without a record."""
+    """Return sentences on the files that `wrong_files` compared, and on those without a record."""
     sentences = []
     if run.is_published:
         count, own = len(read_crate_hashes(run.folder) or {}), sha256_of(run.folder / METADATA)
-        sentences.append(f"{count} files of {run.folder} have the sha256 that {METADATA} records, whose own is {own}")
-    elif count := sum(1 for _ in _outputs(_records_beside(run.plan), run.plan)):
-        sentences.append(f"{count} files of {run.folder} have the sha256 that the steps' records have")
+        sentences.append(f"{count} files of {run.folder} have the sha256 that {METADATA} (sha256 {own}) records")
+    elif count := sum(1 for _ in _outputs(_read_own_records(run.plan), run.plan)):
+        sentences.append(f"{count} files of {run.folder} have the sha256 that their steps' records have")
     if _record_of_training(run) is None:
         sentences.append(f"not checked for lack of a record: the other inputs and outputs of phase {run.phase}")
     return sentences
@@ -46,7 +46,7 @@ def describe_checked_files(run: AttestedRun) -> list[str]:
 
 def _wrong_published(run: AttestedRun) -> list[str]:
     differences = compare_files(run.folder)[0]
-    # An earlier version wrote no list beside the crate.
+    # An earlier version wrote only the crate.
     wrong = [f"{run.folder}/{found}" for found in differences if (found.name, found.state) != (CHECKSUMS, MISSING)]
     if wrong:
         return wrong
@@ -69,7 +69,7 @@ def published_records(folder: Path) -> list[Record]:
 
 
 def _wrong_in_run_folder(plan: Plan) -> list[str]:
-    outputs = _outputs(_records_beside(plan), plan)
+    outputs = _outputs(_read_own_records(plan), plan)
     wrong = [found for inside, sha256 in outputs if (found := _difference(plan.run_folder / inside, sha256, "its record"))]
     for phase in plan.phases:
         weights = plan.model_folder(phase) / WEIGHTS
@@ -82,13 +82,13 @@ def _wrong_in_run_folder(plan: Plan) -> list[str]:
     return wrong
 
 
-def _records_beside(plan: Plan) -> list[Record]:
+def _read_own_records(plan: Plan) -> list[Record]:
     paths = sorted(plan.run_folder.rglob("*.record.json"))
     return [
         record
         for path in paths
         for record in _checked_records(
-            path, {"steps": [read_sealed(path, "bring it back, or delete it with the file that it describes")]}
+            path, {"steps": [read_sealed(path, "restore it, or delete it with the file that it describes")]}
         )
     ]
 
@@ -98,12 +98,12 @@ def _records_beside(plan: Plan) -> list[Record]:
 
 def _checked_records(path: Path, content: Any) -> list[Record]:
     """Return the records of steps in `content`, each of whose files has a path and a sha256."""
-    require_shape(content, _STEPS, str(path), "bring the file back")
+    require_shape(content, _STEPS, str(path), "restore the file")
     return [record for record in content["steps"] if record["step"]]
 
 
 def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the path inside the run's folder and the sha256 of each recorded output that lies there."""
+    """Yield the path and the sha256 of each recorded output in the run's folder."""
     prefix = f"work/runs/{plan.run_name}/{plan.fingerprint}/"
     for entry in (entry for record in records for entry in record["outputs"]):
         inside = entry["path"].removeprefix(prefix)
@@ -113,13 +113,13 @@ def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]
 
 def _record_of_training(run: AttestedRun) -> Record | None:
     """Return the record of the step that trained the phase."""
-    records = published_records(run.folder) if run.is_published else _records_beside(run.plan)
+    records = published_records(run.folder) if run.is_published else _read_own_records(run.plan)
     wanted = f"{run.phase}/model/{WEIGHTS}"
     return next((record for record in records if wanted in dict(_outputs([record], run.plan))), None)
 
 
-def wrong_inputs(run: AttestedRun) -> list[str]:
-    """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs here from the recorded one."""
+def find_wrong_inputs(run: AttestedRun) -> list[str]:
+    """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs from the recorded one."""
     record = _record_of_training(run)
     entries = [entry for entry in record["inputs"] if entry["sha256"]] if record is not None else []
     here = [(run.plan.work / inside, entry["sha256"]) for entry in entries if (inside := _in_work(entry["path"]))]
@@ -134,9 +134,9 @@ def _in_work(path: str) -> str | None:
 
 def _difference(path: Path, recorded: str, where: str) -> str | None:
     if not path.is_file():
-        return f"{path}: no such file, though {where} has its sha256"
+        return f"{path}: no such file, but {where} has its sha256"
     found = sha256_of(path)
-    return None if found == recorded else f"{path}: sha256 is {found}, {where} has {recorded}"
+    return None if found == recorded else f"{path}: sha256 is {found}, but {where} has {recorded}"
 
 
 def describe_attested(run: AttestedRun, segment: Segment) -> list[str]:
@@ -152,7 +152,7 @@ def describe_attested(run: AttestedRun, segment: Segment) -> list[str]:
     if unattested:
         steps = f"{unattested[0]:,}" + (f" to {unattested[-1]:,}" if len(unattested) > 1 else "")
         sentences.append(
-            f"not checked, since an earlier version of relm attested neither: the content of state.json and the lines of {LOG}"
-            f", at checkpoints of step {steps}"
+            f"not checked, because an earlier version of relm did not attest them: state.json and the lines of {LOG} at "
+            f"checkpoints of step {steps}"
         )
     return sentences

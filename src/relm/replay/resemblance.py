@@ -1,7 +1,7 @@
 """The permitted difference between two trainings of the same steps: updates, their comparison, and the bands.
 
-Where sums are rounded alike, two runs give the same bytes and need no band. Elsewhere each tensor's update, its change over the
-steps, is compared with the attested one. The bands lie between the effect of rounding and that of the smallest faults, both
+If sums are rounded alike, two runs give the same bytes and need no band. Otherwise each tensor's update, its change over the
+steps, is compared with the attested one. The bands are between the effect of rounding and that of the smallest faults, both
 measured by `benchmarks/replay.py`; docs/trust.md has the figures.
 """
 
@@ -30,7 +30,7 @@ class Band(NamedTuple):
 
 FLOAT32 = Band(distance=1e-3, length=1e-4, loss=1e-6)
 HALF = Band(distance=0.15, length=2e-3, loss=3e-4)
-# With other draws of dropout updates cannot be compared; the losses still reveal other data or another order.
+# With other draws of dropout updates cannot be compared, but the losses still reveal other data or another order.
 LOSS_WITH_OTHER_DRAWS = 4e-3
 
 
@@ -57,8 +57,8 @@ class UpdateDifference(NamedTuple):
     def describe(self, band: Band) -> str:
         """Return a phrase with both figures and their bands."""
         return (
-            f"the update of {self.tensor} lies {self.distance:.1e} of its length from the attested one, no other farther "
-            f"(band {band.distance:g}), and all together are {self.length:+.1e} longer (band {band.length:g})"
+            f"the update of {self.tensor} is farthest from the attested one, by {self.distance:.1e} of its length (band "
+            f"{band.distance:g}), and the whole update is {self.length:+.1e} longer (band {band.length:g})"
         )
 
 
@@ -85,8 +85,8 @@ def _quotient(value: float, size: float) -> float:
 def parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield a tensor without the biases of attention's keys.
 
-    Such a bias adds the same value to all scores of a query, which softmax cancels: its gradient is rounding alone, and Adam
-    turns it into full steps.
+    Such a bias adds the same value to all scores of a query, which softmax cancels: its gradient is only rounding, which Adam
+    turns into full steps.
     """
     if name.endswith(".attn.c_attn.bias"):
         query, _, value = tensor.chunk(3)
@@ -96,7 +96,7 @@ def parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def loss_difference(attested: Lines, replayed: Lines) -> float | None:
-    """Return the root mean square of the relative differences of the losses; None without a line.
+    """Return the root mean square of the relative differences of the losses; None: no line has a loss.
 
     >>> loss_difference({10: {"loss": 2.0}}, {10: {"loss": 2.002}, 11: {"loss": 2.0}})
     0.001
@@ -107,7 +107,7 @@ def loss_difference(attested: Lines, replayed: Lines) -> float | None:
 
 
 def first_difference(attested: Lines, replayed: Lines) -> str | None:
-    """Return the first difference of attested lines of `train.jsonl` from those of a replay; None where there is none.
+    """Return the first difference of attested lines of `train.jsonl` from those of a replay; None: they are equal.
 
     Keys that depend on the machine are left out, and those of validation, which a replay does not repeat.
 

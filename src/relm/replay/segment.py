@@ -1,6 +1,6 @@
-"""Replay of a segment of an attested run: it is trained again and compared, bit for bit where sums are rounded alike.
+"""Trains a segment of an attested run again and compares it, bit for bit if sums are rounded alike.
 
-Nothing in the run's folder is changed: a temporary folder in `work/` has links to the checkpoint that the segment begins with.
+The run's folder does not change: a temporary folder in `work/` links to the segment's first checkpoint.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, LOGS, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
 from relm.replay.attested_run import AttestedRun, Segment, find_run
-from relm.replay.recorded_files import describe_attested, describe_checked_files, wrong_files, wrong_inputs
+from relm.replay.recorded_files import describe_attested, describe_checked_files, find_wrong_inputs, wrong_files
 from relm.replay.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
     Band,
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class NotReproduced(RelmError):
-    """Raised when a segment, trained again, differs from the attested one."""
+    """Raised if a segment, trained again, differs from the attested one."""
 
 
 class Comparison(NamedTuple):
@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
 
     holds: bool
     verdict: str
-    """Identical, or within the band; empty where it does not hold."""
+    """Identical, or within the band; empty if it does not hold."""
     sentences: list[str]
 
 
@@ -72,7 +72,7 @@ class Replay:
     segment: Segment
     recipe: Recipe
     folder: Path
-    """Laid out like a phase's folder."""
+    """A folder like a phase's."""
 
     @property
     def end(self) -> Path:
@@ -90,7 +90,7 @@ class Replay:
         lines = {line["step"]: line for line in read_lines(self.folder / LOG)}
         if self.made_on.get("updates_per_call", 1) == 1:
             return lines
-        # Lines of a device that takes several updates in a call stand at the ends of calls, from which no interval follows: the
+        # If a device takes several updates in a call, its lines are at the ends of calls and do not show the log interval: the
         # replay writes one for each call.
         return {step: line for step, line in lines.items() if step in self.run.lines(self.segment)}
 
@@ -102,7 +102,7 @@ class Replay:
         return float(read_state(self.end)["seconds"] - before)
 
     def update(self) -> UpdateDifference | None:
-        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept."""
+        """Return the update's difference from the attested one; None: the segment's last checkpoint was not kept."""
         run, segment = self.run, self.segment
         if not run.is_kept(segment.end):
             return None
@@ -128,7 +128,7 @@ def reproduce(
 ) -> str:
     """Train one segment of a run again, compare it, and return the verdict with the comparisons.
 
-    Raises NotReproduced if it differs; a RelmError names the file without which it cannot be trained.
+    Raise NotReproduced if it differs, or a RelmError if a file is missing.
 
     Args:
         folder: results/NAME or a run's folder.
@@ -161,12 +161,12 @@ def require_recorded(run: AttestedRun) -> None:
         listed = "\n  ".join(wrong)
         raise NotReproduced(
             f"NOT reproduced: {run.folder} differs from its records, so nothing was trained:\n  {listed}\n"
-            "bring these files back, or publish the run again"
+            "restore these files, or publish the run again"
         )
 
 
 def require_inputs(run: AttestedRun) -> None:
-    """Raise if examples, tokenizer or starting weights are missing or others than those of the run."""
+    """Raise if examples, tokenizer or starting weights are missing or differ from the run's."""
     plan, phase = run.plan, run.phase
     wanted = [*plan.examples_jobs[phase].files("train"), plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
@@ -175,20 +175,20 @@ def require_inputs(run: AttestedRun) -> None:
     for path in plan.starting_weights(phase):
         if path.name in expected:
             require_sha256(path, sha256_of(path), expected[path.name])
-    if wrong := wrong_inputs(run):
-        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or make it again with Snakemake")
+    if wrong := find_wrong_inputs(run):
+        raise RelmError(f"{wrong[0]}: the run read another file; restore that, or make it again with Snakemake")
 
 
 def init_from(run: AttestedRun) -> Path | None:
-    """Return the folder of the weights that a phase starts from; None: random ones."""
+    """Return the folder of a phase's starting weights; None: random ones."""
     weights = run.plan.starting_weights(run.phase)
     return weights[0].parent if weights else None
 
 
 def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the options under which the segment was trained, replaced by those in `wanted`.
+    """Return the recipe with the options of the attested training, except those in `wanted`.
 
-    Its section `run` may have been edited since, so all options that affect results come from the records.
+    The section `run` may have been edited since, so all options that affect results come from the records.
     """
     made_on = segment.end.made_on
     as_made = {
@@ -220,7 +220,7 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
 
 @contextlib.contextmanager
 def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
-    """Make a temporary phase's folder with the checkpoint that the segment begins with."""
+    """Make a temporary folder for the phase, with the segment's first checkpoint."""
     with TemporaryDirectory(prefix="replay-", dir=run.plan.work) as name:
         scratch = Path(name) / run.phase
         scratch.mkdir()
@@ -231,7 +231,7 @@ def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
             linked.mkdir(parents=True)
             for file in segment.start.sha256:
                 (linked / file).symlink_to((kept / file).resolve())
-            # A replay has no lines of the steps before.
+            # A replay has no lines of earlier steps.
             write_state(linked, {key: value for key, value in read_state(kept).items() if key != LOGS})
         yield scratch
 
@@ -269,15 +269,17 @@ def compare(replay: Replay) -> Comparison:
     ]
     if not unlike:
         return compare_bits(replay)
-    if draws_alike(replay.recipe, attested, here):
+    if draws_same_masks(replay.recipe, attested, here):
         found = compare_updates(replay, band_of(replay.run.settings))
     else:
-        found = compare_losses(replay, LOSS_WITH_OTHER_DRAWS, "dropout was drawn otherwise, so only the losses are compared: ")
-    return found._replace(sentences=[f"not the same bits, for {', '.join(unlike)}", *found.sentences])
+        found = compare_losses(
+            replay, LOSS_WITH_OTHER_DRAWS, "dropout was drawn differently, so only the losses are compared: "
+        )
+    return found._replace(sentences=[f"not the same bits, because {', '.join(unlike)}", *found.sentences])
 
 
 def compare_bits(replay: Replay) -> Comparison:
-    """Compare files and lines, which must be equal where sums are rounded alike."""
+    """Compare files and lines, which must be equal if sums are rounded alike."""
     run, segment = replay.run, replay.segment
     hashes = {name: sha256_of(replay.end / name) == attested for name, attested in segment.end.sha256.items()}
     if segment.last == run.settings.steps and run.weights.exists():
@@ -289,8 +291,8 @@ def compare_bits(replay: Replay) -> Comparison:
         if run.is_kept(segment.end):
             run.require_attested(segment.end)
         files = f"{', '.join(hashes)} after step {segment.last:,} have the attested sha256"
-        return Comparison(True, "identical", [files, f"{len(lines)} lines of train.jsonl are the same, times aside"])
-    sentences = [f"{', '.join(wrong)} after step {segment.last:,} not of the attested sha256"] if wrong else []
+        return Comparison(True, "identical", [files, f"{len(lines)} lines of train.jsonl are the same except times"])
+    sentences = [f"{', '.join(wrong)} after step {segment.last:,} differ from the attested sha256"] if wrong else []
     sentences += [f"train.jsonl: {difference}"] if difference else ["train.jsonl is the same"]
     try:
         update = replay.update()
@@ -299,30 +301,30 @@ def compare_bits(replay: Replay) -> Comparison:
     return Comparison(False, "", sentences + ([update.describe(band_of(run.settings))] if update else []))
 
 
-def draws_alike(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Return True if dropout draws the same masks on both machines; its device declares the facts on which that depends."""
+def draws_same_masks(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Return True if dropout draws the same masks on both machines; the device declares on which facts that depends."""
     keys = ["device", "micro_batch_size", "compile", *DEVICES[attested["device"]].draws_depend_on]
     rates = [rate for key, rate in recipe.model.model_dump().items() if key.endswith("dropout")]
     return not any(rates) or all(attested.get(key) == here.get(key) for key in keys)
 
 
 def compare_updates(replay: Replay, band: Band) -> Comparison:
-    """Compare updates and losses, which must lie within a band where sums are rounded otherwise."""
+    """Compare updates and losses, which must be within a band if sums are rounded differently."""
     losses, update = compare_losses(replay, band.loss, ""), replay.update()
     if update is None:
         end = replay.run.checkpoint(replay.segment.last)
-        return losses._replace(sentences=[f"{end} is gone, so only the losses are compared", *losses.sentences])
+        return losses._replace(sentences=[f"{end} no longer exists, so only the losses are compared", *losses.sentences])
     return losses._replace(holds=losses.holds and update.within(band), sentences=[update.describe(band), *losses.sentences])
 
 
 def compare_losses(replay: Replay, band: float, reason: str) -> Comparison:
-    """Compare the losses of train.jsonl alone."""
+    """Compare only the losses of train.jsonl."""
     lines = replay.run.lines(replay.segment)
     difference = loss_difference(lines, replay.lines)
     if difference is None:
         raise RelmError(
-            f"{replay.run.records[LOG]}: has no line of steps {replay.segment.first:,} to {replay.segment.last:,}, so there is "
-            "nothing to compare: replay another segment, or this one as it was trained"
+            f"{replay.run.records[LOG]}: no line of steps {replay.segment.first:,} to {replay.segment.last:,} to compare. "
+            "Replay another segment, or this one with the options of its training"
         )
     sentence = f"{reason}the {len(lines)} losses of train.jsonl are {difference:.1e} apart (band {band:g})"
     return Comparison(difference <= band, "within the band", [sentence])

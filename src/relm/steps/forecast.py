@@ -70,8 +70,7 @@ def compile_(a: Arguments) -> str:
     from relm.forecast.compilation.compiling import compile_run, sizes_to_compile
     from relm.forecast.compilation.program_table import advice, describe_compilation
     from relm.forecast.compilation.shipped_programs import current_compilation
-    from relm.training.machine.compile_record import write_compilation
-    from relm.training.machine.compiled_table import read_shipped
+    from relm.training.machine.compile_record import read_shipped, write_compilation
 
     plan = plan_of(a)
     sizes = sizes_to_compile(plan)

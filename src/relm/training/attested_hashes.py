@@ -67,10 +67,7 @@ def lines_after(log: Path, step: int, size: int | None = None) -> list[dict[str,
 
 
 def find_log_fault(log: Path, attested: Mapping[str, Any]) -> str | None:
-    """Return the difference between the beginning of a log and the `bytes` and `sha256` that a checkpoint attests; None: none.
-
-    Lines of later steps may follow.
-    """
+    """Describe how a log's first bytes differ from the `bytes` and `sha256` that a checkpoint attests; None: they are equal."""
     size = log.stat().st_size if log.exists() else 0
     if size < attested["bytes"]:
         return f"has {size:,} bytes" if log.exists() else "no such file"
@@ -80,7 +77,7 @@ def find_log_fault(log: Path, attested: Mapping[str, Any]) -> str | None:
 
 
 def read_start(log: Path, size: int) -> bytes:
-    """Return the first bytes of a log, which need not exist if they are none."""
+    """Return the first bytes of a log, which may be absent if `size` is 0."""
     if not size:
         return b""
     with open(log, "rb") as file:
@@ -104,9 +101,9 @@ def read_lines(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """
     require_regular_file(path)
     if not path.exists():
-        raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
+        raise RelmError(f"{path}: no such file: without it the training is not attested; train again with this version")
     lines: list[dict[str, Any]] = []
-    content = path.read_text(encoding="utf-8", errors="replace")  # invalid UTF-8 is no JSON, or no attested line
+    content = path.read_text(encoding="utf-8", errors="replace")  # a line with invalid UTF-8 fails below
     for number, text in enumerate(content[: None if until is None else content.rfind("\n") + 1].splitlines(), start=1):
         try:
             line = json.loads(text)

@@ -1,4 +1,4 @@
-"""A checkpoint's `state.json`, which has a hash of its own content, so that a changed value is found. Imports no torch."""
+"""A checkpoint's `state.json`, which contains a hash of its content, so that a changed value is found. Imports no torch."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,11 +1,11 @@
 """Checkpoints: folders that are complete or absent, and whose every byte is checked before use.
 
 ``step-00000500/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``state.json`` with the sha256 of both, the step
-and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
+and the identity of the run. Learning rate, data order and dropout follow from the step, so nothing else is saved.
 
-``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe requests, also for those
-deleted since, with which `relm replay` compares a segment that it trains again. `state.json` in turn has the size and sha256 of
-both logs up to its step, so that a run resumes with no other ones.
+``checkpoints.jsonl``, next to the folder of all checkpoints, has a line for each one that the recipe requests, even if it was
+deleted since. `relm reproduce` compares a segment that it trains again with these lines. `state.json` has the size and sha256
+of both logs up to its step, so that a run resumes only with these logs.
 """
 
 import dataclasses
@@ -83,8 +83,8 @@ def save_checkpoint(
 
     Args:
         state: `step`, `made_on`, the keys of `IDENTITY`, and the rest of the loop's state; JSON.
-        listed: add a line to `checkpoints.jsonl`; False for a checkpoint that an interruption caused.
-        log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: there is no log.
+        listed: add a line to `checkpoints.jsonl`; False if an interruption caused the checkpoint.
+        log: the `bytes` and `sha256` of `train.jsonl` up to the step, for `state.json`; None: no log exists.
         checkpoint_list: `checkpoints.jsonl`, open after the checkpoint before; None: it is opened for this line.
     """
     step = int(state["step"])
@@ -100,21 +100,21 @@ def save_checkpoint(
             write_state(partial, {**content, LOGS: {name: facts for name, facts in logs.items() if facts is not None}})
             sync_path(partial)
             kill_point("checkpoint-written")
-            if line is not None:  # before the checkpoint can be resumed: a line too many is removed then
+            if line is not None:  # before the checkpoint can be resumed: resuming removes a surplus line
                 lines.write(line)
                 lines.sync()
                 kill_point("checkpoint-listed")
-        shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
-        os.rename(partial, final)  # the name comes last: a folder that has one is complete, whenever a kill or a crash came
+        shutil.rmtree(final, ignore_errors=True)  # exists only if it was found damaged
+        os.rename(partial, final)  # renamed last: a folder with its final name is complete after any kill or crash
         sync_path(checkpoints)
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(
-            f"{final}: the checkpoint cannot be written: {error.__cause__ or error}; earlier ones are intact. Correct that "
-            "(a full disk?) and give the same command again"
+            f"{final}: cannot write the checkpoint: {error.__cause__ or error}. Earlier ones are intact. Solve that "
+            "(is the disk full?) and run the same command again"
         ) from error
     kill_point("checkpoint-renamed")
-    for name in (LOG, CHECKPOINTS):  # the new checkpoint attests the log that was accepted
+    for name in (LOG, CHECKPOINTS):  # the new checkpoint attests the accepted log
         acceptance_of(checkpoints.with_name(name)).unlink(missing_ok=True)
     _prune(checkpoints, step, keep, forever)
     return final
@@ -132,10 +132,7 @@ def _write_tensors(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> d
 
 
 def _line(checkpoints: Path, state: Mapping[str, Any], attested: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a checkpoint's line of `checkpoints.jsonl`: its hashes and, where there is a log, that of its lines.
-
-    Those are the lines since the newest listed checkpoint up to this one: training may have written more.
-    """
+    """Return a checkpoint's line of `checkpoints.jsonl`: its hashes, and that of the log's lines since the last listed one."""
     line = {"step": state["step"], "sha256": state["sha256"], "state_sha256": state_sha256(state)}
     log, before = checkpoints.with_name(LOG), max((step for step in _listed(checkpoints) if step < state["step"]), default=0)
     size = attested["bytes"] if attested is not None else None
@@ -151,8 +148,8 @@ def _step_folders(checkpoints: Path) -> dict[int, Path]:
 
 def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None:
     folders = _step_folders(checkpoints)
-    # A checkpoint of a later step was found damaged when this run resumed from before it.
-    # One that an interruption caused stays until the next, and does not count among those that the recipe requests.
+    # A checkpoint of a later step was damaged when this run resumed from an earlier one.
+    # One that an interruption caused stays until the next, and does not count towards `keep`.
     requested = _listed(checkpoints)
     newest = [step, *[known for known in folders if known <= step and known in requested][:keep]]
     for known, folder in folders.items():
@@ -170,7 +167,7 @@ def _listed(checkpoints: Path) -> set[int]:
 
 
 def newest_checkpoint(checkpoints: Path) -> Path | None:
-    """Return the folder of the newest checkpoint, unread; None where there is none."""
+    """Return the folder of the newest checkpoint, unread; None: no checkpoint exists."""
     return next(iter(_step_folders(checkpoints).values()), None)
 
 

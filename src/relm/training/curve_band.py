@@ -1,11 +1,11 @@
-"""The band around a published loss curve: where averages of another run of the same recipe lie, at any set of logged steps.
+"""The band around a published loss curve that averages of another run of the same recipe should stay in.
 
-Single losses are noisy, so averages over windows of steps are compared: at a logged step, that of all lines of the window which
-ends there, and the same lines of the published curve. With repetitions of the published run, the spread of exactly these
-averages from run to run is the band's width, so that noise of batches and slow differences between runs both count, at any log
-interval. Without, the width is put together from the noise of the curve itself and a stated spread from run to run.
+Single losses are noisy, so the average over a window of steps that ends at each logged step is compared with that of the same
+steps of the published curve. With repetitions of the published run, the spread of these averages between runs is the band's
+width, which covers noise of batches and slow differences between runs at any log interval. Without repetitions, the width
+combines the noise of the curve and a stated spread between runs.
 
-The half-width is the quantile of Student's distribution at which all averages of a run together leave the band with the stated
+The half-width is the quantile of Student's distribution at which any average of a run leaves the band with the stated
 probability, by Bonferroni's inequality over windows that do not overlap.
 """
 
@@ -23,7 +23,7 @@ Values = NDArray[np.float64]
 SCALES = (1, 4)
 # Spreads of neighbouring steps are pooled, from a step divided by this to the step times this.
 NEIGHBOURHOOD = 1.3
-# Sliding windows leave a band more often than windows that do not overlap: each of those counts as so many.
+# Sliding windows leave a band more often than windows that do not overlap: each of those counts as this many.
 OVERLAP = 4
 # The curve's rows around a step from which the noise of single batches is estimated, to both sides.
 NOISE_ROWS = 50
@@ -48,7 +48,7 @@ class Averages:
 
 
 def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int], last: int) -> list[Averages]:
-    """Return what averages of a run without a fault are at the logged steps, for each window and column.
+    """Return the expected averages at the logged steps, for each window and column.
 
     `last` is the last step that is compared, for the count of windows up to there.
     """
@@ -105,9 +105,9 @@ def _at(curve: Curve, values: Sequence[float], column: str, at: Values) -> Value
 
 
 def _spread(each: Values, at: Values) -> Values:
-    """Return the standard deviation of a further run from the mean of the runs, ``(runs, lines) -> (lines,)``.
+    """Return the standard deviation of another run from the mean of the runs, ``(runs, lines) -> (lines,)``.
 
-    That of few runs is uncertain, so it is pooled over neighbouring steps; where a step has a larger one, that counts.
+    With few runs it is uncertain, so it is pooled over neighbouring steps, and a step with a larger one keeps that.
     """
     count = len(each)
     own = each.var(axis=0, ddof=1)

@@ -1,9 +1,9 @@
-"""Known faults that a run which left the band around a published loss curve resembles.
+"""Known faults that a run may have if it left the band around a published loss curve.
 
-With Adam and its relatives, a step's size is proportional to the learning rate, so while the rate is small the loss is nearly
-a function of the sum of all rates so far. A run whose effective rate is another one than its log says is ahead of the published
-curve or behind it by a constant factor in that sum, and one without warm-up is ahead by the part that the warm-up takes away.
-The gradient's norm shows what the loss does not: Adam divides a constant factor of the gradient out.
+With Adam and similar optimizers, a step's size is proportional to the learning rate, so while the rate is small the loss is
+nearly a function of the sum of all rates so far. A run whose effective rate is not the one in its log leads or lags the
+published curve by a constant factor of that sum, and a run without warm-up leads by what the warm-up would have reduced. Adam
+cancels a constant factor of the gradient, so only the gradient's norm reveals one.
 
 `benchmarks/curve_detection.py` measures how often each sentence is right.
 """
@@ -19,18 +19,18 @@ from relm.recipes.curves import LOSS, NORM, RATE, Curve
 Values = NDArray[np.float64]
 # Factors of the learning rate that are tried.
 FACTORS = np.geomspace(0.2, 5.0, 65)
-# A factor nearer to 1 than this is not named.
+# Factors closer to 1 are not named.
 LEAST_FACTOR = 1.3
 # Part of the squared difference from the published curve that a named fault must leave unexplained at most.
 UNEXPLAINED = 0.3
 # Lines that a comparison of losses needs, and those of which the gradient's norm is compared.
 FEWEST_LINES, NORM_LINES = 6, 20
-# A factor of the gradient's norm nearer to 1 than this may have other causes.
+# Factors of the gradient's norm closer to 1 may have other causes.
 LEAST_NORM_FACTOR = 3.0
 
 
 def describe_resemblance(curve: Curve, steps: Sequence[int], losses: Sequence[float], norms: Sequence[float]) -> str | None:
-    """Return what a run resembles, as a phrase that begins with "as with"; None if it is nothing that is known.
+    """Return the known fault that a run resembles, as a phrase that begins with "as with"; None: no known fault.
 
     `norms` are the gradient's norms of all lines, or empty if the log has none.
     """
@@ -38,7 +38,7 @@ def describe_resemblance(curve: Curve, steps: Sequence[int], losses: Sequence[fl
 
 
 def _resembling_norm(curve: Curve, steps: Sequence[int], norms: Sequence[float]) -> str | None:
-    """Return what a constant factor of the gradient's norm from the first line on resembles."""
+    """Name the fault that a constant factor of the gradient's norm suggests."""
     if not norms or NORM not in curve.columns:
         return None
     published = np.log(np.interp(steps[:NORM_LINES], curve.steps, curve.columns[NORM]))
@@ -53,7 +53,7 @@ def _resembling_norm(curve: Curve, steps: Sequence[int], norms: Sequence[float])
 
 
 def _resembling_rate(curve: Curve, steps: Sequence[int], losses: Sequence[float]) -> str | None:
-    """Return what a lead over the published curve, or a lag behind it, resembles."""
+    """Name the fault that a lead over the published curve, or a lag behind it, suggests."""
     if RATE not in curve.columns or len(steps) < FEWEST_LINES:
         return None
     own = np.array(losses)

@@ -1,7 +1,7 @@
-"""A run watched against a published loss curve, line by line of `train.jsonl`.
+"""Compares a run with a published loss curve, line by line of `train.jsonl`.
 
-The learning rate is compared directly, averages of the loss and of the gradient's norm with a band, see `curve_band`. The state
-follows from the lines alone: a resumed run reads them again, and any process comes to the same verdict.
+The learning rate is compared directly, and averages of the loss and of the gradient's norm with a band (`curve_band`). The
+state depends only on the lines: a resumed run reads them again, and any process comes to the same verdict.
 """
 
 import math
@@ -22,13 +22,13 @@ if TYPE_CHECKING:  # the report compares without torch
     from relm.training.phase_run import PhaseRun
 
 WITHIN = "within the band"
-# Relative difference of learning rates beyond which they are not the same, in addition to the published one's rounding.
+# Largest relative difference of equal learning rates, in addition to the rounding of the published one.
 RATE_TOLERANCE = 0.01
 
 
 @dataclass
 class CurveWatch:
-    """The comparison of a phase with its curve, as far as its lines go."""
+    """The comparison of a phase with its curve, up to its newest line."""
 
     expected: ExpectedCurve
     curve: Curve
@@ -51,7 +51,7 @@ class CurveWatch:
     def judge(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Take the next line and return its key `curve`: the published average and ours, the band, and the verdict.
 
-        A line without a loss that the curve has, which most have not where it is of validations, gets no such key.
+        A line without the curve's loss gets no such key: a curve of validation losses has few lines.
         """
         if self.curve.loss_key not in line:
             return {}
@@ -71,12 +71,12 @@ class CurveWatch:
 
     @property
     def may_stop(self) -> bool:
-        """True if the recipe wants a run to stop that leaves the band."""
+        """True if the recipe stops a run that leaves the band."""
         return self.expected.on_deviation == "stop"
 
     @property
     def must_stop(self) -> bool:
-        """True if the run has left the band and the recipe wants it to stop then."""
+        """True if the run has left the band and the recipe stops it."""
         return self.left_at is not None and self.may_stop
 
     def _take(self, line: Mapping[str, Any]) -> int:
@@ -111,7 +111,7 @@ class CurveWatch:
         for band in self.bands:
             own = self._average(band, at)
             mean, half_width = float(band.mean[at]), float(band.half_width[at])
-            # A line may lack a norm, whose averages are then not compared; a loss that is no number is outside any band.
+            # Averages of norms are not compared if a line lacks one; a loss of NaN is outside any band.
             if abs(own - mean) <= half_width or (math.isnan(own) and band.column == NORM):
                 continue
             over = f" over {band.window} steps" if at > band.first[at] else ""
@@ -129,7 +129,7 @@ class CurveWatch:
         self.left_at, self.verdict = step, f"left the band at step {step:,}: {found}"
 
     def _other_rate(self, line: Mapping[str, Any], at: int) -> float | None:
-        """Return the published learning rate of a line if it is another one than the line's."""
+        """Return the published learning rate if it differs from the line's."""
         if not self._rates or "learning_rate" not in line:
             return None
         rate = self._rates[at]
@@ -137,7 +137,7 @@ class CurveWatch:
         return None if same else rate
 
     def _compare_faults(self, line: Mapping[str, Any]) -> None:
-        """Name a known fault that the run resembles, within a window after it left the band."""
+        """Name a known fault that the run resembles, until a window after it left the band."""
         assert self.left_at is not None
         self._lines_outside += 1
         late = line["step"] > self.left_at + self.expected.window and self._lines_outside > FEWEST_LINES
@@ -161,7 +161,7 @@ def open_watch(run: "PhaseRun", step: int) -> CurveWatch | None:
     log = run.folder / LOG
     lines = [line for line in read_lines(log, until=step) if run.curve.loss_key in line] if step and log.exists() else []
     watch = watched(expected, run.curve, lines, [other for other in planned if other > step])
-    require_wanted(watch, str(run.folder))
+    require_within_band(watch, str(run.folder))
     return watch
 
 
@@ -184,10 +184,10 @@ def watched(expected: ExpectedCurve, curve: Curve, lines: Iterable[Mapping[str, 
     return watch
 
 
-def require_wanted(watch: CurveWatch, where: str) -> None:
-    """Raise an error, about `where` the run is saved, if it has left its band and the recipe wants it to stop then."""
+def require_within_band(watch: CurveWatch, where: str) -> None:
+    """Raise if the run has left its band and the recipe stops it; `where` is the folder of its checkpoint."""
     if watch.must_stop:
         raise RelmError(
-            f"{where}: {watch.verdict} (expect_curve: {watch.expected.curve}, on_deviation: stop). Look into it; with "
-            "on_deviation: warn the same command trains on from the newest checkpoint"
+            f"{where}: {watch.verdict} (expect_curve: {watch.expected.curve}, on_deviation: stop). Find the cause, or "
+            "set on_deviation: warn to continue from the newest checkpoint"
         )

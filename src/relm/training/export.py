@@ -31,7 +31,7 @@ def write_model(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         model.save_folder(partial, token_ids(special))
-        shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors writes for the owner alone
+        shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors lets only the owner read it
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
         positions = getattr(model.config, "positions", None)
         settings = tokenizer_config(tokenizer, special, positions, model.tokenizer_outputs)
@@ -41,7 +41,7 @@ def write_model(
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
         raise RelmError(
-            f"{folder}: the model cannot be written: {error}; checkpoints are intact. Correct that (a full disk?) and give "
+            f"{folder}: cannot write the model: {error}. Checkpoints are intact. Solve that (is the disk full?) and run "
             "the same command again"
         ) from error
     kill_point("model-renamed")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -78,7 +78,7 @@ class Reader:
     """False: batches have no `attention_mask`, since no sequence has padding."""
 
     def numbers(self, step: int) -> tuple[Integers, Integers]:
-        """Return the indices and epochs of the global batch's examples: example j of step s is at position (s - 1) B + j."""
+        """Return indices and epochs of the global batch's examples: example j of step s is at position (s - 1) B + j."""
         return numbers_at(self.examples, self.order_seed, rank_positions(step, self.settings.global_batch_size))
 
     def batch(self, step: int) -> Batch:
@@ -99,7 +99,7 @@ class Reader:
         micro_batches = self.micro_batches(step)
         counts = [scored_counts(batch, self.settings.declaration.labels) for batch in micro_batches]
         names = list(counts[0])
-        # One exchange a step tells every rank the others' step, stop request and counts: each fills its row of a sum.
+        # One sum a step, in which each rank fills its row, gives every rank the others' step, stop request and counts.
         rows = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
         rows[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
         rows = self.device.sum_counts(rows)
@@ -114,20 +114,20 @@ class Reader:
         own = {name: sum(count[name] for count in counts) for name in names}
         return StepInput(step, staged, denominators[first : first + len(counts)], own, bool(rows[:, 1].any()))
 
-    def rounds(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[Round]:
-        """Yield the inputs of the steps `first` to `last`; with several ranks, none after a round whose `stops` is True."""
+    def rounds(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Generator[Round, None, None]:
+        """Yield the inputs of steps `first` to `last`; with several ranks, end after a round whose `stops` is True."""
         ended, length = False, self.device.updates_per_call
 
         def prepare(begin: int) -> Round | None:
             nonlocal ended
             if ended:  # the other ranks are not waiting for this round
                 return None
-            ended = True  # after an error as well: the next counts would be taken for this step's
+            ended = True  # after an error as well, or the next counts would be added to this step's
             prepared = Round([self.step_input(step, stop_requested()) for step in range(begin, begin + length)])
             ended = prepared.stops and self.device.ranks > 1
             return prepared
 
-        # Ranks of a device that takes whole updates sum counts by the worker that takes them: all must do both in one order.
+        # The worker of a device that takes whole updates also sums counts: all ranks must do both in one order.
         in_order = self.device.ranks > 1 and isinstance(self.device, UpdatingDevice)
         for prepared in prefetch(prepare, range(first, last + 1, length), 0 if in_order else AHEAD):
             if prepared is None:
@@ -140,8 +140,8 @@ def require_same_step(steps: list[int]) -> None:
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank} at {step:,}" for rank, step in enumerate(steps))
         raise RelmError(
-            f"the processes are at different steps: {found}; all of them must find the same checkpoints: give every machine "
-            "the same work folder (RELM_WORK), and give the same command again"
+            f"the processes are at different steps: {found}. All of them must find the same checkpoints: give every machine "
+            "the same work folder (RELM_WORK) and run the same command again"
         )
 
 
@@ -150,8 +150,8 @@ def require_same_batch(step: int, counts: Integers) -> None:
     others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
     if others:
         raise RelmError(
-            f"step {step:,}: rank {', '.join(map(str, others))} read other examples than rank 0; give every machine the same "
-            "recipe and the same work folder (RELM_WORK), or a copy of it"
+            f"step {step:,}: rank {', '.join(map(str, others))} read other examples than rank 0. Give every machine the "
+            "same recipe and the same work folder (RELM_WORK), or a copy of it"
         )
 
 

@@ -30,8 +30,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.ends_process = False
-        """True if this process will end at once: TERM is ignored from then on. A launcher sends it once the first rank has
-        ended, and a rank that it ends has another exit status."""
+        """True once this process is about to end and ignores TERM: a launcher sends it to the others when the first rank has
+        ended, and would change their exit status."""
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -61,7 +61,7 @@ def stop_requests() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if request.ends_process and number == signal.SIGTERM else handler)
-    if request.signal is not None and before[request.signal] is _end:  # after the last step, where the loop reads no request
+    if request.signal is not None and before[request.signal] is _end:  # after the last step, when the loop no longer reads it
         _end(request.signal, None)
 
 
@@ -75,13 +75,13 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """End at once, with `Preempted`, on TERM, INT or HUP: no step is under way, and files are whole or absent."""
+    """End at once, with `Preempted`, on TERM, INT or HUP: no step is running, and files are whole or absent."""
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.signal(number, _end) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
     except _AskedToEnd as asked:
-        raise Preempted(f"stopped by {asked}; the same command resumes, and nothing made is lost") from None
+        raise Preempted(f"stopped by {asked}; the same command resumes without loss") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -90,8 +90,8 @@ def ends_when_asked() -> Iterator[None]:
 def stop_with_parent() -> None:
     """Have Linux send TERM to this process when its parent dies, if RELM_STOP_WITH_PARENT is 1 or torchrun started it.
 
-    So no trainer survives a shell that is killed alone. torchrun gives each process its own session, which killing the
-    launcher's process group does not reach.
+    Otherwise a trainer would survive when only its shell is killed. torchrun gives each process a separate session, which a
+    signal to the launcher's process group does not reach.
     """
     requested = os.environ.get(STOP_WITH_PARENT) == "1" or "TORCHELASTIC_RUN_ID" in os.environ
     if requested and sys.platform == "linux":
@@ -103,7 +103,7 @@ def run_lock(path: Path) -> Iterator[None]:
     """Lock a run folder for this process; the system releases the lock however the process ends."""
     with contextlib.ExitStack() as stack:
         file = None
-        while file is None or not _is_still_at(path, file.fileno()):  # `relm gc` may have removed it in between
+        while file is None or not _is_still_at(path, file.fileno()):  # `relm gc` may have removed it meanwhile
             path.parent.mkdir(parents=True, exist_ok=True)
             require_regular_file(path)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
@@ -111,7 +111,7 @@ def run_lock(path: Path) -> Iterator[None]:
                 file.seek(0)
                 owner = file.read().strip() or "unknown"
                 raise RelmError(
-                    f"{path.parent}: another process trains here already (pid {owner}); wait for it, or stop it with "
+                    f"{path.parent}: another process trains here already (pid {owner}). Wait for it, or stop it with "
                     f"kill {owner}: it saves a checkpoint, and the same command resumes the run"
                 )
         file.truncate(0)
@@ -121,14 +121,14 @@ def run_lock(path: Path) -> Iterator[None]:
 
 
 def _is_still_at(path: Path, descriptor: int) -> bool:
-    """Return True if a path still names the file that was opened there."""
+    """Return True if a path still names the opened file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     return False
 
 
 def _acquired(descriptor: int) -> bool:
-    """Try for half a second to get the lock: a process that only checks for a running trainer holds it for an instant."""
+    """Try for half a second to get the lock, which a check for a running trainer holds for an instant."""
     for _ in range(5):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Named points at which tests kill or halt the trainer, to prove that an interruption anywhere changes no result."""
+"""Named points at which tests kill or halt the trainer, to prove that no interruption changes a result."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ _passed: Counter[str] = Counter()
 def kill_point(name: str) -> None:
     """Send this process a signal if RELM_KILL_AT is NAME:COUNT[:SIGNAL] and this is the COUNTth call with this name.
 
-    The signal is SIGKILL unless another one is named; after SIGSTOP the process waits here for SIGCONT.
+    The default is SIGKILL; after SIGSTOP the process waits here for SIGCONT.
     """
     wanted = os.environ.get(KILL_AT)
     if not wanted:

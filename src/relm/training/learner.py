@@ -1,4 +1,4 @@
-"""The learner, model, optimizer, loss scaler and meter, restored from the newest checkpoint or before the first step."""
+"""The learner: model, optimizer, loss scaler and meter, restored from the newest checkpoint or new."""
 
 import dataclasses
 import logging
@@ -19,7 +19,7 @@ from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, convert_update_counts, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.starting import kept_optimizer, restore_kept_optimizer
+from relm.training.starting import read_kept_optimizer, restore_kept_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Learner:
         return [*self.model.parameters(), *self.tensors().values(), *flag]
 
     def find_infinite_weight(self) -> str | None:
-        """Return the name and the value of a weight that is NaN or infinite; None: all are finite."""
+        """Return the name and value of a weight that is NaN or infinite; None: all are finite."""
         for name, weight in self.model.named_parameters():
             for bound in weight.detach().aminmax():  # one pass without a temporary; either is NaN where any weight is
                 if not bool(bound.isfinite()):
@@ -61,12 +61,7 @@ class Learner:
 
 
 def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
-    """Return the learner restored from the newest checkpoint, or before the first step.
-
-    Args:
-        init_from: Hugging Face folder with the initial weights; None: random.
-        optimizer_from: last checkpoint of the phase before, whose optimizer state is kept; None: a new optimizer.
-    """
+    """Return the learner of the newest checkpoint, or a new one, from weights and optimizer state in these folders if given."""
     settings = run.settings
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
     weights_seed = derived_seed(run.recipe.seed, "weights")
@@ -80,7 +75,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
         if run.writes:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
-        restore_kept_optimizer(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
+        restore_kept_optimizer(optimizer, model, read_kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     run.device.materialise(learner.updated_tensors())
     return learner
 
@@ -88,7 +83,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
 def build_learner(
     run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None
 ) -> Learner:
-    """Return a learner with a new optimizer on the run's device, from a model on the host and a checkpoint's state, if any."""
+    """Return a learner on the run's device, from a model on the host and a checkpoint's state, if any."""
     settings, every = run.settings, run.recipe.run
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = every.activation_checkpointing
@@ -103,7 +98,7 @@ def build_learner(
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:
-    """Warn if the rest of a run rounds differently from its beginning, and name the facts that changed."""
+    """Warn if a resumed run rounds differently from its beginning, and name the facts that changed."""
     before = complete_description(checkpoint.state.get("made_on", {}))
     changed = [
         f"{key} was {before.get(key)}, is {made_on.get(key)}"

@@ -1,7 +1,7 @@
-"""Loggers that report the lines of `train.jsonl` to TensorBoard and Weights & Biases, where `run.loggers` requests it.
+"""Loggers that send the lines of `train.jsonl` to TensorBoard and Weights & Biases, if `run.loggers` names them.
 
-`train.jsonl` stays the record, and no chart is worth a run: a logger that fails is dropped with a warning. Event files are
-written here. Weights & Biases, which may hang wherever it is called, is called by a process that follows `train.jsonl`.
+`train.jsonl` stays the record, and no chart is worth a run: a logger that fails is dropped with a warning. This process writes
+event files. Weights & Biases may hang in any call, so a separate process follows `train.jsonl` and calls it.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ Line = Mapping[str, Any]
 Writer = Callable[[Line], None]
 
 CLOSE_SECONDS = 60.0
-"""The time that the end of training waits for Weights & Biases to take the remaining lines."""
+"""Seconds that training waits at its end for Weights & Biases to take the remaining lines."""
 STOP_SECONDS = 5.0
-"""The same for a run that was stopped or failed; a resumed one gives everything again."""
+"""The same for a run that was stopped or failed; a resumed one sends every line again."""
 INSTALL_LOGGERS = "install relm's extra `loggers` (pip install 'relm[loggers]'; in a checkout: make environment)"
 
 logger = logging.getLogger(__name__)
@@ -35,16 +35,16 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, settings: Mapping[str, Any]) -> Iterator[Writer]:
-    """Open what `run.loggers` names, and close it in the end; open `train.jsonl` (`RunLog`) before.
+    """Open the loggers that `run.loggers` names, after `train.jsonl`, and close them in the end.
 
-    Yields a function to call with each line that `train.jsonl` has; it never raises and waits for no network. In each logger
-    every step stands once, however often training was interrupted.
+    Yields a function to call with each line of `train.jsonl`; it never raises or waits for the network. Each logger has every
+    step once, however often training was interrupted.
 
     Args:
-        folder: of the phase; they write in its folders `tensorboard` and `wandb`.
+        folder: of the phase; loggers write in its folders `tensorboard` and `wandb`.
         name: the run's title in Weights & Biases, such as "roberta_base_v3-8/main".
-        step: the run resumes after it; 0 at the beginning.
-        settings: the resolved recipe, for the configuration in Weights & Biases.
+        step: the step after which the run resumes; 0 at the beginning.
+        settings: the resolved recipe, which Weights & Biases shows as configuration.
     """
     if fault := find_missing_logger(names):
         raise RelmError(fault)
@@ -59,7 +59,7 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
 
 
 def find_missing_logger(names: Sequence[str]) -> str | None:
-    """Return a sentence on the first logger that is not installed here and how to install it, or None."""
+    """Name the first logger that is not installed here and how to install it; None: all are installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             role = os.environ.get("RELM_IMAGE_ROLE")
@@ -70,7 +70,7 @@ def find_missing_logger(names: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def _tensorboard(folder: Path, step: int) -> Iterator[Writer]:
-    """Write event files until that fails."""
+    """Write event files until one write fails."""
     events = _write_events(folder, step)
 
     def attempt(action: Callable[..., None], *arguments: Any) -> None:
@@ -89,7 +89,7 @@ def _tensorboard(folder: Path, step: int) -> Iterator[Writer]:
 
 
 def _write_events(folder: Path, step: int) -> Generator[None, Line, None]:
-    """Write each line that is sent; a purge hides those of an interrupted attempt beyond `step`."""
+    """Write each line that is sent; a purge hides lines of an interrupted attempt after `step`."""
     from torch.utils.tensorboard import SummaryWriter
 
     held = step if any((folder / "tensorboard").glob("events.*")) else 0
@@ -113,19 +113,19 @@ def _start_wandb(folder: Path, name: str, mode: str, settings: Mapping[str, Any]
         stdout=subprocess.DEVNULL,
         text=True,
         env={**quiet, **os.environ, "WANDB_MODE": mode},
-        start_new_session=True,  # Ctrl-C is for training alone
+        start_new_session=True,  # Ctrl-C reaches only training
     )
 
 
 def _end_wandb(process: subprocess.Popen[str], failed: bool) -> None:
-    """Wait until the process has taken the remaining lines and ended; kill it and those that it started if it hangs."""
+    """Wait until the process has taken the remaining lines and ended; if it hangs, kill it and its children."""
     seconds = STOP_SECONDS if failed else CLOSE_SECONDS
     try:
         process.communicate(f"{int(failed)}\n", timeout=seconds)
         if process.returncode:
             logger.warning("run.loggers: wandb ended with status %d; train.jsonl has every line", process.returncode)
     except subprocess.TimeoutExpired:
-        logger.warning("run.loggers: wandb was not done after %g s and is stopped; train.jsonl has every line", seconds)
+        logger.warning("run.loggers: wandb did not end within %g s and was killed; train.jsonl has every line", seconds)
     finally:
         if process.poll() is None:
             here = psutil.Process(process.pid)
@@ -143,10 +143,10 @@ def _wandb_mode() -> str:
     if mode == "online" and not os.environ.get("WANDB_API_KEY"):
         raise RelmError(
             "WANDB_MODE: is online, but WANDB_API_KEY is not set; set it in the environment, "
-            "or unset WANDB_MODE to write to the disk and send it later with `wandb sync`"
+            "or unset WANDB_MODE to write to the disk and upload later with `wandb sync`"
         )
     return mode
 
 
 def _warn(name: str, error: Exception) -> None:
-    logger.warning("run.loggers: %s failed (%s: %s); training goes on without it", name, type(error).__name__, error)
+    logger.warning("run.loggers: %s failed (%s: %s); training continues without it", name, type(error).__name__, error)

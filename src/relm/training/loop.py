@@ -1,7 +1,7 @@
 """Pretraining: one phase of a recipe, from examples to a model folder, with the same result after any interruption.
 
-Step s of a phase is a function of the weights after step s - 1 and of s alone: the learning rate, the batch and dropout's
-random numbers are computed from s, never kept as state.
+Step s of a phase depends only on s and on the weights after step s - 1: the learning rate, the batch and dropout's random
+numbers are computed from s, never kept as state.
 """
 
 from contextlib import closing, nullcontext
@@ -20,23 +20,21 @@ from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, RECORDS
 from relm.training.architecture import configuration
+from relm.training.arithmetic import require_resources
 from relm.training.checkpoints import newest_checkpoint
-from relm.training.curve_watch import open_watch, require_wanted
-from relm.training.device_figures import device_figures
+from relm.training.curve_watch import open_watch, require_within_band
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
-from relm.training.journal import open_journal
+from relm.training.journal import LogLines, open_journal
 from relm.training.learner import Learner, begin
-from relm.training.log_lines import LogLines
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
-from relm.training.resources import require_resources
-from relm.training.saves import open_saves
+from relm.training.saves import device_figures, open_saves
 from relm.training.shard_stamps import Stamps, known_shards, stamps_of
 from relm.training.updates import open_updates
-from relm.training.validation import HeldOut, open_held_out
+from relm.training.validation import HeldOut
 
 # Rounds of a process after which the rate is steady enough to estimate the remaining time.
 TIMED_STEPS = 20
@@ -61,8 +59,8 @@ def pretrain(
 ) -> str:
     """Train one phase, resuming from its newest checkpoint if there is one, and return a sentence on what was trained.
 
-    `train.jsonl`, `checkpoints/` and `lock` are written beside `model_folder`. The model's bytes do not depend on how often
-    training was interrupted, nor does `train.jsonl`, except for its times and the marks of its interruptions.
+    `train.jsonl`, `checkpoints/` and `lock` are written next to `model_folder`. The bytes of the model do not depend on
+    interruptions; in `train.jsonl` only times and the marks of interruptions do.
 
     Args:
         tokenizer: the `tokenizer.json` that the examples of the manifest were built with.
@@ -74,7 +72,7 @@ def pretrain(
         one_tpu: use only the first of a TPU's devices.
         resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
         curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
-        programs: folder for compiled programs, which several runs may share; None: one beside `model_folder`.
+        programs: folder for compiled programs, which several runs may share; None: next to `model_folder`.
     """
     stop_with_parent()
     if one_tpu:
@@ -88,7 +86,7 @@ def pretrain(
         device.translate_errors(),
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
-        # A lost record sends training on to the last checkpoint: that writes order.json again, and names a missing log.
+        # If a record is lost, training loads the last checkpoint, writes order.json again, and names a missing log.
         if is_finished(model_folder, facts) and all((folder / name).exists() for name in RECORDS):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
@@ -112,20 +110,21 @@ def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
     if wanted is not None and learner.meter.step != wanted:
         raise RelmError(
             f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}. The "
-            "checkpoint of that step is absent or damaged; restore it"
+            "checkpoint of that step is missing or damaged; restore it"
         )
 
 
 def readers(
     recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device, stamps: Stamps
 ) -> tuple[Reader, HeldOut | None]:
-    """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before."""
+    """Return the readers of training and validation batches; shards are hashed unless this run has done so before."""
     resumes = newest_checkpoint(folder / "checkpoints") is not None
     with known_shards(folder, stamps, resumes, writes=device.rank == 0) as check_content:
-        return (
-            open_reader(recipe, phase, manifest, "train", device, check_content),
-            open_held_out(recipe, phase, manifest, device, check_content),
-        )
+        train = open_reader(recipe, phase, manifest, "train", device, check_content)
+        if (interval := recipe.run.validation_interval) is None:
+            return train, None
+        held_out = open_reader(recipe, phase, manifest, "held_out", device, check_content)
+        return train, HeldOut(held_out, interval, recipe.run.validation_batches)
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
@@ -145,21 +144,21 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         lines = LogLines(run, learner, journal, watch, saves.describe_failure)
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
-            # Compiled now, validation's programs do not count as a shape that changed in the middle of the run.
+            # Compiled now, validation's programs do not count as a shape that changed during the run.
             if held_out is not None and compiles and number == 1:
                 held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
             saves.check()
-            lines.finish()  # the line of the round before, whose figures have arrived while this round was launched
+            lines.finish()  # the line of the last round, whose figures arrived while this round was launched
 
             ends = given.last == run.settings.steps
-            # Ranks agree on a stop when they exchange counts of labels: one that stopped alone would leave the others waiting.
+            # Ranks agree on a stop when they exchange counts of labels; otherwise those that continue would wait for ever.
             stops = (given.stops if device.ranks > 1 else bool(stop)) and given.last < last
             logs = given.first == 1 or given.reaches(every.log_interval) or ends
             validates = held_out is not None and (given.reaches(held_out.interval) or ends)
             is_saved = given.reaches(every.checkpoint_interval) or given.last == last or stops
             if is_saved or validates:
-                updates.fetch()  # of a device with its own copy of the model
+                updates.fetch()  # if the device has a separate copy of the model
             if logs or is_saved or validates:
                 lines.begin(given, learning_rate, is_written=logs or validates)
             if held_out is not None and validates:
@@ -170,17 +169,17 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if leaves and not is_saved:
                 updates.fetch()
             if is_saved or leaves:
-                # A process that ends writes in the foreground: nothing is left to train meanwhile.
+                # A process that is about to end writes in the foreground: it has nothing to train meanwhile.
                 continues = given.last < last and not stops and not leaves
                 saved = saves.save(listed=given.reaches(every.checkpoint_interval) or ends, background=continues)
             if watch is not None and leaves:
-                require_wanted(watch, str(saved))
+                require_within_band(watch, str(saved))
             if stops:
                 stop.ends_process = device.ranks > 1
                 wait_for_other_ranks(device)
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:
-                device.synchronise()  # the host may be rounds ahead, and would time its own requests
+                device.synchronise()  # the host may be rounds ahead, and would time its requests
                 meter.mark_steady()
             if number == TIMED_STEPS:
                 device.synchronise()
@@ -190,18 +189,18 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
 
 
 def wait_for_other_ranks(device: Device) -> None:
-    """Wait until all ranks have come here: once one has ended, a launcher may kill another that still writes files."""
+    """Wait until all ranks are here: once one has ended, a launcher may kill another that still writes files."""
     if device.ranks > 1:
         device.sum_counts(np.zeros(1, dtype=np.int64))
 
 
 def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
-    """Raise if a device that takes several updates in a call cannot take the steps after `step` up to `last`."""
+    """Raise if the steps after `step` up to `last` are not a multiple of the device's updates per call."""
     length = run.device.updates_per_call
     if (last - step) % length:
         raise RelmError(
-            f"run.pipeline.device_iterations: {length} updates of each call must divide the {last - step:,} steps from "
-            f"{step:,} to {last:,}; give a divisor, or resume from a checkpoint of such a step"
+            f"run.pipeline.device_iterations: {length} updates a call do not divide the {last - step:,} steps from {step:,} to "
+            f"{last:,}; set a divisor, or resume from the checkpoint of another step"
         )
 
 
@@ -212,14 +211,14 @@ def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> s
 
 
 def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:
-    """Return the count of programs compiled so far, None during the warm-up; raise if it grew since: a shape is not static."""
+    """Return the count of compiled programs, None during the warm-up; raise if it grew since: a shape is not static."""
     if rounds < WARM_UP:
         return None
     now = device.programs()
     if programs is not None and now > programs:
         way_out = "" if device.traces else "set run.compile to false, and "
         raise RelmError(
-            f"after {rounds} steps another program was compiled ({programs} before, {now} now): a shape is not static; "
+            f"after {rounds} steps another program was compiled ({programs} before, {now} now), so a shape is not static; "
             f"{way_out}report this with the recipe"
         )
     return now
@@ -235,14 +234,14 @@ def format_summary(run: PhaseRun, meter: Meter) -> str:
 
 
 def tokenizer_facts(manifest: Path, tokenizer: Path) -> TokenizerFacts:
-    """Return the facts on the tokenizer in the examples' manifest, after comparing the tokenizer's sha256 with them."""
+    """Return the manifest's facts on its tokenizer, after comparing the file's sha256 with them."""
     facts = read_manifest(manifest).tokenizer
     if not tokenizer.exists():
-        raise RelmError(f"{tokenizer}: no such file; give the tokenizer of {manifest}, whose sha256 is {facts.sha256}")
+        raise RelmError(f"{tokenizer}: no such file; pass the tokenizer of {manifest}, whose sha256 is {facts.sha256}")
     found = sha256_of(tokenizer)
     if found != facts.sha256:
         raise RelmError(
             f"{tokenizer}: sha256 is {found}, but {manifest} was built with a tokenizer of sha256 {facts.sha256}; "
-            "give that tokenizer, or build the examples again"
+            "pass that tokenizer, or build the examples again"
         )
     return facts

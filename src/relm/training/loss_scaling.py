@@ -1,7 +1,7 @@
 """Loss scaling, and unscaling and clipping of gradients before the optimizer's step; nothing is read back to the host.
 
-With float16 small gradients underflow and large ones overflow. So the loss is multiplied by a scale, and an update whose
-gradients overflow is skipped (Micikevicius et al. 2018).
+In float16 small gradients underflow and large ones overflow. So the loss is multiplied by a scale, and an update is skipped
+if its gradients overflow (Micikevicius et al. 2018).
 """
 
 import math
@@ -15,7 +15,7 @@ from relm.recipes.optimization import LossScaling
 
 # Factors of the automatic scale after an overflow, and after `growth_interval` updates without one.
 BACKOFF, GROWTH = 0.5, 2.0
-# Skipped updates in a row after which training stops with an error, since none will ever be taken.
+# Training stops with an error after this many skipped updates in a row.
 HOPELESS = 50
 _TENSORS = ("scale", "good_updates", "skipped", "skipped_in_a_row")
 _PREFIX = "loss_scaler."
@@ -34,7 +34,7 @@ class LossScaler:
         self.good_updates, self.skipped, self.skipped_in_a_row = (torch.zeros_like(self.scale) for _ in range(3))
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the optimizer skip its step where an overflow was found."""
+        """Make the optimizer skip its step if an overflow was found."""
         optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
 
     def begin_step(self, step: int, make_scalar: Callable[[float], float | Tensor] = float) -> None:
@@ -47,7 +47,7 @@ class LossScaler:
     def judge(self, scaled_norm: Tensor) -> None:
         """Decide whether this update is skipped, and set the scale of the next.
 
-        The norm of the whole gradient before it is unscaled is not finite where any element overflowed.
+        The norm of the scaled gradient is not finite if any element overflowed.
         """
         overflow = ~torch.isfinite(scaled_norm)
         self.found_inf.copy_(overflow)
@@ -79,8 +79,8 @@ class LossScaler:
         """
         if read["skipped_in_a_row"] >= HOPELESS:
             raise RelmError(
-                f"loss_scaling: the gradients of the last {read['skipped_in_a_row']:.0f} updates overflowed with "
-                f"loss_scaling.scale {read['loss_scale']:g}, so none was made; lower loss_scaling.scale, or choose "
+                f"loss_scaling: the last {read['skipped_in_a_row']:.0f} updates were skipped, because their "
+                f"gradients overflowed with scale {read['loss_scale']:g}. Lower loss_scaling.scale, or choose "
                 "loss_scaling.name: automatic or precision: bfloat16"
             )
         return {key: read[key] for key in ("loss_scale", "skipped_updates")}
@@ -97,14 +97,14 @@ def initial_scale(settings: LossScaling, step: int) -> float:
 
 
 def build_loss_scaler(settings: LossScaling, precision: str, device: torch.device) -> LossScaler | None:
-    """Return the scaler of a phase; None where the loss is not scaled, and an overflow is an error."""
+    """Return the scaler of a phase; None: the loss is not scaled, and an overflow is an error."""
     return LossScaler(settings, device) if precision == "float16" or settings != LossScaling() else None
 
 
 def finish_gradients(parameters: Iterable[nn.Parameter], scaler: LossScaler | None, clipping: float | None) -> Tensor:
     """Unscale the gradients, clip their norm to `clipping`, and return the norm before clipping, a scalar on the device.
 
-    Where they overflowed they become 0, as does the norm, and `scaler.found_inf` is 1.
+    If they overflowed, they and the norm become 0, and `scaler.found_inf` 1.
     """
     parameters = list(parameters)
     if scaler is None and clipping is not None:

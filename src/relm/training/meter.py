@@ -1,4 +1,4 @@
-"""Measurements of a run, read from the device only when a line or a checkpoint needs them."""
+"""Measurements of a run, which are read from the device only when a line or a checkpoint needs them."""
 
 import math
 import time
@@ -22,15 +22,15 @@ class StepWork(NamedTuple):
     samples: int
     """Sequences of the global batch."""
     tokens: int
-    """Tokens of the global batch, padding included; of pairs, only those of the source."""
+    """Tokens of the global batch, padding included; of pairs, only the source's."""
     flops: float
     """Operations of the model, forward and backward."""
     peak_flops: float | None
-    """Peak operations per second of all devices together, where that is known."""
+    """Peak operations per second of all devices together; None: unknown."""
 
 
 class Readings(NamedTuple):
-    """Scalars that are on their way from the device: those of the steps since the last ones, up to a step."""
+    """Scalars on their way from the device, of the steps since the last request up to `step`."""
 
     step: int
     losses: int
@@ -39,9 +39,9 @@ class Readings(NamedTuple):
     terms: list[str]
     also: list[str]
     values: Callable[[], list[float]]
-    """Waits for them: the losses, then for each term its nats, its count and its correct predictions, the norms, the others."""
+    """Waits for the losses, for each term its nats, its count and its correct predictions, the norms, and the others."""
     ended: Callable[[], float]
-    """Returns when the device had computed them, in seconds of its clock."""
+    """Returns the time at which the device had computed them, in seconds of its clock."""
 
 
 class Meter:
@@ -58,7 +58,6 @@ class Meter:
         """The norm over all ranks; None: the device does not report it."""
         self.terms: dict[str, float] = {}
         """TERM_loss in nats and TERM_accuracy of the newest step."""
-        self.tokens_per_second = 0.0
         self._read_step = self.step
         self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
@@ -76,7 +75,7 @@ class Meter:
         return self._seconds_before + time.monotonic() - self._started
 
     def mark_steady(self) -> None:
-        """Start the time of `seconds_per_step`: from here on no step compiles, or allocates memory for the first time."""
+        """Start the clock of `seconds_per_step`: from now on no step compiles or allocates memory for the first time."""
         self._steady = self.step, time.monotonic()
 
     @property
@@ -108,7 +107,7 @@ class Meter:
         return readings
 
     def finish_read(self, readings: Readings, describe_failure: Callable[[int], str]) -> dict[str, float]:
-        """Wait for what was requested, set loss, terms and norm to those of its newest step, and return the values of `also`.
+        """Wait for requested figures, set loss, terms and norm to those of their newest step, and return the values of `also`.
 
         `describe_failure` returns sentences on a step whose figures are not finite.
         """
@@ -134,19 +133,17 @@ class Meter:
     def line(self) -> dict[str, float]:
         """Return the measured columns of a line of `train.jsonl`, of the newest step that was read.
 
-        `gradient_norm`, `mfu` and `memory_bytes` are there where they are known.
-
-        `mfu` is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: recomputation does not count.
+        `gradient_norm`, `mfu` and `memory_bytes` are left out if unknown. `mfu` is the model FLOPs utilisation of Chowdhery
+        et al. 2022, appendix B: recomputation does not count.
         """
         rate = (self._read_step - self._line_step) / (self._read_time - self._line_time)
         memory = self._device.peak_memory()
-        self.tokens_per_second = rate * self._work.tokens
         self._line_step, self._line_time = self._read_step, self._read_time
         return {
             "loss": self.loss,
             **self.terms,
             **({"gradient_norm": self.gradient_norm} if self.gradient_norm is not None else {}),
-            "tokens_per_second": round(self.tokens_per_second, 1),
+            "tokens_per_second": round(rate * self._work.tokens, 1),
             "samples_per_second": round(rate * self._work.samples, 3),
             **({"mfu": round(rate * self._work.flops / self._work.peak_flops, 5)} if self._work.peak_flops else {}),
             **({"memory_bytes": memory} if memory is not None else {}),
@@ -154,7 +151,7 @@ class Meter:
         }
 
     def leave_out(self) -> None:
-        """Leave the time since the last line out of the next one's rates: the device has done something else than training."""
+        """Leave the time since the last line out of the next one's rates, because the device did not only train."""
         self._line_time = self._device.clock()()
 
     def state(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Checks of a model's folder against the sidecar of its weights. Imports no torch: the report and the bucket use it, too.
+"""Checks of a model's folder against the sidecar of its weights. Imports no torch, because the report and the bucket use it.
 
-The sidecar of a trained model's weights lists every other file of the folder, with its sha256, in `files`: a changed
-`config.json` makes another model of the same weights.
+The sidecar of a trained model's weights lists every other file of the folder, with its sha256, in `files`: with another
+`config.json` the same weights are another model.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.recipes.run_folder import WEIGHTS
 
-# The other files that a model is loaded from; for a downloaded or converted model, each has its own sidecar.
+# The other files that a model is loaded from; those of a downloaded or converted model each have a sidecar.
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-# Names of files that `transformers` or PEFT would load by themselves, and that would change the model or tokenizer.
+# Names of files that `transformers` or PEFT load if they are there, and that would change the model or tokenizer.
 NOTICED = (
     "adapter_*", "config.json", "generation_config.json", "custom_generate", "*processor_config.json", "*tokenizer_config.json",
     "*.safetensors", "*.index.json", "*.bin", "*.gguf", "*.h5", "*.msgpack", "*.py",
@@ -36,15 +36,15 @@ def checked_weights(folder: Path) -> str:
 def checked_model(weights: Path) -> Mapping[str, Any]:
     """Return the sidecar of a model's weights after comparing the whole model with it.
 
-    Raise RelmError if a file is absent or changed, or if the folder has another file that a loader would read.
+    Raise RelmError if a file is missing or changed, or if the folder has another file that a loader would read.
     """
     sidecar = checked_sidecar(weights)
     if "files" in sidecar:
         require_no_others(weights, sidecar["files"])
-    elif "fingerprint" in sidecar:  # a model that was trained here; the files of a download each have a sidecar
+    elif "fingerprint" in sidecar:  # a model trained here; the files of a download each have a sidecar
         path = sidecar_of(weights)
         raise RelmError(
-            f"{path}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it, and "
+            f"{path}: does not name config.json and tokenizer; an earlier version of relm wrote it. Delete it, and "
             f"`snakemake {path}` writes the model again from its last checkpoint"
         )
     return sidecar
@@ -56,6 +56,6 @@ def require_no_others(weights: Path, files: Mapping[str, Any]) -> None:
         is_known = path.name in files or path.name == weights.name
         if not is_known and any(fnmatch(path.name, pattern) for pattern in NOTICED):
             raise RelmError(
-                f"{weights.parent}: holds {path.name}, which loaders read and {sidecar_of(weights).name} does not name; remove "
-                "it, or copy the folder without that sidecar if it is meant to be another model"
+                f"{weights.parent}: contains {path.name}, which loaders read but {sidecar_of(weights).name} does not name. "
+                "Remove it, or copy the folder without that sidecar if it is another model"
             )

@@ -42,7 +42,7 @@ class PhaseRun:
     settings: Phase
     folder: Path
     identity: Mapping[str, str]
-    """The identity of its checkpoints."""
+    """The keys that its checkpoints must have."""
     reader: Reader
     device: Device
     curve: Curve | None = None
@@ -72,7 +72,7 @@ class PhaseRun:
 
     @cached_property
     def made_on(self) -> dict[str, Any]:
-        """Return the facts that decide how sums are rounded: two runs give the same bytes only where these agree."""
+        """Return the facts that decide how sums are rounded: two runs give the same bytes only if these agree."""
         described = self.device.describe()
         # On a CPU a mask without padding changes no bit.
         masks = {} if self.reader.masks_padding or described["device"] == HOST else {"padding_mask": False}
@@ -98,12 +98,12 @@ class PhaseRun:
         """Yield this process's micro-batches on the device; the generators are seeded for dropout before each."""
         for number, batch in enumerate(micro_batches):
             if number:
-                self.device.launch()  # otherwise a device that traces would make one program of all micro-batches
+                self.device.launch()  # otherwise a device that traces would merge all micro-batches into one program
             self.device.seed(self.dropout_seed(step, number))
             yield self.device.feed(batch)
 
     def dropout_seed(self, step: int, number: int) -> int:
-        """Return the seed of dropout in this process's micro-batch of an index.
+        """Return the seed of dropout of this process's micro-batch `number`.
 
         It depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
         """
@@ -112,12 +112,12 @@ class PhaseRun:
         return derived_seed(self.recipe.seed, "dropout", self.phase, step, offset)
 
     def describe_failure(self, step: int) -> str:
-        """Return sentences on a step with a number that is not finite: its examples, the newest checkpoint, what to change."""
+        """Return sentences on a step whose figures are not finite: its examples, the newest checkpoint, what to change."""
         indices, epochs = self.reader.numbers(step)
         named = ", ".join(map(str, indices[:NAMED_EXAMPLES].tolist()))
         more = f" and {len(indices) - NAMED_EXAMPLES:,} more" if len(indices) > NAMED_EXAMPLES else ""
         last_good = newest_checkpoint(self.checkpoints)
-        checkpoint = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
+        checkpoint = f"the last good checkpoint is {last_good}" if last_good else "no checkpoint precedes it"
         remedy = "lower optimizer.learning_rate, warm up longer, or clip the gradient"
         if (pipeline := self.recipe.run.pipeline) is not None:  # it clips no gradient
             scaling = pipeline.of_phase(self.phase).loss_scaling
@@ -126,16 +126,13 @@ class PhaseRun:
             if scaling != LossScaling():
                 factor = f"{initial_scale(scaling, step):g}{' at first' if scaling.name == 'automatic' else ''}"
                 remedy = f"lower {where}.pipeline.loss_scaling ({factor}) or optimizer.learning_rate, or warm up longer"
-        return (
-            f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}. The same command would end the same way: "
-            f"{remedy}"
-        )
+        return f"it read examples {named}{more} of epoch {epochs[0]}; {checkpoint}. The same command would fail again: {remedy}"
 
 
 def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
-    """Return the reader of a phase's batches from a split; `check_content`: compare each shard's sha256, not its size alone."""
+    """Return the reader of a phase's batches from a split; `check_content`: compare each shard's sha256, not only its size."""
     settings = recipe.pretrain[phase]
-    # Held-out examples have their own masks, the same in every validation.
+    # Held-out examples have separate masks, the same in every validation.
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
     size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
@@ -147,7 +144,7 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
 def attest_order(run: PhaseRun) -> None:
     """Write `order.json`, the attestation of the examples and their order, or compare a resumed run with it.
 
-    A lost one is written again: it follows from the examples and the seed, which the checkpoint's identity fixes.
+    If it is lost, it is written again: it follows from the examples and the seed, which the checkpoint's identity fixes.
     """
     path, reader = run.folder / ORDER, run.reader
     facts = reader.examples, reader.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps

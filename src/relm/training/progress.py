@@ -12,14 +12,14 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class Progress:
-    """A progress report on stderr; rates are of the steps of this process alone."""
+    """A progress report on stderr; rates count only steps of this process."""
 
     def __init__(self, name: str, step: int, steps: int, tokens_per_step: int) -> None:
         self._name, self._first, self._steps, self._tokens_per_step = name, step, steps, tokens_per_step
         self._bar = ProgressBar(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
         self._started = self._printed = time.monotonic()
         self._loss: float | None = None
-        """That of the newest line; None before the first."""
+        """The loss of the newest line; None before the first."""
         self._curve = self._verdict = ""
         """The verdict on the published curve, shortened for the bar, and whole."""
 
@@ -36,7 +36,7 @@ class Progress:
             )
 
     def _report_curve(self, verdict: str) -> None:
-        """Show the verdict on the published curve, and the whole of it on a line of its own when the run leaves the band."""
+        """Show the verdict on the published curve; print it in full on a separate line when the run leaves the band."""
         left, colon, _ = verdict.partition(": ")
         if colon and verdict != self._verdict:
             self._bar.write(f"{self._name}: {verdict}", file=sys.stderr)

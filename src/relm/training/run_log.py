@@ -1,4 +1,4 @@
-"""Logs of one JSON object a line, each of a later step than the one before, however often a run was resumed.
+"""Logs of one JSON object a line, each of a later step than the last, however often a run was resumed.
 
 `train.jsonl` records the course of training, `checkpoints.jsonl` the checkpoints.
 """
@@ -22,9 +22,9 @@ class RunLog:
     """A log open for appending; every line is passed to the system at once."""
 
     def __init__(self, path: Path, step: int, attested: Mapping[str, Any] | None = None) -> None:
-        """Open the log of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
+        """Open the log of a run that resumes after `step`, and remove later lines of an interrupted attempt.
 
-        It must begin with the `bytes` and `sha256` that the checkpoint attests, if it attests any.
+        It must begin with the `bytes` and `sha256` that the checkpoint attests, if any.
         """
         self._path = path
         try:
@@ -45,7 +45,7 @@ class RunLog:
         self._bytes += len(text)
         self._sha256.update(text)
         try:
-            while text:  # the system may write a part only, and raise the error at the next call
+            while text:  # the system may write only a part, and raise the error at the next call
                 text = text[self._file.write(text) :]
         except OSError as error:
             raise self._cannot_be_written(error) from error
@@ -69,8 +69,8 @@ class RunLog:
 
     def _cannot_be_written(self, error: OSError) -> RelmError:
         return RelmError(
-            f"{self._path}: cannot be written: {error.strerror}; checkpoints are intact. Correct that (a full disk?) "
-            "and give the same command again"
+            f"{self._path}: cannot be written: {error.strerror}. Checkpoints are intact. Solve that (is the disk full?) "
+            "and run the same command again"
         )
 
 
@@ -86,15 +86,15 @@ def _is_attested(path: Path, step: int, attested: Mapping[str, Any]) -> bool:
     attests = f"state.json of step {step:,} attests {attested['bytes']:,} bytes with sha256 {attested['sha256']}"
     if not accepted.exists():
         raise RelmError(
-            f"{path}: {fault}, but {attests}: it was emptied, edited or truncated since. Bring the file back; or make an empty "
-            f"file {accepted} to resume with the lines that it has"
+            f"{path}: {fault}, but {attests}: the file was changed since. Restore it, or create the empty file {accepted} to "
+            "resume with the lines that it has"
         )
     logger.warning("%s: %s, but %s; resuming with the lines that it has, because %s exists", path, fault, attests, accepted)
     return False
 
 
 def _shorten(path: Path, size: int) -> None:
-    """Remove what follows the first bytes of a log."""
+    """Shorten a log to its first bytes."""
     if path.exists() and path.stat().st_size > size:
         with open(path, "rb+") as file:
             file.truncate(size)

@@ -1,26 +1,28 @@
 """Checkpoints in the background: copied to main memory at once, then hashed and written by a thread while training continues.
 
-At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. Where there
-is no memory for the copy, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte:
-a checkpoint gets its name last, and relies on no line of a later step.
+At most one is written at a time, and its error is raised in the loop, at the latest by the next save or at the end. If memory
+for the copy is lacking, training waits for the disk instead. Neither that nor a kill while the thread writes changes a byte: a
+checkpoint gets its name last, and does not rely on lines of later steps.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from relm.artifact import write_json
 from relm.errors import RelmError
-from relm.recipes.run_folder import CHECKPOINTS, checkpoint_folder
+from relm.json_shapes import read_shaped
+from relm.recipes.run_folder import CHECKPOINTS, DEVICE_FIGURES, DEVICE_SHAPE, checkpoint_folder
 from relm.training.checkpoints import open_list, save_checkpoint
-from relm.training.device_figures import note_device_figures
 from relm.training.journal import Journal
 from relm.training.kill_points import kill_point
 from relm.training.learner import Learner
+from relm.training.meter import Meter
 from relm.training.phase_run import PhaseRun
 from relm.training.run_log import RunLog
 from relm.training.shard_stamps import require_unwritten
@@ -29,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Saves:
-    """The saves of one process, in turn; only rank 0 writes."""
+    """The saves of one process, one after the other; only rank 0 writes."""
 
     def __init__(
         self, run: PhaseRun, learner: Learner, journal: Journal, checkpoint_list: RunLog | None, thread: ThreadPoolExecutor
@@ -42,8 +44,8 @@ class Saves:
         """Save a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
 
         Args:
-            listed: the recipe requests it; otherwise an interruption caused it.
-            background: return once the tensors are copied, if there is memory for that; otherwise once it is written.
+            listed: True if the recipe requests it, False if an interruption caused it.
+            background: return once the tensors are copied, if they fit into memory; otherwise once it is written.
         """
         self.wait()
         self._require_finite_weights()
@@ -53,7 +55,7 @@ class Saves:
             files = self._learner.model.state_dict(), self._learner.tensors()
             copies = self._copy(*files) if background else None
             state = {**run.identity, **meter.state(), "made_on": run.made_on}
-            # What training changes while the thread writes, as it is now.
+            # Copies of what training changes while the thread writes.
             facts = state, self._journal.log.facts(), run.device.figures(), listed
             if copies is None:
                 self._write(files, *facts)
@@ -73,25 +75,25 @@ class Saves:
             written.result()
 
     def wait_after_an_error(self) -> None:
-        """Wait until the newest checkpoint is written, and log an error of that, since another one ends training."""
+        """Wait until the newest checkpoint is written, and log its error, because another one ends training."""
         try:
             self.wait()
         except RelmError as error:
             logger.error("%s", error)
 
     def describe_failure(self, step: int) -> str:
-        """Return sentences on a step with a number that is not finite, once the newest checkpoint is written."""
+        """Return sentences on a step whose figures are not finite, once the newest checkpoint is written."""
         self.wait_after_an_error()
         return self._run.describe_failure(step)
 
     def _require_finite_weights(self) -> None:
-        # A norm is infinite wherever a gradient is. Without one only the next loss would show an overflow of the newest update.
+        # The norm shows an infinite gradient. Without a norm only the next loss would show an overflow of the newest update.
         meter = self._learner.meter
         if meter.gradient_norm is None and (found := self._learner.find_infinite_weight()) is not None:
             raise RelmError(f"step {meter.step:,}: {found}, expected finite numbers; {self._run.describe_failure(meter.step)}")
 
     def _copy(self, *files: Mapping[str, Tensor]) -> list[Mapping[str, Tensor]] | None:
-        """Return copies of the tensors of all files, made in one transfer; None if there is no memory for them."""
+        """Return copies of the tensors of all files, made in one transfer; None: they do not fit into memory."""
         copies = self._run.device.copy_to_host([tensor for tensors in files for tensor in tensors.values()])
         if copies is None:
             return None
@@ -106,7 +108,7 @@ class Saves:
         figures: Mapping[str, float],
         listed: bool,
     ) -> None:
-        """Sync the log, on which the checkpoint relies, and write the checkpoint."""
+        """Sync the log, which the checkpoint attests, and write the checkpoint."""
         run, every = self._run, self._run.recipe.run
         model, optimizer = files
         self._journal.log.sync()
@@ -127,7 +129,7 @@ class Saves:
 
 @contextmanager
 def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Saves]:
-    """Open the list of checkpoints after the learner's step, and the thread that writes them; wait for it in the end."""
+    """Open the list of checkpoints after the learner's step and the thread that writes them; wait for it at the end."""
     with ThreadPoolExecutor(1, "checkpoint") as thread:
         if not run.writes:
             yield Saves(run, learner, journal, None, thread)
@@ -140,3 +142,31 @@ def open_saves(run: PhaseRun, learner: Learner, journal: Journal) -> Iterator[Sa
                 saves.wait_after_an_error()
                 raise
             saves.wait()
+
+
+@contextmanager
+def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
+    """Write this process's line of `device.json` at the end, also after an error."""
+    try:
+        yield
+    finally:
+        note_device_figures(run, meter.first_step, meter.step, run.device.figures())
+
+
+def note_device_figures(run: PhaseRun, first_step: int, step: int, figures: Mapping[str, float]) -> None:
+    """Write `device.json`: this process is its last line, with the step it resumed after, its steps, and its counters so far.
+
+    Each process that trained the phase has a line, because each counts from 0. A run's identity does not depend on the file.
+    Every checkpoint does so, and a killed process leaves a line of the steps that count. Lines of processes that began at the
+    same step or later are removed, because none of their steps was kept.
+    """
+    if not (run.writes and figures):
+        return
+    path = run.folder / DEVICE_FIGURES
+    known: list[dict[str, Any]] = []
+    if path.exists():
+        with suppress(RelmError):  # a damaged file of counters must not end training
+            known = read_shaped(path, DEVICE_SHAPE)["processes"]
+    others = [line for line in known if line["after_step"] < first_step]
+    own = {"after_step": first_step, "steps": step - first_step, **figures}
+    write_json(path, {"phase": run.phase, "processes": [*others, own]})

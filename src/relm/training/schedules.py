@@ -1,21 +1,18 @@
-"""Learning-rate schedules: pure functions of the step, so that a checkpoint saves nothing of them."""
+"""Learning-rate schedules: pure functions of the step, of which a checkpoint saves nothing."""
 
 import math
 from collections.abc import Callable
 
 from relm.recipes.declaration import load
 from relm.recipes.optimization import SCHEDULES, Schedule
+from relm.recipes.phase import Phase
 
 
 def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
     """Return the share of the peak learning rate with which an update is made.
 
     It rises from 0 (before the first step) to 1 at the end of the warm-up, then falls in the schedule's shape to `floor` at the
-    last step, or where the schedule says.
-
-    Args:
-        step: the update's number, from 1 to `steps`.
-        steps: updates of the whole phase.
+    last step or at `decay_end`. `step` counts from 1 to `steps`, the updates of the phase.
 
     >>> [learning_rate_scale(Schedule(name="linear", warmup_steps=2), step, 4) for step in (1, 2, 3, 4)]
     [0.5, 1.0, 0.5, 0.0]
@@ -25,30 +22,35 @@ def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
     return scale
 
 
+def learning_rate_of(phase: Phase, step: int) -> float:
+    """Return the learning rate of an update, counted from 1."""
+    return phase.optimizer.learning_rate * learning_rate_scale(phase.schedule, step, phase.steps)
+
+
 def constant(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that stays at its peak after the warm-up."""
+    """Return the share at a step: the peak after the warm-up."""
     warming = _warm_up(schedule, number, steps)
     return 1.0 if warming is None else warming
 
 
 def linear(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that falls in a straight line."""
+    """Return the share at a step: a straight line down."""
     return _decayed(schedule, number, steps, lambda progress: 1 - progress)
 
 
 def cosine(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that falls as half a cycle of a cosine."""
+    """Return the share at a step: half a cycle of a cosine."""
     return _decayed(schedule, number, steps, lambda progress: (1 + math.cos(math.pi * progress)) / 2)
 
 
 def polynomial(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that falls as a power of the remaining share of its length."""
+    """Return the share at a step: a power of the remaining share of the schedule's length."""
     return _decayed(schedule, number, steps, lambda progress: (1 - progress) ** schedule.power)
 
 
 def natural_exponential(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that shrinks by the same factor each `decay_period` steps."""
-    assert schedule.decay_rate is not None, "the section sees to it"
+    """Return the share at a step: the same factor less each `decay_period` steps."""
+    assert schedule.decay_rate is not None, "the section requires it"
     warming = _warm_up(schedule, number, steps)
     if warming is not None:
         return warming
@@ -56,7 +58,7 @@ def natural_exponential(schedule: Schedule, number: int, steps: int) -> float:
 
 
 def trapezoid(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share at a step of a schedule that rises, stays at its peak, and falls in a straight line at its end."""
+    """Return the share at a step: a rise, the peak, and a straight line down at the end."""
     warming = _warm_up(schedule, number, steps)
     progress = (number + schedule.decay_ahead) / schedule.length(steps)
     share = min(1.0, max(0.0, 1 - progress) / schedule.decay_share)
@@ -64,7 +66,7 @@ def trapezoid(schedule: Schedule, number: int, steps: int) -> float:
 
 
 def by_step(schedule: Schedule, number: int, steps: int) -> float:
-    """Return the share that a table gives from the last step in it that is not after this one."""
+    """Return the share at a step: that of the table's last step up to this one."""
     return max(schedule.floor, schedule.by_step[max(begin for begin in schedule.by_step if begin <= number)])
 
 
@@ -80,8 +82,7 @@ def _warm_up(schedule: Schedule, number: int, steps: int) -> float | None:
 def _decayed(schedule: Schedule, number: int, steps: int, shape: Callable[[float], float]) -> float:
     """Return the share at a step of a schedule with an end.
 
-    Args:
-        shape: progress from the end of the warm-up to the schedule's end, from 0 to 1 -> share before the floor, from 1 to 0.
+    `shape` maps progress after the warm-up, from 0 to 1, to the share before the floor, from 1 to 0.
     """
     warming = _warm_up(schedule, number, steps)
     if warming is not None:

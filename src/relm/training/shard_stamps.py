@@ -1,7 +1,7 @@
-"""The stamps of the shards that a run reads: a resumed run need not hash them again, and a running one sees a write to them.
+"""The stamps of the shards that a run reads: a resumed run need not hash them again, and a running one detects a write.
 
 A stamp is a file's size, the times of its last changes, its inode and its device. `shards.json`, in the run folder, has the
-stamps as they were just before the files were hashed. A file for which all of these are the same has not been written since.
+stamps from just before the files were hashed. A file with the same stamp has not been written since.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,12 +15,12 @@ from relm.examples.manifest import read_manifest
 from relm.recipes.run_folder import SHARDS
 
 Stamps = Mapping[str, list[Any]]
-"""By file: the sha256 in the manifest, then the system's stamp, which an absent file does not have."""
+"""Maps a file to its sha256 in the manifest and the system's stamp, which a missing file lacks."""
 
 
 @contextmanager
 def known_shards(folder: Path, stamps: Stamps, resumes: bool, writes: bool) -> Iterator[bool]:
-    """Return a context in which to open the shards, True if their content has to be hashed; its end records the hashing.
+    """Yield True if the content of shards must be hashed when they are opened, and then record their stamps.
 
     A run that does not resume hashes everything; only the process that `writes` records it.
     """
@@ -44,17 +44,16 @@ def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def require_unwritten(stamps: Stamps) -> None:
-    """Raise if a mapped file was written since its stamp was taken: training may have read what no hash has seen.
+    """Raise if a mapped file was written since its stamp was taken: training may have read bytes that were not hashed.
 
-    A file that was replaced or deleted has another inode or none, and the mapping still has the bytes that were hashed.
+    A file that was replaced or deleted has another inode or none, and the mapping keeps the bytes that were hashed.
     """
     for file, (_, *stamp) in stamps.items():
         now = _stamp(Path(file))
         if now != stamp and now[-2:] == stamp[-2:]:
             raise RelmError(
-                f"{file}: written while training read it, expected the bytes that were hashed. Steps since the last checkpoint "
-                "may have read other tokens and are not saved. Stop the program that wrote to it, and give the same command "
-                "to resume from that checkpoint"
+                f"{file}: another program wrote to it during training, so steps since the last checkpoint may have read wrong "
+                "tokens and are not saved. Stop that program, and run the same command to resume from the checkpoint"
             )
 
 
@@ -66,7 +65,7 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _recorded(path: Path) -> dict[str, Any]:
-    """Return the recorded stamps; none where the record is absent or unreadable."""
+    """Return the recorded stamps; none if the record is missing or unreadable."""
     try:
         record = read_json(path)
     except RelmError:

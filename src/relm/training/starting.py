@@ -1,6 +1,6 @@
-"""The optimizer state that a phase keeps from the phase before, with `optimizer_state: kept`.
+"""The optimizer state that a phase with `optimizer_state: kept` takes from the phase before.
 
-The loss scale is not kept: it starts with the value in the phase's own `loss_scaling`.
+The loss scale is not kept: it starts with the value of the phase's `loss_scaling`.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from relm.training.optimizers import convert_update_counts, restore_optimizer
 from relm.training.tensor_file import Damaged, read_tensors
 
 
-def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
+def read_kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     """Return the checked optimizer state of the phase before's last checkpoint, as `optimizers.optimizer_tensors` names it."""
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
-            f"{folder}: optimizer_state: kept needs a checkpoint of the same run, {fingerprint}; this one is of "
-            f"{state['fingerprint']}; give --optimizer-from the checkpoint of this run's phase before"
+            f"{folder}: optimizer_state: kept needs a checkpoint of run {fingerprint}, found run {state['fingerprint']}. Set "
+            "--optimizer-from to the checkpoint of this run's phase before"
         )
     try:
         tensors = read_tensors(folder / OPTIMIZER, state["sha256"][OPTIMIZER])
@@ -37,13 +37,13 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
 
 
 def restore_kept_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
-    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
+    """Restore the result of `read_kept_optimizer` in a new optimizer of `model`, which continues the count of updates."""
     try:
         restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept))
     except ValueError as error:
         raise RelmError(
-            f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "
-            "optimizer.name, form, bias_correction and state_precision, or begin with optimizer_state: fresh"
+            f"optimizer_state: kept: the phase before has another kind of state: {error}. Give both phases the same "
+            "optimizer.name, form, bias_correction and state_precision, or set optimizer_state: fresh"
         ) from None
 
 
@@ -59,4 +59,4 @@ def _state(folder: Path) -> Mapping[str, Any]:
 def _remedy(folder: Path) -> str:
     """Return a sentence with the command that makes a checkpoint again."""
     model = folder.parent.parent / "model" / "model.safetensors"
-    return f"`snakemake --force {model}` makes it again, from the newest checkpoint of that phase that is intact"
+    return f"`snakemake --force {model}` makes it again, from the newest intact checkpoint of that phase"

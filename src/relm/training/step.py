@@ -1,4 +1,4 @@
-"""The gradient of one global batch, accumulated over micro-batches. Imports torch and the model alone."""
+"""The gradient of one global batch, accumulated over micro-batches. Imports only torch and `relm.models`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def scored_counts(batch: Mapping[str, Any], labels: Mapping[str, str]) -> dict[s
 def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> list[dict[str, float]]:
     """Return the divisor of each micro-batch's sum of nats; the sum of all quotients is the loss of the global batch.
 
-    With one share the loss is the mean over all scored labels of the global batch (global_tokens): its division into
-    micro-batches changes rounding only. With more it is the mean over shares of the mean over each share's labels: per_replica
-    with a share for each replica, per_micro_batch with one for each micro-batch. A share without a scored label adds 0, and
-    counts.
+    With one share the loss is the mean over all scored labels of the global batch (global_tokens), and its division into
+    micro-batches changes only rounding. With more it is the mean over shares of the mean over each share's labels: per_replica
+    has a share for each replica, per_micro_batch one for each micro-batch. A share without a scored label counts as 0.
 
     Args:
         counts: for each micro-batch, term -> scored labels; the micro-batches of a share follow one another.

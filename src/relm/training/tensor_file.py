@@ -2,9 +2,9 @@
 
 The format is that of https://github.com/huggingface/safetensors: the header's length in 8 bytes, little-endian; the header,
 JSON with each tensor's type, shape and offsets, padded with spaces to a multiple of 8 bytes; the tensors. They are sorted by
-type, wide ones first, then by name, so that each begins at a multiple of its elements' width. The bytes follow from the tensors
-alone and are those that the safetensors library writes. That library needs all tensors in main memory at once, and accepts no
-XLA tensors, no tensors that are not contiguous and no two that share memory.
+type, wide ones first, then by name, so that each begins at a multiple of its elements' width. The bytes depend only on the
+tensors and are those that the safetensors library writes. That library needs all tensors in main memory at once, and rejects
+XLA tensors, tensors that are not contiguous and tensors that share memory.
 """
 
 import errno
@@ -40,7 +40,7 @@ _DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 class Damaged(RelmError):
-    """The error for a file that is not the one that was written."""
+    """The error for a file that changed since it was written."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -68,7 +68,7 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
             file.readinto(content.data)
     except FileNotFoundError:
         raise Damaged(f"{path}: damaged: the file is missing") from None
-    except MemoryError as error:  # no sign of a damaged file
+    except MemoryError as error:  # does not mean that the file is damaged
         raise OSError(errno.ENOMEM, "there is not enough memory for its tensors", str(path)) from error
     if hashlib.sha256(content.data).hexdigest() != sha256:
         raise Damaged(f"{path}: damaged: its sha256 is not the one in state.json")

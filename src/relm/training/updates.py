@@ -1,6 +1,6 @@
 """The two ways in which a device takes a round of updates: torch's operations one by one, or whole updates in one call.
 
-An update's learning rate, batch and dropout follow from its step alone.
+An update's learning rate, batch and dropout depend only on its step.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ from relm.training.learner import Learner
 from relm.training.loss_scaling import finish_gradients, initial_scale
 from relm.training.optimizers import restore_optimizer, set_learning_rate
 from relm.training.phase_run import PhaseRun
-from relm.training.schedules import learning_rate_scale
+from relm.training.schedules import learning_rate_of
 from relm.training.step import Accumulated, accumulate_terms
 
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
@@ -32,7 +32,7 @@ class TorchUpdates:
     def __init__(self, run: PhaseRun, learner: Learner) -> None:
         self._run, self._learner = run, learner
         self.forward: Forward = run.device.forward(learner.model.terms)
-        """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
+        """The model's forward pass in this process, compiled if requested; validation uses it too."""
 
     def take(self, given: Round) -> float:
         """Take the update without waiting for the device, count it in the meter, and return its learning rate."""
@@ -45,8 +45,8 @@ class TorchUpdates:
 def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInput) -> float:
     """Take one optimizer step without waiting for the device, and return its learning rate."""
     settings, device, model = run.settings, run.device, learner.model
-    learning_rate = learning_rate_of(run, given.step)
-    # All that follows depends on the weights and on the number of the step, never on how training came there.
+    learning_rate = learning_rate_of(settings, given.step)
+    # Everything below depends on the weights and the number of the step, never on earlier interruptions.
     set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
     if learner.scaler is not None:
         learner.scaler.begin_step(given.step, device.make_scalar)
@@ -68,12 +68,6 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     return learning_rate
 
 
-def learning_rate_of(run: PhaseRun, step: int) -> float:
-    """Return the learning rate of a step."""
-    settings = run.settings
-    return settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
-
-
 class DeviceUpdates:
     """Updates that a device takes whole, `updates_per_call` a round."""
 
@@ -82,7 +76,7 @@ class DeviceUpdates:
         self._run, self._learner, self._device = run, learner, device
         self.forward: Forward = learner.model.terms
         pipeline = run.recipe.run.pipeline
-        assert pipeline is not None, "the device sees to it"
+        assert pipeline is not None, "the device requires it"
         self._pipeline: Pipeline = pipeline.of_phase(run.phase)
         device.open_updates(learner.model.config, run.phase, run.settings, run.recipe.seed, offline)
 
@@ -119,7 +113,7 @@ class DeviceUpdates:
             restore_optimizer(self._learner.optimizer, self._learner.model, state)
         except (RuntimeError, ValueError) as error:
             raise RelmError(
-                f"the device returned another model's weights or state: {error}; report this with the recipe"
+                f"the device returned weights or state of another model: {error}; report this with the recipe"
             ) from None
 
     def _call(self, given: Round) -> UpdateCall:
@@ -134,7 +128,7 @@ class DeviceUpdates:
         return UpdateCall(
             batch,
             seeds=self._seeds(step.step for step in given.steps),
-            learning_rate=learning_rate_of(self._run, given.first),
+            learning_rate=learning_rate_of(self._run.settings, given.first),
             loss_scale=initial_scale(self._pipeline.loss_scaling, given.first),
         )
 
@@ -149,7 +143,7 @@ Updates = TorchUpdates | DeviceUpdates
 
 
 def open_updates(run: PhaseRun, learner: Learner) -> Updates:
-    """Return the updates that follow on a learner's state."""
+    """Return the updates that continue from a learner's state."""
     if isinstance(run.device, UpdatingDevice):
         updates = DeviceUpdates(run, learner, run.device)
         updates.load()

@@ -3,20 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.examples.contract import Batch
 from relm.models.contract import LanguageModel
 from relm.models.losses import Term
-from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.meter import term_figures
-from relm.training.phase_run import open_reader
 
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
@@ -29,7 +25,7 @@ class HeldOut:
     interval: int
     """Steps between two validations."""
     batches: int
-    """Global batches of a validation, always the same; fewer if there are not as many."""
+    """Global batches of a validation, always the same; fewer if the split has fewer."""
 
     def figures(self, model: LanguageModel, forward: Forward) -> dict[str, float]:
         """Return the loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
@@ -43,9 +39,8 @@ class HeldOut:
         values = self.reader.device.read([value for term in sums.values() for value in term])
         if not all(math.isfinite(value) for value in values):
             raise RelmError(
-                "the loss of the held-out examples is not a finite number after the newest update, and no checkpoint of it was "
-                "saved. The same command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the "
-                "gradient"
+                "the loss of the held-out examples is not finite after the newest update, of which no checkpoint was saved. "
+                "The same command would fail again: lower optimizer.learning_rate, warm up longer, or clip the gradient"
             )
         figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
@@ -69,11 +64,3 @@ class HeldOut:
             device.launch()
         model.train()
         return sums
-
-
-def open_held_out(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
-    """Return the held-out examples of a phase, opened as by `open_reader`; None if its recipe requests no validation."""
-    if recipe.run.validation_interval is None:
-        return None
-    reader = open_reader(recipe, phase, manifest, "held_out", device, check_content)
-    return HeldOut(reader, recipe.run.validation_interval, recipe.run.validation_batches)

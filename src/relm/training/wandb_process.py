@@ -1,7 +1,7 @@
-"""The process that gives the lines of `train.jsonl` to Weights & Biases; `relm.training.loggers` starts and ends it.
+"""The process that sends the lines of `train.jsonl` to Weights & Biases; `relm.training.loggers` starts and ends it.
 
-Its arguments are the phase's folder, the run's title and the resolved recipe as JSON. Its standard input holds the exit code
-once training has ended; where training was killed, it ends without one, and so does this process, wherever it hangs.
+Its arguments are the phase's folder, the run's title and the resolved recipe as JSON. Training writes its exit code to standard
+input at its end. If training is killed, standard input closes without one, and this process ends even if it hangs.
 """
 
 import json
@@ -20,7 +20,7 @@ import wandb
 from relm.artifact import atomic_file
 from relm.recipes.run_folder import LOG
 
-# Weights & Biases prints nothing and records neither the output, the code, git, the installed packages nor the machine.
+# Weights & Biases prints nothing, and does not record output, code, git, installed packages or the machine.
 _QUIET: dict[str, Any] = {"silent": True, "console": "off", "host": "", "symlink": False}
 _QUIET |= dict.fromkeys(("save_code", "x_save_requirements"), False)
 _QUIET |= dict.fromkeys(("disable_code", "disable_git", "label_disable"), True)
@@ -30,7 +30,7 @@ SECONDS_BETWEEN_READS = 0.5
 
 
 def _await_end(ended: Future[int]) -> None:
-    """Pass on the exit code of training; where there is none, training was killed, and this process ends at once."""
+    """Pass on the exit code of training; without one, training was killed, and this process ends at once."""
     text = sys.stdin.readline()
     if not text:
         os._exit(1)
@@ -42,7 +42,7 @@ def _follow(path: Path, ended: Future[int]) -> Iterator[dict[str, Any]]:
     text = ""
     with open(path, encoding="utf-8") as file:
         while True:
-            last = ended.done()  # asked before the file is read to its end
+            last = ended.done()  # before the file is read to its end
             while part := file.readline():
                 text += part
                 if text.endswith("\n"):
@@ -54,10 +54,10 @@ def _follow(path: Path, ended: Future[int]) -> Iterator[dict[str, Any]]:
 
 
 def _begin_run(folder: Path, name: str, settings: dict[str, Any]) -> Any:
-    """Return a run that watches and keeps nothing but what it is given.
+    """Return a run that records only the lines it is given.
 
-    `wandb sync` takes each folder for the whole run, so an offline run is written anew from `train.jsonl` when training is
-    resumed; a server reports which step it expects.
+    `wandb sync` takes each folder for the whole run, so an offline run is written again from `train.jsonl` when training
+    resumes; a server reports which step it expects.
     """
     online, run_id = os.environ["WANDB_MODE"] == "online", _run_id(folder / "wandb" / "run_id")
     for earlier in () if online else (folder / "wandb").glob("offline-run-*"):
@@ -77,7 +77,7 @@ def _begin_run(folder: Path, name: str, settings: dict[str, Any]) -> Any:
 
 
 def _run_id(path: Path) -> str:
-    """Return the id of the run in Weights & Biases, drawn once: a run begun anew in a fresh folder is another one."""
+    """Return the run's id in Weights & Biases, drawn once for each folder."""
     if not path.exists():
         with atomic_file(path) as file:
             file.write(f"{secrets.token_hex(8)}\n".encode())
@@ -85,7 +85,7 @@ def _run_id(path: Path) -> str:
 
 
 def main(folder: Path, name: str, settings: dict[str, Any]) -> None:
-    """Give Weights & Biases the lines until training has ended; a failure is reported once."""
+    """Send the lines to Weights & Biases until training has ended; report a failure once."""
     ended: Future[int] = Future()
     threading.Thread(target=_await_end, args=(ended,), daemon=True).start()
     try:
@@ -97,9 +97,9 @@ def main(folder: Path, name: str, settings: dict[str, Any]) -> None:
         run.finish(exit_code=ended.result())
         wandb.teardown(ended.result())
     except (Exception, SystemExit) as error:
-        message = f"run.loggers: wandb failed ({type(error).__name__}: {error}); training goes on without it"
+        message = f"run.loggers: wandb failed ({type(error).__name__}: {error}); training continues without it"
         print(message, file=sys.stderr, flush=True)
-    os._exit(0)  # what Weights & Biases does at the end of Python may wait for its service
+    os._exit(0)  # at the end of Python, Weights & Biases may wait for its service
 
 
 if __name__ == "__main__":

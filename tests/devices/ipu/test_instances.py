@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from relm.devices.ipu.instances import instance_of_this_process, launcher
+from relm.devices.ipu.instances import find_instance, launcher
 from relm.errors import RelmError
 from relm.recipes.machine.pipeline import Pipeline
 
@@ -21,11 +21,11 @@ def poprun(**changes: str | None) -> dict[str, str]:
 
 
 def test_each_instance_has_its_rank() -> None:
-    assert instance_of_this_process(pipeline(), poprun()) == (1, 2)
-    assert instance_of_this_process(pipeline(), poprun(REPLICA_INDEX_OFFSET="0")) == (0, 2)
+    assert find_instance(pipeline(), poprun()) == (1, 2)
+    assert find_instance(pipeline(), poprun(REPLICA_INDEX_OFFSET="0")) == (0, 2)
     alone = poprun(NUM_LOCAL_REPLICAS="8", REPLICA_INDEX_OFFSET="0")
-    assert instance_of_this_process(pipeline(instances=1), alone) == (0, 1)
-    assert instance_of_this_process(pipeline(instances=1), {}) == (0, 1)
+    assert find_instance(pipeline(instances=1), alone) == (0, 1)
+    assert find_instance(pipeline(instances=1), {}) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_each_instance_has_its_rank() -> None:
         (1, poprun(), "POPDIST_NUM_LOCAL_REPLICAS is '4', expected 8 by the recipe's pipeline; .* or unset POPDIST_NUM_LOCAL"),
         (2, poprun(NUM_TOTAL_REPLICAS="16"), "POPDIST_NUM_TOTAL_REPLICAS is '16', expected 8 .*--num-replicas 8"),
         (2, poprun(NUM_IPUS_PER_REPLICA="4"), "POPDIST_NUM_IPUS_PER_REPLICA is '4', expected 2 .*--ipus-per-replica 2"),
-        (2, poprun(REPLICA_INDEX_OFFSET=None), "but POPDIST_REPLICA_INDEX_OFFSET not: PopRun sets them all"),
+        (2, poprun(REPLICA_INDEX_OFFSET=None), "but POPDIST_REPLICA_INDEX_OFFSET not. PopRun sets all of them"),
         (1, {"POPDIST_NUM_TOTAL_REPLICAS": "8"}, "POPDIST_NUM_TOTAL_REPLICAS is set, but .* start it without PopRun"),
         (2, poprun(REPLICA_INDEX_OFFSET="3"), "POPDIST_REPLICA_INDEX_OFFSET is '3', expected a multiple of 4"),
         (2, poprun(REPLICA_INDEX_OFFSET="8"), "POPDIST_REPLICA_INDEX_OFFSET is '8', expected a multiple of 4"),
@@ -45,7 +45,7 @@ def test_each_instance_has_its_rank() -> None:
 )
 def test_other_counts_are_refused(instances: int, environment: dict[str, str], message: str) -> None:
     with pytest.raises(RelmError, match=message):
-        instance_of_this_process(pipeline(instances), environment)
+        find_instance(pipeline(instances), environment)
 
 
 def test_poprun_starts_the_counts_of_the_recipe_with_the_options_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from pipeline_cases import BERT, GPT2, random_weights, whole_model
 
-from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages_of
-from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, foreign_parameter, model_on_ipu
+from relm.devices.ipu.partition import ipus_of_parameters
+from relm.devices.ipu.schedule import PipelineStage, stages_of
+from relm.devices.ipu.simulated_pipeline import SimulatedPipeline, build_on_ipu, make_foreign_parameter
 from relm.models.contract import LanguageModel
 from relm.models.segments import ModelSegment, State
 from relm.recipes.machine.pipeline import Pipeline
@@ -20,10 +21,10 @@ def gpt2() -> LanguageModel:
 
 def test_a_stage_is_what_follows_one_another_on_one_ipu() -> None:
     assert stages_of(PLACEMENT) == [
-        PipelineStage(0, ("token_embedding",)),
-        PipelineStage(1, ("position_embedding", "layers.0")),
-        PipelineStage(2, ("layers.1", "layers.2")),
-        PipelineStage(0, ("head",)),
+        PipelineStage(0, ("token_embedding",), 7),
+        PipelineStage(1, ("position_embedding", "layers.0"), 5),
+        PipelineStage(2, ("layers.1", "layers.2"), 3),
+        PipelineStage(0, ("head",), 1),
     ]
 
 
@@ -44,13 +45,13 @@ def test_each_parameter_lies_on_the_ipu_of_the_segments_that_read_it() -> None:
 
 def test_a_tied_parameter_on_two_ipus_is_refused() -> None:
     apart = [*PLACEMENT[:-1], ("head", 2)]
-    with pytest.raises(ValueError, match="read by token_embedding on IPU 0 and by head on IPU 2, but a parameter lies on one"):
+    with pytest.raises(ValueError, match="read by token_embedding on IPU 0 and by head on IPU 2; place both"):
         ipus_of_parameters(gpt2().segments(), apart)
 
 
 def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
     lies_on = ipus_of_parameters(gpt2().segments(), PLACEMENT)
-    model = model_on_ipu(gpt2, 1, lies_on)
+    model = build_on_ipu(gpt2, 1, lies_on)
     found = {name for name, parameter in model.named_parameters() if isinstance(parameter, torch.nn.Parameter)}
     assert found == {name for name, ipu in lies_on.items() if ipu == 1}
     assert next(p for name, p in model.named_parameters() if name == "transformer.wpe.weight").device.type == "cpu"
@@ -59,13 +60,13 @@ def test_the_parameters_of_one_ipu_are_there_and_all_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("segment", "message"),
     [
-        ("token_embedding", "transformer.wte.weight lies on IPU 0, and was read on another one"),
-        ("layers.1", r"transformer.h.1.ln_1.weight lies on IPU 2, and was read on another one"),
-        ("head", "transformer.wte.weight lies on IPU 0"),
+        ("token_embedding", "transformer.wte.weight is on IPU 0, but another one read it"),
+        ("layers.1", r"transformer.h.1.ln_1.weight is on IPU 2, but another one read it"),
+        ("head", "transformer.wte.weight is on IPU 0"),
     ],
 )
 def test_a_segment_that_reads_a_parameter_of_another_ipu_raises(segment: str, message: str) -> None:
-    model = model_on_ipu(gpt2, 1, ipus_of_parameters(gpt2().segments(), PLACEMENT))
+    model = build_on_ipu(gpt2, 1, ipus_of_parameters(gpt2().segments(), PLACEMENT))
     run = {each.name: each.run for each in model.segments()}[segment]
     with pytest.raises(RuntimeError, match=message):
         run(BATCH, {"hidden": torch.zeros(1, 3, 8)})
@@ -84,10 +85,10 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
 
             return [first._replace(run=run), *others]
 
-    model = model_on_ipu(lambda: Secretive(GPT2), 0, ipus_of_parameters(Secretive(GPT2).segments(), PLACEMENT))
+    model = build_on_ipu(lambda: Secretive(GPT2), 0, ipus_of_parameters(Secretive(GPT2).segments(), PLACEMENT))
     for parameter in model.transformer.wte.parameters():
         torch.nn.init.ones_(parameter)
-    with pytest.raises(RuntimeError, match=r"transformer.wpe.weight lies on IPU 1"):
+    with pytest.raises(RuntimeError, match=r"transformer.wpe.weight is on IPU 1"):
         model.segments()[0].run(BATCH, {})
 
 
@@ -104,8 +105,8 @@ def test_a_model_that_reads_more_than_it_declares_cannot_run() -> None:
     ],
 )
 def test_whatever_reads_a_foreign_parameter_raises(read) -> None:
-    with pytest.raises(RuntimeError, match=r"head.weight lies on IPU 3"):
-        read(foreign_parameter("head.weight", 3))
+    with pytest.raises(RuntimeError, match=r"head.weight is on IPU 3"):
+        read(make_foreign_parameter("head.weight", 3))
 
 
 def test_the_parameters_of_a_pipeline_are_the_models_in_its_order() -> None:

@@ -335,7 +335,7 @@ def test_an_offline_target_is_compiled_and_never_run(poptorch: ModuleType) -> No
 def test_sequences_are_ordered_by_update_micro_batch_and_replica(poptorch: ModuleType) -> None:
     # Two updates of two replicas of three micro-batches of one sequence, named by update, replica and micro-batch.
     names = np.array([100, 101, 102, 110, 111, 112, 200, 201, 202, 210, 211, 212])
-    ordered = poptorch.in_order_of_poptorch(names, (2, 2, 3, 1))
+    ordered = poptorch.reorder_for_poptorch(names, (2, 2, 3, 1))
     assert ordered.tolist() == [100, 110, 101, 111, 102, 112, 200, 210, 201, 211, 202, 212]
 
 

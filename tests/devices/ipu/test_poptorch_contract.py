@@ -19,7 +19,7 @@ poptorch = pytest.importorskip(
 from expected_options import GPT2_OPTIMIZER, OPTIONS, lamb  # noqa: E402
 
 from relm.devices.ipu import options  # noqa: E402
-from relm.devices.ipu.backend import BackendError, UpdateCall, WorkerSpec  # noqa: E402
+from relm.devices.ipu.backend import UpdateCall, WorkerSpec  # noqa: E402
 from relm.devices.ipu.partition import build_model  # noqa: E402
 from relm.devices.ipu.poptorch_backend import PoptorchBackend  # noqa: E402
 from relm.devices.ipu.simulator import SimulatorBackend  # noqa: E402
@@ -358,11 +358,3 @@ def test_the_learning_rate_of_each_call_reaches_the_device() -> None:
     before, _ = backend.save()
     backend.take(call_of(spec, learning_rate=0.0))
     assert all(torch.equal(tensor, before[name]) for name, tensor in backend.save()[0].items())
-
-
-def test_documents_are_refused() -> None:
-    spec = spec_of(replicas=1)
-    call = call_of(spec)
-    batch = {**call.batch, "document_ids": np.zeros_like(call.batch["input_ids"])}
-    with pytest.raises(BackendError, match="leave documents out"):
-        begin(PoptorchBackend(spec), spec).compile(call._replace(batch=batch))

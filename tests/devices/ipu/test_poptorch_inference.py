@@ -117,7 +117,9 @@ def test_another_rule_or_length_is_another_program_and_the_first_is_released(pop
 @pytest.mark.parametrize("kind", ["poptorch", "simulator"])
 def test_a_loop_on_several_ipus_or_beyond_the_positions_is_refused(kind: str, poptorch: ModuleType) -> None:
     made = SimulatedInference if kind == "simulator" else poptorch.PoptorchInference
-    with pytest.raises(BackendError, match="the model is on 2 IPUs, but a loop that writes texts is on one; place all layers"):
+    with pytest.raises(
+        BackendError, match="the model is on 2 IPUs, but a loop that writes texts runs on one; place all layers"
+    ):
         made(spec_of(0, 0, 0, 1, 1), model().state_dict()).write(beginnings(), RULE, 4)
     with pytest.raises(BackendError, match="the model has 6 positions, but the texts have 7; write fewer tokens"):
         made(spec_of(0, 0, 0, 0, 0), model().state_dict()).write(beginnings(), RULE, 5)
@@ -146,7 +148,7 @@ def test_half_precision_is_that_of_weights_and_activations(poptorch: ModuleType)
 def test_weights_or_a_placement_of_another_model_are_refused(kind: str, poptorch: ModuleType) -> None:
     made = SimulatedInference if kind == "simulator" else poptorch.PoptorchInference
     weights = model().state_dict()
-    with pytest.raises(BackendError, match=r"the weights are of another model: transformer\.ln_f\.bias; give those"):
+    with pytest.raises(BackendError, match=r"the weights belong to another model: transformer\.ln_f\.bias; pass those"):
         made(spec_of(0, 0, 0, 0, 0), {name: value for name, value in weights.items() if name != "transformer.ln_f.bias"})
     short = spec_of(0, 0, 0, 0, 0)._replace(placement=[("token_embedding", 0), ("head", 0)])
     with pytest.raises(BackendError, match="the pipeline places head where the model has position_embedding"):

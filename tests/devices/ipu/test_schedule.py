@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from relm.devices.ipu.schedule import Work, pipeline_schedule
-from relm.forecast.pipeline_memory import list_stages
+from relm.devices.ipu.schedule import Work, pipeline_schedule, stages_of
 from relm.recipes.machine.pipeline import Pipeline
 
 # Three forward stages, five micro-batches. F0: forward pass of micro-batch 0, B0: its backward pass; the last stage makes both
@@ -69,7 +68,7 @@ def test_as_many_micro_batches_wait_at_each_stage_as_the_estimate_of_memory_coun
     for work in pipeline_schedule(pipeline.stages, pipeline.gradient_accumulation):
         waiting[work.stage] += -1 if work.is_backward else 1
         most[work.stage] = max(most[work.stage], waiting[work.stage])
-    assert [most[stage] for stage in range(5)] == [stage.waiting for stage in list_stages(pipeline)] == [9, 7, 5, 3, 1]
+    assert [most[stage] for stage in range(5)] == [stage.waiting for stage in stages_of(pipeline.placement)] == [9, 7, 5, 3, 1]
 
 
 def test_too_few_micro_batches_are_refused() -> None:

@@ -7,7 +7,8 @@ import torch
 from pipeline_cases import assert_close, call, random_weights, train_whole, whole_model
 
 from relm.devices.ipu.backend import WorkerSpec
-from relm.devices.ipu.partition import ipus_of_parameters, stages_of
+from relm.devices.ipu.partition import ipus_of_parameters
+from relm.devices.ipu.schedule import stages_of
 from relm.devices.ipu.simulator import SimulatorBackend
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory

@@ -281,7 +281,7 @@ def test_weights_and_state_of_another_model_are_refused() -> None:
     built = spec(GPT2, ADAMW, layers_per_ipu=[3], gradient_accumulation=1)
     backend = SimulatorBackend(built)
     other = replace(GPT2, biases=False)
-    with pytest.raises(BackendError, match=r"the weights are of another model: transformer.h.0.attn.c_attn.bias"):
+    with pytest.raises(BackendError, match=r"the weights belong to another model: transformer.h.0.attn.c_attn.bias"):
         backend.load(random_weights(other), no_state(GPT2))
-    with pytest.raises(BackendError, match=r"the optimizer's state is of another model or optimizer: transformer.h.0"):
+    with pytest.raises(BackendError, match=r"the state belongs to another model or optimizer: transformer.h.0"):
         backend.load(random_weights(GPT2), no_state(other))

@@ -77,7 +77,7 @@ def test_the_groups_are_those_of_relms_optimizers(decayed: str, adapted: str) ->
     section = settings.model_dump(mode="json")
     for name, parameter in model.named_parameters():
         group = groups[id(parameter)]
-        assert is_decayed(section, name, parameter.dim()) == bool(group["weight_decay"])
+        assert is_decayed(section["decayed"], name, parameter.dim()) == bool(group["weight_decay"])
         assert is_adapted(section, parameter.dim()) == group["adapted"]
 
 

@@ -75,14 +75,14 @@ def test_a_python_that_hangs_is_ended_and_named(lines: str, monkeypatch: pytest.
     path = interpreter(tmp_path, lines)
     begun = time.monotonic()
     found = refusal(monkeypatch, path)
-    assert found.startswith(f"{path}: the IPU worker gave no answer to 'hello' within 0.2 s, and was ended; try `{path} -c")
+    assert found.startswith(f"{path}: the IPU worker did not answer 'hello' within 0.2 s and was ended. Try `{path} -c")
     assert time.monotonic() - begun < 30
 
 
 def test_without_a_name_poptorch_needs_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INTERPRETER, raising=False)
     monkeypatch.setattr("relm.devices.ipu.worker_process._OF_SDK", ("python3.8-that-is-absent",))
-    with pytest.raises(RelmError, match=r"python3.8-that-is-absent was found; install the SDK, or set RELM_IPU_PYTHON"):
+    with pytest.raises(RelmError, match=r"python3.8-that-is-absent do not have it; install the SDK, or set RELM_IPU_PYTHON"):
         WorkerProcess("poptorch")
     assert find_interpreter("simulator", {}) == sys.executable
 
@@ -131,7 +131,7 @@ def test_one_worker_reports_its_versions_and_survives_errors_and_signals_until_i
     assert (worker.facts["torch"], bool(worker.facts["name"])) == (torch.__version__, True)
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(worker.pid, number)
-        with pytest.raises(RelmError, match=r"failed at the request 'save': AttributeError.* report them with the recipe"):
+        with pytest.raises(RelmError, match=r"failed at the request 'save': AttributeError.* Report its messages above"):
             worker.request("save")
     with pytest.raises(RelmError, match="failed at the request 'dance': KeyError"):
         worker.request("dance")
@@ -151,9 +151,9 @@ def write_file(path: Path, content: bytes, mode: int = 0o755) -> None:
 
 # What is called python -> what makes it, and the beginning or a part of the refusal.
 INTERPRETERS: dict[str, tuple[Any, str]] = {
-    "absent": (lambda path: None, "RELM_IPU_PYTHON: there is no program {path}; set it to the path of the Python"),
+    "absent": (lambda path: None, "RELM_IPU_PYTHON: program {path} not found; set it to the path of the Python"),
     "a folder": (Path.mkdir, "RELM_IPU_PYTHON: {path} is a folder; set it to the path of the Python"),
-    "not to be executed": (lambda path: write_file(path, b"", 0o644), "{path} may not be executed; set it"),
+    "not to be executed": (lambda path: write_file(path, b"", 0o644), "{path} is not executable; set it"),
     "no program": (lambda path: write_file(path, b"\x7fELF no program"), "RELM_IPU_PYTHON: {path} cannot be started: "),
     "no numpy": (
         lambda path: interpreter(path.parent, f'exec {sys.executable} -S "$@"'),
@@ -165,11 +165,11 @@ INTERPRETERS: dict[str, tuple[Any, str]] = {
     ),
     "a greeting": (
         lambda path: interpreter(path.parent, f'echo "Welcome to the Pod"; exec {sys.executable} "$@"'),
-        "sent something that is not a message",
+        "sent an invalid message",
     ),
     "killed": (
         lambda path: interpreter(path.parent, "kill -9 $$"),
-        "was ended by SIGKILL before its first answer, by another process or for want of memory; give the same",
+        "was ended by SIGKILL before its first answer, by another process or for lack of memory; run the same",
     ),
 }
 
@@ -181,4 +181,4 @@ def test_what_is_no_python_of_a_worker_is_named(
     make(tmp_path / "python")
     found = refusal(monkeypatch, tmp_path / "python")
     assert message.format(path=tmp_path / "python") in found
-    assert "was ended by SIGKILL" not in found or "Expected Python 3.8" not in found, "its Python is not blamed"
+    assert "was ended by SIGKILL" not in found or "a Python 3.8" not in found, "its Python is not blamed"

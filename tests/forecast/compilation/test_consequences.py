@@ -36,7 +36,7 @@ def test_a_core_has_half_of_its_chip(topology: str, devices: int, chips: int, fl
 
 
 def test_a_slice_without_published_peaks_is_refused() -> None:
-    with pytest.raises(RelmError, match=r"no peak and bandwidth are known for slice 'v9-8'"):
+    with pytest.raises(RelmError, match=r"peak and bandwidth of slice 'v9-8' are unknown"):
         ceiling_of(compilation(topology="v9-8"))
 
 
@@ -56,7 +56,7 @@ def test_the_programs_of_a_step_are_those_that_are_traced(micro_batches: int) ->
 def test_a_program_that_does_not_fit_has_no_time() -> None:
     text = words(compilation(refused("step"), program("held_out", 1.0, 1.0)), recipe())
     assert "step         DOES NOT FIT: 17.49GiB of 15.48GiB" in text
-    assert "time         not known: a program of the step does not fit" in text
+    assert "time         unknown: a program of the step does not fit" in text
     assert "roofline" not in text
 
 
@@ -77,7 +77,7 @@ def test_a_recipe_that_changed_since_is_refused(changed: dict[str, Any], found: 
 def test_the_lines_have_memory_work_and_the_least_time() -> None:
     # 123e12 operations are 2 s of a core, 1800e9 bytes 4 s: memory decides. 900 steps of 4 s are an hour.
     text = words(compilation(program("step", 123e12, 1800e9)), recipe(steps=900))
-    assert "as compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n  the compiler's figures of one core, and arithmetic" in text
+    assert "as compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n  the compiler's figures for one core, and arithmetic" in text
     assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; 900 steps take 1.00 h" in text
     assert "fits: 1.50 GiB at most of 15.00, 10%; arguments 0.50, results 0.50 (0.50 of them in the arguments' memory)" in text
 

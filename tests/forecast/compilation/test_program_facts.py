@@ -5,7 +5,7 @@ from relm.forecast.compilation.program_facts import (
     collectives,
     find_beyond_gradients,
     findings,
-    refusal_of,
+    parse_refusal,
 )
 from relm.training.machine.compile_record import Program
 
@@ -59,7 +59,7 @@ Total hbm usage >= 18G:
      Shape: u32[128,16,512,512]{3,2,1,0:T(8,128)}
      Unpadded size: 2.00G
 """
-    refusal = refusal_of(text)
+    refusal = parse_refusal(text)
     assert (refusal.used, refusal.capacity) == ("17.49G", "15.48G")
     assert refusal.words.startswith("XLA:TPU compile permanent error")
     (largest,) = refusal.largest

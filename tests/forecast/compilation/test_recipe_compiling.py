@@ -74,13 +74,15 @@ def test_a_run_on_ipus_is_refused_with_the_command_that_compiles_it(
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
     assert main(["compile", "bert_tiny_ipu"]) == 1
-    assert "PopTorch compiles: give `relm rehearse bert_tiny_ipu --compile-only`" in capsys.readouterr().err
+    assert "PopTorch compiles: run `relm rehearse bert_tiny_ipu --compile-only`" in capsys.readouterr().err
 
 
 def test_a_recipe_with_the_device_alone_is_refused() -> None:
     recipe = PLAN.recipe.model_copy(update={"run": Run(device="tpu")})
     plan = dataclasses.replace(PLAN, recipe=recipe, machine=None)
-    with pytest.raises(RelmError, match=r"^recipe roberta_base_v3-8 names no slice of TPUs; name one, such as relm compile"):
+    with pytest.raises(
+        RelmError, match=r"^recipe roberta_base_v3-8 does not name a slice of TPUs; name one, such as relm compile"
+    ):
         topology_of(plan)
 
 

@@ -24,8 +24,8 @@ from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
-from relm.training.machine.compiled_table import Row, RunFacts, Shipped, read_shipped, shipped_compilation
-from relm.training.micro_batches import micro_batch_size, shortened
+from relm.training.machine.compile_record import Row, RunFacts, Shipped, read_shipped, shipped_compilation
+from relm.training.micro_batches import micro_batch_size, shorten_phase
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)
@@ -58,12 +58,12 @@ def test_a_table_of_todays_programs_is_current() -> None:
 
 @pytest.mark.parametrize("change", [{"fingerprint": "1" * 12}, {"programs": {"main": {"step": "another key"}}}])
 def test_a_run_whose_recipe_or_program_changed_is_named(change: dict[str, object]) -> None:
-    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a; .* `make compile-all`"):
+    with pytest.raises(RelmError, match=r"docs/compiled.json is outdated: a; .* `make compile-all`"):
         check(table(FITS), {"a": RUNS["a"].model_copy(update=change)})
 
 
 def test_a_program_that_is_not_compiled_yet_is_named() -> None:
-    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a; "):
+    with pytest.raises(RelmError, match=r"docs/compiled.json is outdated: a; "):
         check(Shipped(runs=RUNS), RUNS)
 
 
@@ -94,7 +94,9 @@ def test_the_table_has_no_figures_for_an_edited_recipe() -> None:
     shipped, plan = read_shipped(), PROJECT.plan("roberta_base_v3-8")
     name = "roberta_base_v3-8@v3-8"
     edited = {name: shipped.runs[name].model_copy(update={"fingerprint": "1" * 12})}
-    with pytest.raises(RelmError, match=rf"has fingerprint {plan.fingerprint}, docs/compiled.json has figures of 111111111111"):
+    with pytest.raises(
+        RelmError, match=rf"has fingerprint {plan.fingerprint}, but docs/compiled.json has figures of 111111111111"
+    ):
         shipped_compilation(shipped.model_copy(update={"runs": edited}), plan)
     assert shipped_compilation(Shipped(), plan) is None
 
@@ -188,9 +190,9 @@ def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
 
 def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
     recipe = PROJECT.plan("roberta_base_v3-8_as_published").recipe
-    fewer, settings = shortened(recipe, "main", 3, 1)
+    fewer, settings = shorten_phase(recipe, "main", 3, 1)
     assert (settings.global_batch_size, micro_batch_size(settings, fewer.run.micro_batch_size, 1)) == (3 * 24, 24)
-    assert shortened(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
+    assert shorten_phase(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
 
 
 def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:

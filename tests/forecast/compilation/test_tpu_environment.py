@@ -54,7 +54,7 @@ def test_the_tracer_loads_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_one_that_the_system_kills_is_reported(interpreter: Path, tmp_path: Path) -> None:
     interpreter.write_text("#!/bin/sh\nkill -KILL $$\n")
-    with pytest.raises(RelmError, match="doing this: the system killed it, usually for lack of memory"):
+    with pytest.raises(RelmError, match="doing this: killed by the system, usually for lack of memory"):
         run(tmp_path)
 
 

@@ -210,9 +210,9 @@ def test_missing_hosts_are_an_error_before_the_runtime_waits_for_them(
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "torch_xla cannot find out which TPU this is: OSError: Failed to get TPU metadata"),
-        pytest.param({"http_proxy": "http://127.0.0.1:9"}, "which TPU this is: ProxyError", marks=FULL),
-        pytest.param({"TPU_SKIP_MDS_QUERY": "1"}, "which TPU this is: TypeError", marks=FULL),
+        ({}, "torch_xla cannot find the type of this TPU: OSError: Failed to get TPU metadata"),
+        pytest.param({"http_proxy": "http://127.0.0.1:9"}, "type of this TPU: ProxyError", marks=FULL),
+        pytest.param({"TPU_SKIP_MDS_QUERY": "1"}, "type of this TPU: TypeError", marks=FULL),
     ],
 )
 def test_a_tpu_of_unknown_type_is_refused_with_a_plain_error(

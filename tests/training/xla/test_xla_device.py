@@ -55,7 +55,7 @@ def test_a_batch_arrives_unchanged_in_equal_parts(device: XlaDevice) -> None:
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused(device: XlaDevice) -> None:
-    with pytest.raises(RelmError, match=r"6 sequences cannot be divided evenly among 4 devices: make run.micro_batch_size"):
+    with pytest.raises(RelmError, match=r"6 sequences cannot be divided evenly among 4 devices. Set run.micro_batch_size"):
         device.stage({"input_ids": np.zeros((6, 2))})
 
 
@@ -203,7 +203,7 @@ def test_the_same_seed_draws_the_same_numbers(device: XlaDevice) -> None:
 
 
 def test_float16_is_refused(device: XlaDevice) -> None:
-    with pytest.raises(RelmError, match="float16 is not for TPUs; set the phase's precision to bfloat16"):
+    with pytest.raises(RelmError, match="TPUs do not support float16; set the phase's precision to bfloat16"):
         device.autocast("float16")
 
 
@@ -228,7 +228,7 @@ except RelmError as error:
 @pytest.mark.parametrize("environment", [{}, pytest.param({"PJRT_DEVICE": "TPU"}, marks=pytest.mark.full)])
 def test_the_error_without_a_tpu_says_what_to_do(environment: dict[str, str]) -> None:
     output = opened(**environment)
-    assert "refused: run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM" in output
+    assert "refused: run.device: tpu needs a TPU, found none on this machine. Run the same command on a TPU VM" in output
     assert "PJRT_DEVICE=CPU" in output
 
 

@@ -1,7 +1,7 @@
-"""The interface between the worker process of an IPU run and what computes the updates: PopTorch, or the pipeline simulator.
+"""The interface between the worker process of an IPU run and its backend: PopTorch, or the pipeline simulator.
 
-The worker runs in the Python of Graphcore's SDK (3.8 with torch 2.0.1), which has neither pydantic nor transformers; the
-training loop runs in relm's own Python, and sends the worker everything as JSON and arrays (`relm.devices.ipu.channel`).
+The worker runs in the Python of Graphcore's SDK (3.8 with torch 2.0.1), which lacks pydantic and transformers. The training
+loop runs in relm's Python, and sends the worker everything as JSON and arrays (`relm.devices.ipu.channel`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Tensors = Dict[str, Tensor]
 
 
 class BackendError(Exception):
-    """An error whose message is for the user: what is wrong, what was expected, what to do. Others are reported as faults."""
+    """An error whose message is for the user: what is wrong, what was expected, what to do."""
 
 
 class WorkerSpec(NamedTuple):
-    """Everything that a backend is opened with; JSON on the way to the worker."""
+    """Everything that opens a backend; sent to the worker as JSON."""
 
     backend: str
     """poptorch or simulator."""
@@ -33,7 +33,7 @@ class WorkerSpec(NamedTuple):
     optimizer: dict[str, Any]
     """The fields of `relm.recipes.optimization.Optimizer`."""
     precision: str
-    """The phase's precision: the simulator computes in it, an IPU in the pipeline's own."""
+    """The phase's precision, in which the simulator computes; an IPU computes in the pipeline's precision."""
     seed: int
     """The recipe's seed."""
     threads: int
@@ -41,7 +41,7 @@ class WorkerSpec(NamedTuple):
     executable_cache: str
     """Folder for compiled executables; empty: they are not kept."""
     offline: bool = False
-    """Compile for IPUs that are not attached to this machine; nothing is run."""
+    """Compile for IPUs that are not attached to this machine, and run nothing."""
 
 
 class UpdateCall(NamedTuple):
@@ -51,11 +51,11 @@ class UpdateCall(NamedTuple):
     """
 
     batch: Arrays
-    """Name -> (sequences, ...), the arrays of a batch, and for each term of the loss `divisor.TERM`, (sequences,) float32: what
-    the term's nats of the sequence's micro-batch are divided by in the loss of its update, which is the sum over all
-    micro-batches of all replicas of all instances."""
+    """Name -> (sequences, ...), the arrays of a batch, and for each term of the loss `divisor.TERM`, (sequences,) float32: the
+    divisor of the term's nats in the sequence's micro-batch. An update's loss is the sum over all micro-batches of all replicas
+    of all instances."""
     seeds: np.ndarray
-    """(updates, replicas, micro-batches) int64, the seeds of dropout; PopTorch has its own and reads none."""
+    """(updates, replicas, micro-batches) int64, the seeds of dropout, which PopTorch ignores."""
     learning_rate: float
     loss_scale: float
 
@@ -64,9 +64,9 @@ class UpdateSums(NamedTuple):
     """The result of one call, over this instance's replicas."""
 
     losses: np.ndarray
-    """(updates,) float64, each update's loss; where the device adds up its updates, (1,): their mean."""
+    """(updates,) float64, each update's loss; if the device adds up its updates, (1,): their mean."""
     terms: dict[str, tuple[float, float]]
-    """Term -> sum of nats and count of correct labels over the last update, or, where the device adds up its updates, means."""
+    """Term -> sum of nats and count of correct labels over the last update, or means if the device adds up its updates."""
 
 
 class Backend(Protocol):
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """
 
     def compile(self, call: UpdateCall) -> float:
-        """Compile the program for inputs of these shapes, and return the seconds that it took; 0 where nothing is compiled."""
+        """Compile the program for inputs of these shapes, and return the seconds that it took; 0 if nothing is compiled."""
 
     def take(self, call: UpdateCall) -> UpdateSums:
         """Take the updates of one call."""

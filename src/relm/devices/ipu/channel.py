@@ -1,8 +1,8 @@
 """Messages between the training loop and the worker of an IPU run, over a pair of pipes.
 
 A message is `MAGIC`, the length of its header in 8 bytes, the header in JSON, and the bytes of its arrays one after the other.
-Both ends are this module; what a Python prints before the worker takes its pipes does not begin with `MAGIC`. Runs on Python
-3.8; numpy is imported where arrays are, so that a worker without numpy can still say so.
+Both ends use this module. What a Python prints before the worker takes its pipes does not begin with `MAGIC`. Runs on Python
+3.8, and imports numpy only for arrays, so that a worker without numpy can report that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class ChannelError(Exception):
-    """The other end sent something that is not a message, or ended within one."""
+    """The other end sent something else than a message, or ended within one."""
 
 
 class Closed(ChannelError):

@@ -1,4 +1,4 @@
-"""Texts that a decoder writes in one call of the device: a loop whose body reads a token and chooses the next one.
+"""Generation of texts in one call of the device, by a loop whose body reads a token and chooses the next one.
 
 Graphcore's text_generate_gpt2.py does so with `--poptorch-loop`, on one IPU. Does not import poptorch. For Python 3.8.
 """
@@ -15,22 +15,22 @@ from relm.models.cached_decoding import Cache, decode_token, read_prompts
 from relm.models.decoder import Decoder
 
 ForLoop = Callable[[int, Callable[..., Sequence[Tensor]], List[Tensor]], Sequence[Tensor]]
-"""Function (count, body, inputs) that calls the body on its own outputs `count` times, such as `poptorch.for_loop`."""
+"""Function (count, body, inputs) that calls the body `count` times, each on the last outputs, as `poptorch.for_loop` does."""
 
 _LARGEST = torch.finfo(torch.float32).max
 
 
 class TokenRule(NamedTuple):
-    """The choice of each next token, as in `relm.evaluation.generation.sampling.Sampling`; JSON on the way to the worker."""
+    """The choice of each next token, as in `relm.evaluation.generation.sampling.Sampling`; sent to the worker as JSON."""
 
     top_k: int
-    """Count of the likeliest tokens that may be drawn; 1: always the likeliest."""
+    """Count of the likeliest tokens to draw from; 1: always the likeliest."""
     temperature: float = 1.0
     """Divisor of the logits."""
     top_p: float = 1.0
     """Probability that the likeliest of these tokens reach together."""
     uniform: bool = False
-    """True: each of the tokens is as likely as any other; temperature and top-p decide nothing."""
+    """True: all of these tokens are equally likely; temperature and top-p have no effect."""
 
     @property
     def draws(self) -> bool:
@@ -48,10 +48,10 @@ class WrittenTokens(NamedTuple):
 
 
 class DecodingLoop(nn.Module):
-    """A decoder with the loop that writes after prompts, as the module that PopTorch traces and compiles."""
+    """A decoder with the loop that continues prompts, as the module that PopTorch traces and compiles."""
 
     def __init__(self, for_loop: ForLoop, model: Decoder, rule: TokenRule, tokens: int) -> None:
-        """Keep the model; `tokens` is the length of what it writes after each prompt."""
+        """Keep the model, which writes `tokens` tokens after each prompt."""
         super().__init__()
         self._for_loop, self.model, self._rule, self._tokens = for_loop, model, rule, tokens
 
@@ -64,7 +64,7 @@ class DecodingLoop(nn.Module):
             noise: (batch, tokens, top_k) float32, independent draws from the standard Gumbel distribution, if the rule draws.
         """
         steps = torch.arange(self._tokens, device=input_ids.device)
-        # The last token is chosen, and never read.
+        # The last token is chosen but never read.
         hidden, cache = read_prompts(self.model, input_ids, input_ids.shape[1] + self._tokens - 1)
         step = torch.zeros_like(lengths[:1])
         token, largest = self._choose(_select(hidden, lengths - 1), steps == step, noise)
@@ -119,12 +119,12 @@ def choose(values: Tensor, tokens: Tensor, rule: TokenRule, noise: Any) -> Tenso
 
 
 def _within_nucleus(values: Tensor, top_p: float) -> Tensor:
-    """Return logits, largest first, masked but for the likeliest that reach `top_p`, and those as likely as the last one."""
+    """Mask logits, largest first, except the likeliest that reach `top_p` and those as likely as the last of them."""
     if top_p >= 1:
         return values
     shares = values.softmax(-1)
     before = shares.cumsum(-1) - shares
-    is_beyond = before >= max(top_p, sys.float_info.epsilon)  # the likeliest, before which there is nothing, stays
+    is_beyond = before >= max(top_p, sys.float_info.epsilon)  # the likeliest has nothing before it and stays
     last = values.masked_fill(is_beyond, _LARGEST).amin(-1, keepdim=True)
     return values.masked_fill(values < last, -_LARGEST)
 

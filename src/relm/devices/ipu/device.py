@@ -1,7 +1,7 @@
 """IPUs, and the simulator of their pipeline: devices that take whole updates in a worker process.
 
-The model and its optimizer in this process hold the tensors of the newest checkpoint or validation; the worker's are ahead of
-them. Validation is computed by this process, on the CPU.
+The model and optimizer in this process have the tensors of the newest checkpoint or validation, the worker newer ones. This
+process computes validation, on the CPU.
 """
 
 import os
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relm.devices.contract import UpdatingDevice
 from relm.devices.ipu.backend import UpdateCall, UpdateSums
-from relm.devices.ipu.instances import instance_of_this_process
+from relm.devices.ipu.instances import find_instance
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -41,12 +41,12 @@ class IpuDevice(UpdatingDevice):
         """Start the worker."""
         if run.pipeline is None:
             raise RelmError(
-                f"run.device: {run.device} needs a pipeline, which says how the model is split; choose a machine that the "
-                "recipe has a pipeline for under `on`"
+                f"run.device: {run.device} needs a pipeline, which says how the model is split. Choose a machine for which the "
+                "recipe has a pipeline under `on`"
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
-        instance = (0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        instance = (0, 1) if self._simulates else find_instance(run.pipeline, os.environ)
         self.rank, self.ranks = self.part, self.parts = instance
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()
@@ -60,7 +60,7 @@ class IpuDevice(UpdatingDevice):
     def _request(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Any:
-        """Return the worker's answer to a request; only one thread at a time talks to it."""
+        """Return the worker's answer to a request; one thread at a time."""
         with self._lock:
             return self.worker.request(kind, fields, arrays)
 
@@ -113,24 +113,20 @@ class IpuDevice(UpdatingDevice):
         """Return the sum over all instances."""
         return values if self.ranks == 1 else self._request("sum", arrays={"values": values}).arrays["values"]
 
-    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Return all values, `partial` summed over the instances."""
+    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
+        """Read the values at once, because they are on this host; `partial` is summed over the instances."""
         values = np.array([float(value) for value in partial], dtype=np.float64)
         if self.ranks > 1:
             values = self._request("sum", arrays={"values": values}).arrays["values"]
-        return [*values.tolist(), *(float(value) for value in whole)]
-
-    def begin_read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> Callable[[], list[float]]:
-        """Read the values at once: they are on this host."""
-        values = self.read(partial, whole)
-        return lambda: values
+        read = [*values.tolist(), *(float(value) for value in whole)]
+        return lambda: read
 
     def programs(self) -> int:
         """Return 1: the program of a call never changes."""
         return 1
 
     def figures(self) -> dict[str, float]:
-        """Return the seconds of compiling; empty where nothing is compiled."""
+        """Return the seconds of compiling; empty if nothing was compiled."""
         return {"compile_seconds": round(self._compile_seconds, 3)} if self._compile_seconds else {}
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The head's input of a model on IPUs, and the texts that one IPU writes; here by the simulator, in plain torch.
+"""Computes the head's input of a model on IPUs, and texts on one IPU; here with the simulator, in plain torch.
 
-Logits never leave the device: for GPT-2's vocabulary they are sixty times as many numbers as the head's input, and the host,
-which has the head too, computes only those that it needs. Runs on Python 3.8.
+Logits never leave the device: for GPT-2's vocabulary they are sixty times as many numbers as the head's input. The host also
+has the head, and computes only the logits that it needs. Runs on Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 from relm.devices.ipu.backend import BackendError, Tensors
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule, WrittenTokens, repeat_on_host
 from relm.devices.ipu.partition import build_model, ipus_of_parameters
-from relm.devices.ipu.simulated_pipeline import model_on_ipu
+from relm.devices.ipu.simulated_pipeline import build_on_ipu
 from relm.models.contract import LanguageModel
 
 
 class InferenceSpec(NamedTuple):
-    """The model and its division; JSON on the way to the worker."""
+    """The model and its division; sent to the worker as JSON."""
 
     architecture: str
     """gpt2 or bert."""
@@ -33,7 +33,7 @@ class InferenceSpec(NamedTuple):
     threads: int
     """CPU threads of the simulator."""
     available_memory_proportion: list[float] | None = None
-    """Share of each IPU's memory for temporary values of matrix products; None: the original's on one IPU, else PopTorch's."""
+    """Share of each IPU's memory for temporary values of products; None: the original's on one IPU, else PopTorch's."""
     executable_cache: str = ""
     """Folder for compiled executables; empty: they are not kept."""
 
@@ -49,7 +49,7 @@ class Beginnings(NamedTuple):
     """(batch, tokens, top_k) float32, standard Gumbel draws; None if the rule does not draw."""
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors that there are, in the order of the arguments of `DecodingLoop.forward`."""
+        """Return all tensors but None, in the order of the arguments of `DecodingLoop.forward`."""
         return [tensor for tensor in self if tensor is not None]
 
 
@@ -73,16 +73,18 @@ class Inference(Protocol):
 
 
 class SimulatedInference:
-    """The model on simulated IPUs: each has the parameters of its segments alone."""
+    """The model on simulated IPUs, each with only the parameters of its segments."""
 
     def __init__(self, spec: InferenceSpec, weights: Tensors) -> None:
         """Place the weights."""
         if spec.precision not in ("float32", "bfloat16"):
-            raise BackendError(f"precision is {spec.precision}, but the simulator computes in float32 and bfloat16; take one")
+            raise BackendError(
+                f"precision is {spec.precision}, but the simulator computes only in float32 or bfloat16; choose one of them"
+            )
         torch.set_num_threads(spec.threads)
         lies_on = locate_parameters(spec, weights)
         build = partial(build_model, spec.architecture, spec.configuration)
-        self._models = {ipu: model_on_ipu(build, ipu, lies_on).eval() for ipu in sorted({ipu for _, ipu in spec.placement})}
+        self._models = {ipu: build_on_ipu(build, ipu, lies_on).eval() for ipu in sorted({ipu for _, ipu in spec.placement})}
         with torch.no_grad():
             for name, ipu in lies_on.items():
                 self._models[ipu].get_parameter(name).copy_(weights[name])
@@ -111,11 +113,13 @@ class SimulatedInference:
 def require_loop(spec: InferenceSpec, beginnings: Beginnings, tokens: int) -> None:
     """Raise unless a loop on the device can write the texts.
 
-    The loop of PopTorch is a program of one IPU: Graphcore's text_generate_gpt2.py refuses it on several, too.
+    PopTorch's loop runs on one IPU; Graphcore's text_generate_gpt2.py rejects several, too.
     """
     ipus = {ipu for _, ipu in spec.placement}
     if len(ipus) > 1:
-        raise BackendError(f"the model is on {len(ipus)} IPUs, but a loop that writes texts is on one; place all layers on one")
+        raise BackendError(
+            f"the model is on {len(ipus)} IPUs, but a loop that writes texts runs on one; place all layers on one"
+        )
     longest, positions = beginnings.input_ids.shape[1] + tokens - 1, spec.configuration["positions"]
     if longest > positions:
         raise BackendError(f"the model has {positions} positions, but the texts have {longest}; write fewer tokens")
@@ -135,5 +139,5 @@ def locate_parameters(spec: InferenceSpec, weights: Tensors) -> dict[str, int]:
     except ValueError as error:
         raise BackendError(str(error)) from None
     if faults := sorted(set(weights) ^ set(lies_on)):
-        raise BackendError(f"the weights are of another model: {', '.join(faults[:5])}; give those of this one")
+        raise BackendError(f"the weights belong to another model: {', '.join(faults[:5])}; pass those of this model")
     return lies_on

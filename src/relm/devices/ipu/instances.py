@@ -1,4 +1,4 @@
-"""The instances of an IPU run: equal host processes that PopRun starts, each with some of the replicas."""
+"""The instances of an IPU run: equal host processes that PopRun starts, each with an equal part of the replicas."""
 
 import os
 import shlex
@@ -12,24 +12,24 @@ from relm.recipes.machine.pipeline import Pipeline
 from relm.recipes.run import Run
 
 OPTIONS = "RELM_POPRUN_OPTIONS"
-"""Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
+"""Environment variable with the installation's options of PopRun, such as --host and --vipu-partition."""
 
 
 def launcher(pipeline: Pipeline) -> list[str]:
-    """Return the words in front of a step's name that start all instances by PopRun."""
+    """Return the words before a step's name that start all instances by PopRun."""
     options = shlex.split(os.environ.get(OPTIONS, ""))
     return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
 
 
 def launch(run: Run | None, processes: int) -> list[str]:
-    """Return the words in front of a step's name that start it; `run` is that of a training job, None for another job."""
+    """Return the words before a step's name that start it; `run` is None for jobs other than training."""
     pipeline = None if run is None or DEVICES[run.device].simulator is None else run.pipeline
     if pipeline is not None and pipeline.instances > 1:
         return launcher(pipeline)
     return ranks.launcher(processes)
 
 
-def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:
+def find_instance(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:
     """Return the index of this process among the instances of a pipeline, from 0, and their count."""
     found = {name: environment[name] for name in (TOTAL, LOCAL, OFFSET, IPUS) if name in environment}
     start = f"start it as `{shlex.join(launcher(pipeline))} ...`" if pipeline.instances > 1 else "start it without PopRun"
@@ -46,8 +46,8 @@ def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str])
     missing = [name for name in (TOTAL, LOCAL, OFFSET) if name not in found]
     if missing:
         raise RelmError(
-            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set, but {' and '.join(missing)} not: PopRun sets them "
-            f"all; unset what it did not set, and {start}"
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set, but {' and '.join(missing)} not. PopRun sets all of "
+            f"them: unset those that it did not set, and {start}"
         )
     if not found[OFFSET].isdigit() or int(found[OFFSET]) % local or int(found[OFFSET]) >= pipeline.replicas:
         raise RelmError(

@@ -1,7 +1,7 @@
 """PopTorch's options and optimizer for a pipeline, as tables of plain values that tests compare with the original scripts.
 
 Sources: graphcore/examples v3.4.1, nlp/gpt2/pytorch (`ipu_options.py`, and `get_optimizer` in `tools.py`), and v3.0.0,
-nlp/bert/tensorflow1, whose options are given here as their counterparts of PopTorch. Does not import poptorch, and imports on
+nlp/bert/tensorflow1, whose options appear as their counterparts in PopTorch. Does not import poptorch. Runs on
 Python 3.8.
 """
 
@@ -16,7 +16,7 @@ from relm.devices.ipu.update_rules import is_adapted, is_decayed
 
 Table = Dict[str, Any]
 """Method of `poptorch.Options`, such as "Training.gradientAccumulation" -> its argument. Members of PopTorch's enumerations,
-its execution strategies and torch's types are given by name. Applied in order."""
+its execution strategies and torch's types are names. Applied in order."""
 
 # Members of PopART's enumerations, which PopTorch takes as numbers.
 OVERLAP_MEMORY_OPTIMISED = 3  # popart.AccumulateOuterFragmentSchedule
@@ -26,23 +26,23 @@ _BYTES_OF_MOMENT = 4  # float32
 
 
 class Surroundings(NamedTuple):
-    """The facts beside a recipe that its run's options depend on."""
+    """The facts outside a recipe on which its run's options depend."""
 
     seed: int
     """Seed of dropout and stochastic rounding."""
     executable_cache: str = ""
     """Folder for compiled executables; empty: they are not kept."""
     offline: bool = False
-    """Compile for an IPU that is not there; nothing can be run then."""
+    """Compile for an absent IPU, and run nothing."""
     popdist: bool = False
-    """PopRun started this process, and tells it its replicas."""
+    """PopRun started this process, and sets its replicas."""
     initial_weights: str = "weights.bin"
-    """File to which the compiler writes the weights, which it would otherwise keep in memory; with the options of GPT-2."""
+    """File for the weights, which the compiler would otherwise keep in memory; only with GPT-2's options."""
 
 
 def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surroundings) -> Table:
     """Return the options of one instance for a `pipeline`'s fields, in the order in which the original sets them."""
-    # Options of popdist refuse the number of replicas, which PopRun knows.
+    # Options of popdist reject the number of replicas, which PopRun knows.
     table: Table = {} if around.popdist else {"replicationFactor": pipeline["replicas"]}
     table["autoRoundNumIPUs"] = True
     table["deviceIterations"] = pipeline["device_iterations"]
@@ -87,7 +87,7 @@ def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _popart_options(architecture: str, around: Surroundings) -> Table:
-    """Return the compiler's options that Graphcore's GPT-2 sets; its BERT is for TensorFlow 1, which has none of them."""
+    """Return the compiler's options of Graphcore's GPT-2; its BERT is for TensorFlow 1, which lacks them."""
     if architecture != "gpt2":
         return {}
     return {
@@ -132,7 +132,7 @@ def _argument(poptorch: Any, method: str, value: Any) -> Any:
 
 
 def _member(poptorch: Any, name: str) -> Any:
-    """Return the object of a name such as "OutputMode.Sum" or "PipelinedExecution(AutoStage.AutoIncrement)", else the name."""
+    """Return the object that "OutputMode.Sum" or "PipelinedExecution(AutoStage.AutoIncrement)" names, else the name."""
     found = re.fullmatch(r"(\w+)\((\w+\.\w+)\)", name)
     if found:
         return getattr(poptorch, found.group(1))(_member(poptorch, found.group(2)))
@@ -146,8 +146,8 @@ class OptimizerTable(NamedTuple):
     name: str
     """AdamW, Adam or LAMB."""
     arguments: dict[str, Any]
-    """Its arguments. One that is given becomes a variable of the compiled program, one that is left out a constant, so only
-    those that the original gives are here."""
+    """Its arguments: only those that the original sets, because each becomes a variable of the compiled program, and any other
+    a constant."""
     groups: list[dict[str, Any]]
     """Parameter groups: `params`, the names of the parameters, and the group's own arguments."""
 
@@ -173,11 +173,11 @@ def optimizer_table(
         if optimizer["lamb"]["weight_norm_clip"] is not None:
             arguments["max_weight_norm"] = optimizer["lamb"]["weight_norm_clip"]
         return OptimizerTable("LAMB", arguments, lamb_groups(optimizer, shapes))
-    # As in the original's call; each group has its own weight decay.
+    # As in the original's call; each group has another weight decay.
     arguments["weight_decay"] = 0.01
     if optimizer["name"] == "adamw":
-        # As the original asks. PopTorch's compiler has no such form of AdamW since 2.4, and corrects the bias all the same
-        # (popart_compiler/source/CompilerImpl.cpp), which is what the recipe's bias_correction: true says. Where it says false,
+        # As the original requests. PopTorch's compiler has lacked this form of AdamW since 2.4, and corrects the bias anyway
+        # (popart_compiler/source/CompilerImpl.cpp), as the recipe's bias_correction: true says. With false,
         # `scalars_of_update` undoes the correction.
         arguments["bias_correction"] = False
     if optimizer["gradient_clipping"] is not None:
@@ -187,7 +187,7 @@ def optimizer_table(
 
 
 class UpdateScalars(NamedTuple):
-    """The values of one update that PopTorch's AdamW takes for all parameters."""
+    """The values that PopTorch's AdamW takes for all parameters in one update."""
 
     learning_rate: float
     weight_decay: float
@@ -196,11 +196,11 @@ class UpdateScalars(NamedTuple):
 
 
 def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update: int) -> UpdateScalars | None:
-    """Return the scalars with which an AdamW that corrects the bias takes the step of one that does not; None: it corrects it.
+    """Return the scalars with which a bias-correcting AdamW takes a step without correction; None: the recipe corrects.
 
-    Corrected, a step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update, and updates
-    count from 1. It is that without c1 and c2 if the rate is times c1 / sqrt(c2), the decay divided by the same, and epsilon
-    divided by sqrt(c2).
+    A corrected step is rate * ((m / c1) / (sqrt(v / c2) + epsilon) + decay * w), where c is 1 - beta ** update, and updates
+    count from 1. Multiplying the rate by c1 / sqrt(c2), dividing the decay by the same and epsilon by sqrt(c2) cancels c1 and
+    c2.
     """
     if optimizer["name"] != "adamw" or optimizer["bias_correction"]:
         return None
@@ -210,20 +210,20 @@ def scalars_of_update(optimizer: Mapping[str, Any], learning_rate: float, update
 
 
 def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
-    """Return the decayed parameters, then the others; both groups are there even if there is no weight decay."""
-    decayed = [name for name, shape in shapes if is_decayed(optimizer, name, len(shape))]
-    others = [name for name, shape in shapes if not is_decayed(optimizer, name, len(shape))]
+    """Return the decayed parameters, then the others, as two groups even without weight decay."""
+    decayed = [name for name, shape in shapes if is_decayed(optimizer["decayed"], name, len(shape))]
+    others = [name for name, shape in shapes if not is_decayed(optimizer["decayed"], name, len(shape))]
     return [{"params": decayed, "weight_decay": optimizer["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
 
 
 def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
     """Return the parameters in up to four groups: with and without weight decay, with and without a trust ratio.
 
-    PopART's LAMB takes the ratio 1 where the greatest norm is 0.
+    PopART's LAMB takes the ratio 1 if `max_weight_norm` is 0.
     """
     together: dict[tuple[bool, bool], list[str]] = {}
     for name, shape in shapes:
-        key = is_decayed(optimizer, name, len(shape)), is_adapted(optimizer, len(shape))
+        key = is_decayed(optimizer["decayed"], name, len(shape)), is_adapted(optimizer, len(shape))
         together.setdefault(key, []).append(name)
     groups: list[dict[str, Any]] = []
     for decayed, adapted in sorted(together, reverse=True):

@@ -1,8 +1,8 @@
-"""A model's partition over IPUs: its stages, and the IPU of each parameter."""
+"""A model's partition over IPUs: the IPU of each parameter."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from relm.models.bert import Bert
 from relm.models.bert_classification import BertForClassification
@@ -29,13 +29,6 @@ _MODELS: Mapping[str, Callable[..., LanguageModel]] = {
 }
 
 
-class PipelineStage(NamedTuple):
-    """Consecutive segments on one IPU, which compute a micro-batch at one clock of the pipeline."""
-
-    ipu: int
-    segments: tuple[str, ...]
-
-
 def build_model(architecture: str, configuration: Mapping[str, Any]) -> LanguageModel:
     """Return a model with unset weights, from the fields of its configuration."""
     if architecture not in _MODELS:
@@ -48,22 +41,6 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
 def _build_bert(config: BertConfig) -> LanguageModel:
     """Return the BERT with the head of its configuration."""
     return _BERTS[config.head](config)
-
-
-def stages_of(placement: Sequence[tuple[str, int]]) -> list[PipelineStage]:
-    """Return the stages of a placement, whose pairs (segment, IPU) are in the order of execution.
-
-    >>> stages_of([("token_embedding", 0), ("position_embedding", 1), ("layers.0", 1), ("head", 0)])
-    [PipelineStage(ipu=0, segments=('token_embedding',)), PipelineStage(ipu=1, segments=('position_embedding', 'layers.0')), \
-PipelineStage(ipu=0, segments=('head',))]
-    """
-    stages: list[PipelineStage] = []
-    for name, ipu in placement:
-        if stages and stages[-1].ipu == ipu:
-            stages[-1] = PipelineStage(ipu, (*stages[-1].segments, name))
-        else:
-            stages.append(PipelineStage(ipu, (name,)))
-    return stages
 
 
 def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> None:
@@ -83,7 +60,7 @@ def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[s
 
 
 def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return the IPU on which each parameter lies: that of the segments that read it."""
+    """Return the IPU of each parameter: that of the segments that read it."""
     require_placed(segments, placement)
     ipus = dict(placement)
     first: dict[str, str] = {}
@@ -92,7 +69,7 @@ def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tup
             reader = first.setdefault(name, segment.name)
             if ipus[reader] != ipus[segment.name]:
                 raise ValueError(
-                    f"{name} is read by {reader} on IPU {ipus[reader]} and by {segment.name} on IPU {ipus[segment.name]}, but "
-                    "a parameter lies on one IPU alone; place both segments on the same IPU"
+                    f"{name} is read by {reader} on IPU {ipus[reader]} and by {segment.name} on IPU {ipus[segment.name]}; "
+                    "place both segments on the same IPU"
                 )
     return {name: ipus[reader] for name, reader in first.items()}

@@ -1,6 +1,6 @@
-"""A model whose segments lie on the IPUs of a pipeline, as the module that PopTorch traces and compiles.
+"""A model with its segments on the IPUs of a pipeline, as the module that PopTorch traces and compiles.
 
-Does not import poptorch, and imports on Python 3.8.
+Does not import poptorch. Runs on Python 3.8.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ DIVISOR = "divisor."
 
 
 class PlacedModel(nn.Module):
-    """A model with the loss that PopTorch differentiates, and the sums that it adds up over micro-batches."""
+    """A model with the loss that PopTorch differentiates, and the sums that it accumulates over micro-batches."""
 
     def __init__(
         self, poptorch: Any, model: LanguageModel, pipeline: Mapping[str, Any], inputs: Sequence[str], terms: Sequence[str]
     ) -> None:
         """Place the segments, and make the model project to the vocabulary in slices.
 
-        Args:
-            inputs: names of the tensors of a micro-batch, in the order of `forward`'s arguments.
-            terms: names of the loss's terms.
+        `inputs` names the tensors of a micro-batch, in the order of `forward`'s arguments, and `terms` the loss's terms.
         """
         super().__init__()
         self._poptorch = poptorch
@@ -40,7 +38,7 @@ class PlacedModel(nn.Module):
             model.project_vocabulary = VocabularySlices(poptorch, pipeline["vocabulary_serialisation"])
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the loss, and of each term the sum of nats and the count of correct labels, float32 scalars."""
+        """Return the loss, and each term's sum of nats and count of correct labels, float32 scalars."""
         batch = dict(zip(self.inputs, tensors))
         state: State = {}
         outputs: tuple[Tensor, ...] = ()
@@ -54,7 +52,7 @@ class PlacedModel(nn.Module):
         return outputs
 
     def _checkpointed(self, state: State) -> State:
-        """Return the state as the only tensors that are kept for the backward pass."""
+        """Return the state, marked as the only tensors to keep for the backward pass."""
         return {name: self._poptorch.recomputationCheckpoint(tensor) for name, tensor in state.items()}
 
     def _outputs(self, batch: Mapping[str, Tensor], state: State) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Updates computed on IPUs by PopTorch, the backend of an IPU run; it and `poptorch_inference` alone import poptorch. For 3.8.
+"""The backend that computes updates on IPUs by PopTorch. Only it and `poptorch_inference` import poptorch. For Python 3.8.
 
 PopTorch reads the sequences of a call in the order update, micro-batch, replica: PopART's `StepIOSplitter`
 (willow/src/stepiosplitter.cpp) hands the host's arrays to the replicas in turn, one micro-batch each. In `UpdateCall` the order
@@ -11,8 +11,8 @@ micro-batch, as in Graphcore's script.
 
 Optimizer state: PopART names the moments of a parameter Accl1___NAME and Accl2___NAME, and counts its updates in Step___NAME
 if the bias is corrected. Neither moment contains the loss scale. A first moment that is float16 on the device is rounded to it
-when a checkpoint of another device is loaded. The random numbers of dropout and of stochastic rounding begin anew from the
-seed in each process.
+when a checkpoint of another device is loaded. The random numbers of dropout and of stochastic rounding start from the seed
+in each process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PoptorchBackend:
     """Trains one model on IPUs, in this instance's replicas."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        """Check the surroundings and build the model, with unset weights."""
+        """Check the versions and build the model, with unset weights."""
         require_torch(torch.__version__)
         self._spec = spec
         self._distributed = Instances(spec.pipeline["instances"])
@@ -72,7 +72,7 @@ class PoptorchBackend:
         self._folder = tempfile.TemporaryDirectory(prefix="relm-ipu-")
         if spec.executable_cache:
             os.makedirs(spec.executable_cache, exist_ok=True)
-        # A folder of another name in each process might be another program to the cache.
+        # With another folder name in each process the cache might see another program.
         self._initial_weights = os.path.join(spec.executable_cache or self._folder.name, "weights.bin")
         around = options.Surroundings(
             seed=spec.seed,
@@ -85,7 +85,7 @@ class PoptorchBackend:
         return options.apply_options(poptorch, distributed.options(len(spec.pipeline["layers_per_ipu"])), table)
 
     def load(self, weights: Tensors, state: Tensors) -> None:
-        """Set the weights and the optimizer's state; those of a compiled model go to the device at once."""
+        """Set the weights and the optimizer's state, on the device if the model is compiled."""
         self._model.load_state_dict(weights)
         self._state = state
         self._updates = float(state[UPDATES])
@@ -108,7 +108,7 @@ class PoptorchBackend:
         pipeline = self._spec.pipeline
         if "document_ids" in inputs:
             raise BackendError(
-                "PopTorch has no triangular mask of computed values, which attention within documents needs; leave documents "
+                "attention within documents needs a triangular mask of computed values, which PopTorch lacks; leave documents "
                 "out of the recipe's examples, or train on another device"
             )
         terms = [name[len(DIVISOR) :] for name in inputs if name.startswith(DIVISOR)]
@@ -122,7 +122,7 @@ class PoptorchBackend:
         except ValueError as error:
             raise BackendError(str(error)) from None
         self._optimizer = options.build_optimizer(poptorch, table, parameters)
-        # Schedulers of torch expect an optimizer that has taken a step; PopTorch's never does on the host.
+        # Torch's schedulers expect that the optimizer has taken a step, which PopTorch's never does on the host.
         self._optimizer._step_count = 1
         self._is_decayed = [group["weight_decay"] != 0 for group in table.groups]
         self._set_scalars(call)
@@ -143,7 +143,7 @@ class PoptorchBackend:
         if self._running is None:
             self.compile(call)
         self._set_scalars(call)
-        self._running.setOptimizer(self._optimizer)  # sends the new scalars to the device; the program stays
+        self._running.setOptimizer(self._optimizer)  # sends the new scalars to the device without a new program
         outputs = self._running(*self._arrays(call.batch).values())
         self._updates += self._spec.pipeline["device_iterations"]
         return self._sums([output.double().sum().item() for output in outputs])
@@ -156,15 +156,15 @@ class PoptorchBackend:
         return UpdateSums(np.array([loss], dtype=np.float64), terms)
 
     def _micro_batches(self) -> int:
-        """Return the count of micro-batches of one update, of all replicas of all instances."""
+        """Return the micro-batches of one update over all replicas of all instances."""
         return int(self._spec.pipeline["gradient_accumulation"] * self._spec.pipeline["replicas"])
 
     def _arrays(self, batch: Arrays) -> dict[str, Tensor]:
-        """Return a call's arrays in PopTorch's order of sequences; the divisors as those of a mean over micro-batches."""
+        """Return a call's arrays in PopTorch's order of sequences, with the divisors of a mean over micro-batches."""
         pipeline = self._spec.pipeline
         shape = (pipeline["device_iterations"], self._replicas, pipeline["gradient_accumulation"], pipeline["micro_batch_size"])
         share = self._micro_batches()
-        tensors = {name: as_tensor(in_order_of_poptorch(array, shape)) for name, array in sorted(batch.items())}
+        tensors = {name: as_tensor(reorder_for_poptorch(array, shape)) for name, array in sorted(batch.items())}
         return {name: tensor / share if name.startswith(DIVISOR) else tensor for name, tensor in tensors.items()}
 
     def save(self) -> tuple[Tensors, Tensors]:
@@ -188,11 +188,11 @@ class PoptorchBackend:
         state = {name: self._written(name, tensor) for name, tensor in held["ipu_state"].items()}
         self._require_moments(state)
         self._optimizer.set_state_dict({**held, "ipu_state": state})
-        # With an optimizer that it has already, this only writes.
+        # With the optimizer that it already has, this only writes.
         self._running.setOptimizer(self._optimizer)
 
     def _written(self, name: str, held: Tensor) -> Tensor:
-        """Return the value of one of PopART's tensors: the state's where it is a moment or a count, else unchanged."""
+        """Return the value for one of PopART's tensors: the state's for a moment or a count, else the old one."""
         if name.startswith(STEP):
             return torch.full_like(held, self._updates)
         for moment, prefix in MOMENTS.items():
@@ -269,11 +269,11 @@ class Instances:
         return np.asarray(summed.numpy())
 
 
-def in_order_of_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
-    """Return a call's sequences with those of one micro-batch step of all replicas together.
+def reorder_for_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
+    """Return a call's sequences in the order update, micro-batch, replica.
 
-    `shape` has the counts of updates, replicas, micro-batches of one replica, and sequences of one micro-batch, which are the
-    first axis of `array` in this order, and in that of updates, micro-batches, replicas, sequences in the result.
+    `shape` has the counts of updates, replicas, micro-batches of one replica, and sequences of one micro-batch: the order of
+    `array` along its first axis.
     """
     split = array.reshape((*shape, *array.shape[1:]))
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(array.shape)
@@ -285,7 +285,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 
 def require_torch(version: str) -> None:
-    """Raise BackendError for a version of torch for which PopTorch was not made."""
+    """Raise BackendError for a version of torch that PopTorch does not support."""
     if not version.startswith("2.0."):
         raise BackendError(
             f"PopTorch 3.3 and 3.4 are for torch 2.0.1, found {version}, with which AdamW would silently be compiled as Adam; "

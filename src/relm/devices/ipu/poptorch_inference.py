@@ -1,6 +1,6 @@
-"""The head's input of a model on IPUs, and texts that one writes, by PopTorch, as in Graphcore's text_generate_gpt2.py.
+"""Computes the head's input of a model on IPUs, and texts on one IPU, by PopTorch, as Graphcore's text_generate_gpt2.py does.
 
-A program is compiled for one shape of inputs; another shape, or another choice of tokens, is another program. For Python 3.8.
+A program is compiled for one shape of inputs and one token rule. For Python 3.8.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relm.devices.ipu.inference import Beginnings, InferenceSpec, body_of, locat
 from relm.devices.ipu.partition import build_model
 from relm.models.contract import LanguageModel
 
-# The original's share of an IPU's memory for matrix products, where the model is on one IPU.
+# The original's share of an IPU's memory for matrix products if the model is on one IPU.
 PROPORTION_ON_ONE = 0.2
 
 
@@ -61,14 +61,14 @@ class PoptorchInference:
         self._program: Hashable = None
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """See `Inference`; inputs of a new shape are compiled for first."""
+        """See `Inference`; a new shape of inputs is compiled first."""
         program = ("hidden", *((name, tuple(tensor.shape)) for name, tensor in batch.items()))
         build = lambda: PlacedBody(self._model, self._spec.placement, list(batch))  # noqa: E731
         hidden: Tensor = self._run(program, build, *batch.values())
         return hidden.float()
 
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
-        """See `Inference`; prompts of a new shape, another rule and another count of tokens are compiled for first."""
+        """See `Inference`; a new shape of prompts, rule or count of tokens is compiled first."""
         require_loop(self._spec, beginnings, tokens)
         program = ("write", tuple(beginnings.input_ids.shape), rule, tokens)
         build = lambda: DecodingLoop(poptorch.for_loop, self._model, rule, tokens)  # noqa: E731
@@ -76,7 +76,7 @@ class PoptorchInference:
         return WrittenTokens(written.to(torch.int64), largest)  # PopTorch has integers of 32 bits
 
     def _run(self, program: Hashable, build: Callable[[], nn.Module], *tensors: Tensor) -> Any:
-        """Return the outputs of a program, which is compiled if it is not the one on the IPUs."""
+        """Return the outputs of a program, which is compiled unless the IPUs have it."""
         if program != self._program:
             self._release()
             made = options.apply_options(poptorch, poptorch.Options(), self._table)
@@ -97,15 +97,15 @@ class PoptorchInference:
 
 
 def inference_options(spec: InferenceSpec, folder: str) -> options.Table:
-    """Return the options of inference: IPUs take turns, as a batch passes through them once.
+    """Return the options of inference, in which a batch passes through one IPU after the other.
 
-    The compiler writes the weights to a file in `folder`, unless there is a folder for executables.
+    The compiler writes the weights to a file in the folder for executables, if any, else in `folder`.
     """
     ipus = len({ipu for _, ipu in spec.placement})
     shares = spec.available_memory_proportion or ([PROPORTION_ON_ONE] if ipus == 1 else None)
     table: options.Table = {"deviceIterations": 1, "autoRoundNumIPUs": True}
     table.update(options.memory_and_cache(shares, spec.executable_cache))
-    # A file of another name in each process might be another program to the cache.
+    # With another file name in each process the cache might see another program.
     table["_Popart.set"] = {"saveInitializersToFile": os.path.join(spec.executable_cache or folder, "weights.bin")}
     if ipus > 1:
         table["setExecutionStrategy"] = "ShardedExecution(AutoStage.AutoIncrement)"

@@ -1,13 +1,34 @@
-"""The order of a pipeline's work: which stage computes which micro-batch at which clock, forward and backward.
+"""The stages of a pipeline, and its order of work: which stage computes which micro-batch at which clock, in both directions.
 
-It is the order of PopART, a form of "one forward, one backward" (Narayanan et al. 2019, "PipeDream"): with S forward stages
-there are 2 S - 1 pipeline stages, since the loss's stage computes forward and backward at the same clock; pipeline stage p
-computes micro-batch m at clock m + p, and weights change when all micro-batches have passed.
+The order is PopART's, a form of "one forward, one backward" (Narayanan et al. 2019, "PipeDream"): S forward stages make 2 S - 1
+pipeline stages, because the last computes forward and backward at the same clock. Pipeline stage p computes micro-batch m at
+clock m + p, and weights change when all micro-batches have passed.
 """
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+import itertools
+from typing import Iterator, NamedTuple, Sequence
+
+
+class PipelineStage(NamedTuple):
+    """Consecutive segments on one IPU, which compute a micro-batch at one clock of the pipeline."""
+
+    ipu: int
+    segments: tuple[str, ...]
+    """Their names, in the order of execution."""
+    waiting: int
+    """The most micro-batches whose forward pass of this stage has begun, and whose backward pass has not."""
+
+
+def stages_of(placement: Sequence[tuple[str, int]]) -> list[PipelineStage]:
+    """Return the forward stages of a placement, whose pairs (segment, IPU) are in the order of execution.
+
+    Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s. In between, the
+    stage begins 2 (S - 1 - s) further micro-batches.
+    """
+    grouped = [(ipu, tuple(name for name, _ in placed)) for ipu, placed in itertools.groupby(placement, lambda pair: pair[1])]
+    return [PipelineStage(*stage, waiting=2 * (len(grouped) - number) - 1) for number, stage in enumerate(grouped)]
 
 
 class Work(NamedTuple):

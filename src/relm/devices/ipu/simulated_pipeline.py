@@ -1,6 +1,6 @@
-"""A model over several simulated IPUs in plain torch: only the tensors that a pipeline sends pass from one to another.
+"""A model on several simulated IPUs in plain torch, which exchange only the tensors that a pipeline sends.
 
-Each IPU has a copy of the model without the parameters of the others, so that a segment on the wrong IPU cannot compute.
+Each IPU has a copy of the model without the parameters of the others, so a segment on the wrong IPU cannot compute.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 
-from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages_of
-from relm.devices.ipu.schedule import Work, pipeline_schedule
+from relm.devices.ipu.partition import ipus_of_parameters
+from relm.devices.ipu.schedule import PipelineStage, Work, pipeline_schedule, stages_of
 from relm.models.contract import LanguageModel
 from relm.models.losses import Term
 from relm.models.segments import ModelSegment, State, terms_of
@@ -38,11 +38,11 @@ class Outcome(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """The tensors that an IPU keeps of a micro-batch between the forward and the backward pass of a stage."""
+    """The tensors of a micro-batch that an IPU keeps between the forward and the backward pass of a stage."""
 
     inputs: State
     outputs: State | None
-    """With their graph; None: they are computed again from the inputs."""
+    """With their graph; None: computed again from the inputs."""
 
 
 class ForeignParameter(Tensor):
@@ -54,7 +54,7 @@ class ForeignParameter(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         foreign = next(_foreign((args, kwargs or {})))
-        raise RuntimeError(f"{foreign.parameter} lies on IPU {foreign.lies_on}, and was read on another one")
+        raise RuntimeError(f"{foreign.parameter} is on IPU {foreign.lies_on}, but another one read it")
 
 
 def _foreign(values: Any) -> Iterator[ForeignParameter]:
@@ -66,21 +66,21 @@ def _foreign(values: Any) -> Iterator[ForeignParameter]:
             yield from _foreign(value)
 
 
-def foreign_parameter(name: str, ipu: int) -> ForeignParameter:
-    """Return the placeholder on the other IPUs for a parameter that lies on `ipu`."""
+def make_foreign_parameter(name: str, ipu: int) -> ForeignParameter:
+    """Return the placeholder for a parameter of `ipu` on the other IPUs."""
     foreign = torch.empty(0, device="meta").as_subclass(ForeignParameter)
     foreign.parameter, foreign.lies_on = name, ipu
     return foreign
 
 
-def model_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
-    """Return a copy of the model with the parameters of one IPU, unset, which raises an error where another's is read."""
+def build_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[str, int]) -> LanguageModel:
+    """Return a copy of the model with the unset parameters of one IPU; reading another's raises an error."""
     with torch.device("meta"):
         model = build()
     for name, parameter in list(model.named_parameters()):
         module, _, leaf = name.rpartition(".")
         owner = lies_on[name]
-        own = nn.Parameter(torch.empty(parameter.shape)) if owner == ipu else foreign_parameter(name, owner)
+        own = nn.Parameter(torch.empty(parameter.shape)) if owner == ipu else make_foreign_parameter(name, owner)
         model.get_submodule(module)._parameters[leaf] = own  # type: ignore[assignment]
     return model
 
@@ -114,16 +114,12 @@ class SimulatedPipeline:
     ) -> None:
         """Build the copies of the model with unset weights.
 
-        Args:
-            build: returns the whole model.
-            placement: pairs of segment and IPU, in the order of execution.
-            recompute: stages before the last keep their inputs alone, and compute the rest again in the backward pass.
-            autocast: returns the context of a forward pass.
+        With `recompute`, stages before the last keep only their inputs, and compute the rest again in the backward pass.
         """
         with torch.device("meta"):
             whole = build()
         lies_on = ipus_of_parameters(whole.segments(), placement)
-        self.ipus = {ipu: model_on_ipu(build, ipu, lies_on) for ipu in sorted({ipu for _, ipu in placement})}
+        self.ipus = {ipu: build_on_ipu(build, ipu, lies_on) for ipu in sorted({ipu for _, ipu in placement})}
         self.parameters: dict[str, nn.Parameter] = {
             name: parameter
             for model in self.ipus.values()
@@ -152,7 +148,7 @@ class SimulatedPipeline:
     def _forward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers) -> None:
         key, is_last = (work.stage, work.micro_batch), work.stage == len(self.stages) - 1
         inputs = transfers.sent.pop(key, {})
-        # The last stage goes back at the same clock, so that it has nothing to compute again.
+        # The last stage goes back at the same clock, and has nothing to compute again.
         keeps_outputs = is_last or not self._recompute
         with torch.set_grad_enabled(keeps_outputs):
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
@@ -163,7 +159,7 @@ class SimulatedPipeline:
     def _backward(self, work: Work, micro_batch: SeededMicroBatch, transfers: _Transfers, loss_scale: float) -> None:
         key = (work.stage, work.micro_batch)
         inputs, outputs = transfers.runs.pop(key)
-        if outputs is None:  # computed again with the seed of the forward pass, and so with the same dropout
+        if outputs is None:  # the seed of the forward pass gives the same dropout
             outputs = self._through(self.stages[work.stage], micro_batch, inputs)
         if work.stage == len(self.stages) - 1:
             terms = terms_of(outputs)
@@ -178,7 +174,7 @@ class SimulatedPipeline:
             transfers.returned[work.stage - 1, work.micro_batch] = back
 
     def _through(self, stage: PipelineStage, micro_batch: SeededMicroBatch, state: State) -> State:
-        """Return the state after all segments of a stage, whose dropout follows from micro-batch and segment alone."""
+        """Return the state after all segments of a stage; dropout depends only on micro-batch and segment."""
         for name in stage.segments:
             with seeded(micro_batch.seed, name), self._autocast():
                 state = self._segments[stage.ipu][name].run(micro_batch.batch, state)
@@ -200,7 +196,7 @@ class _Transfers:
 
 
 def _cut(state: State) -> State:
-    """Return copies of the state without its graph, which collect gradients where they are of a floating type."""
+    """Return copies of the state without its graph; floating-point ones collect gradients."""
     return {name: value.detach().clone().requires_grad_(value.is_floating_point()) for name, value in state.items()}
 
 

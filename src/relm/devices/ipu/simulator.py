@@ -1,9 +1,8 @@
 """The pipeline simulator: updates of a model divided over IPUs, computed by the CPU in plain torch.
 
 It has the partition, the schedule and the optimizer of a run on IPUs, and computes in the recipe's precision: float32, or
-bfloat16 with float32 weights. Of half precision it has the weights: where the pipeline's `precision` is float16 with
-`stochastic_rounding`, each update leaves them in float16, rounded at random as on an IPU. Activations, gradients and moments in
-half precision are an IPU's own.
+bfloat16 with float32 weights. If the pipeline's `precision` is float16 with `stochastic_rounding`, each update rounds weights
+to float16 at random as an IPU does. Activations, gradients and moments in half precision are not simulated.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from relm.models.layers import serialised_linear
 
 
 class SimulatorBackend:
-    """Computes updates through a simulated pipeline; fulfils `relm.devices.ipu.backend.Backend`.
+    """Computes updates through a simulated pipeline; implements `relm.devices.ipu.backend.Backend`.
 
-    The replicas, which have the same weights, take turns on one copy of the pipeline.
+    The replicas have the same weights and share one copy of the pipeline.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -51,14 +50,14 @@ class SimulatorBackend:
         """See `Backend`."""
         parameters = self._pipeline.parameters
         if faults := sorted(set(weights) ^ set(parameters)):
-            raise BackendError(f"the weights are of another model: {', '.join(faults[:5])}; take a checkpoint of this model")
+            raise BackendError(f"the weights belong to another model: {', '.join(faults[:5])}; use a checkpoint of this model")
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
         self._rule.restore(state)
 
     def compile(self, call: UpdateCall) -> float:
-        """Return 0, since nothing is compiled."""
+        """Return 0: nothing is compiled."""
         return 0.0
 
     def take(self, call: UpdateCall) -> UpdateSums:
@@ -89,7 +88,7 @@ class SimulatorBackend:
 
     @torch.no_grad()
     def _round_weights(self) -> None:
-        """Round the weights to float16 by random numbers that follow from the recipe's seed and the count of updates."""
+        """Round the weights to float16 at random, seeded by the recipe's seed and the count of updates."""
         generator = torch.Generator().manual_seed(derive_seed(self._spec.seed, f"rounding of update {self._rule.updates}"))
         for parameter in self._pipeline.parameters.values():
             parameter.copy_(round_stochastically(parameter, torch.float16, generator))
@@ -100,13 +99,13 @@ class SimulatorBackend:
         return weights, self._rule.tensors()
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Return the array unchanged: there is one instance."""
+        """Return the array unchanged, because it is the only instance."""
         return values
 
     @staticmethod
     def describe() -> dict[str, Any]:
         """Return the facts that decide how sums are rounded: the CPU's instructions and torch's version."""
-        # torch 2.0 has no function for the instructions that it uses, but prints them.
+        # torch 2.0 has no function for the instructions that it uses, only a printed list.
         lines = [line for line in torch.__config__.show().splitlines() if "CPU capability" in line]
         return {"name": lines[0].rpartition(" ")[2] if lines else "cpu", "torch": torch.__version__}
 

@@ -18,10 +18,10 @@ UPDATES = "updates"
 
 
 class UpdateRule:
-    """The optimizer's state of a model's parameters, and the rule by which they change."""
+    """The optimizer state of a model's parameters, and their update rule."""
 
     def __init__(self, optimizer: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
-        """Create the state as zeros; `take` changes the parameters, float32 and by name, in place."""
+        """Create the state as zeros; `take` changes the float32 parameters in place."""
         self.optimizer, self.parameters = optimizer, dict(parameters)
         self.state: dict[str, Tensor] = {
             f"{name}.{moment}": torch.zeros_like(parameter.detach())
@@ -39,8 +39,7 @@ class UpdateRule:
         """Set the state to copies of tensors as `tensors` returns them."""
         if faults := sorted({*self.state, UPDATES} ^ set(tensors)):
             raise BackendError(
-                f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}; take a checkpoint of this "
-                "run"
+                f"the state belongs to another model or optimizer: {', '.join(faults[:5])}; use a checkpoint of this run"
             )
         for name, tensor in self.state.items():
             tensor.copy_(tensors[name])
@@ -56,7 +55,7 @@ class UpdateRule:
 
     def _update(self, name: str, parameter: Tensor, gradient: Tensor, learning_rate: float) -> None:
         settings = self.optimizer
-        decay = settings["weight_decay"] if is_decayed(settings, name, parameter.dim()) else 0.0
+        decay = settings["weight_decay"] if is_decayed(settings["decayed"], name, parameter.dim()) else 0.0
         if settings["name"] == "adam":
             gradient, decay = gradient + decay * parameter, 0.0
         step = self._moments_step(name, gradient) + decay * parameter
@@ -76,11 +75,11 @@ class UpdateRule:
         return step
 
 
-def is_decayed(optimizer: Mapping[str, Any], name: str, dimensions: int) -> bool:
-    """Return True for a parameter with weight decay, as `decayed` of the optimizer's section selects."""
-    if optimizer["decayed"] == "all_but_biases":
+def is_decayed(selected: str, name: str, dimensions: int) -> bool:
+    """Return True for a parameter with weight decay, where `decayed` of the optimizer's section is `selected`."""
+    if selected == "all_but_biases":
         return not name.endswith("bias")
-    return dimensions >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
+    return dimensions >= 2 or (selected == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
 def is_adapted(optimizer: Mapping[str, Any], dimensions: int) -> bool:
@@ -98,7 +97,7 @@ def _common_share(optimizer: Mapping[str, Any], gradients: Iterable[Tensor]) -> 
 
 
 def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
-    """Return the norm of the weight / norm of the step, or 1 where either is 0."""
+    """Return the norm of the weight / norm of the step, or 1 if either is 0."""
     weight, length = parameter.norm(), step.norm()
     weight = weight if clip is None else weight.clamp(max=clip)
     return torch.where((weight > 0) & (length > 0), weight / length, torch.ones_like(weight))

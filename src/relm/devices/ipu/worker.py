@@ -2,8 +2,8 @@
 
 It reads requests from its standard input and answers each on its standard output (`relm.devices.ipu.channel`). The first
 request is `hello`, which names the backend; the second `open`, with the fields of a `WorkerSpec`, or `open_inference`, with
-those of an `InferenceSpec`. An error is answered by a message of the kind `error`. Runs on Python 3.8, and imports numpy and
-torch only after a check that they are there.
+those of an `InferenceSpec`. The answer to a failed request is of the kind `error`. Runs on Python 3.8, and imports numpy and
+torch only after a check that they are installed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INFERENCES = {
     "simulator": "relm.devices.ipu.inference:SimulatedInference",
     "poptorch": "relm.devices.ipu.poptorch_inference:PoptorchInference",
 }
-# Versions of PopTorch -> the torch that they are compiled for. On another one its front-end does not import, or trains with
-# another optimizer than requested.
+# Versions of PopTorch -> the torch they are compiled for. With another torch the front-end does not import, or trains with a
+# wrong optimizer.
 TORCH_OF_POPTORCH = {"3.3": "2.0.1", "3.4": "2.0.1"}
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 def main() -> None:
     """Answer requests until the pipe is closed or `close` is requested."""
     requests, answers = take_pipes()
-    for number in (signal.SIGINT, signal.SIGTERM):  # the training loop gets them too, and decides when the worker ends
+    for number in (signal.SIGINT, signal.SIGTERM):  # the training loop receives them too, and decides when the worker ends
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -47,7 +47,7 @@ def main() -> None:
             send_error(answers, fault, known=True)
             return
         try:
-            worker, facts = Worker(name), load_backend(name).describe()
+            worker, facts = Worker(name), load_reference(BACKENDS[name]).describe()
         except Exception as error:
             traceback.print_exc()
             send_error(answers, f"{type(error).__name__}: {error}", known=False)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return standard input and output for messages; whatever else is printed in this process goes to standard error."""
+    """Return standard input and output for messages; all other output of this process goes to standard error."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -67,10 +67,10 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def find_fault(backend: str) -> str | None:
-    """Return a sentence on why this Python cannot run a backend, or None."""
+    """Return why this Python cannot run a backend, or None."""
     where = f"{sys.executable} (Python {sys.version.split()[0]})"
     if backend not in BACKENDS:
-        return f"there is no backend {backend!r} of IPU runs; expected {' or '.join(BACKENDS)}"
+        return f"unknown backend {backend!r} of IPU runs; expected {' or '.join(BACKENDS)}"
     for package in ("numpy", "torch"):
         if fault := find_import_fault(package):
             return f"{where} {fault}; set RELM_IPU_PYTHON to a Python that has {package}"
@@ -87,12 +87,10 @@ def find_import_fault(package: str) -> str | None:
 
 
 def find_poptorch_fault(where: str) -> str | None:
-    """Return why PopTorch cannot be used in this Python, which `where` names, or None."""
+    """Return why PopTorch cannot run in this Python, which `where` names, or None."""
     import torch
 
-    way_out = (
-        "enable Graphcore's SDK 3.3 or 3.4 (`source SDK/enable`), and set RELM_IPU_PYTHON to the Python it is installed in"
-    )
+    way_out = "enable Graphcore's SDK 3.3 or 3.4 (`source SDK/enable`), and set RELM_IPU_PYTHON to the Python that has it"
     version = find_version("poptorch")
     wanted = TORCH_OF_POPTORCH.get(".".join(version.split(".")[:2])) if version else None
     if version and wanted is None:
@@ -114,13 +112,8 @@ def find_version(package: str) -> str | None:
         return None
 
 
-def load_backend(name: str) -> Any:
-    """Import a backend, and return its class."""
-    return load_reference(BACKENDS[name])
-
-
 def load_reference(reference: str) -> Any:
-    """Import a module, and return what `module:name` names in it."""
+    """Import a module, and return the object that `module:name` names."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -130,7 +123,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         """Import the backend of a name."""
-        self._name, self._class = name, load_backend(name)
+        self._name, self._class = name, load_reference(BACKENDS[name])
         self._backend: Any = None
         self._answers: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
@@ -242,5 +235,5 @@ def select(prefix: str, named: dict[str, Any]) -> dict[str, Any]:
 
 
 def send_error(answers: BinaryIO, message: str, known: bool) -> None:
-    """Answer a request by an error: one for the user if it is `known`, otherwise a fault of this program."""
+    """Answer a request with an error: for the user if `known`, otherwise a fault of this program."""
     send(answers, Message("error", {"message": message, "known": known}, {}))

@@ -1,4 +1,4 @@
-"""The worker of an IPU run as the training loop sees it: a process that answers requests, or an error that says why not."""
+"""The worker of an IPU run as the training loop sees it: a process that answers requests."""
 
 import contextlib
 import io
@@ -20,10 +20,10 @@ from relm.devices.ipu.channel import ChannelError, Message, receive, send
 from relm.errors import RelmError
 
 INTERPRETER = "RELM_IPU_PYTHON"
-"""Environment variable with the path of the Python that the worker runs in."""
-# Pythons that may have the SDK's PopTorch, where `RELM_IPU_PYTHON` is not set; the first is that of the image ipu.
+"""Environment variable with the path of the worker's Python."""
+# Pythons that may have the SDK's PopTorch if `RELM_IPU_PYTHON` is not set; the first is that of the image ipu.
 _OF_SDK = ("/opt/ipu/python3", "python3.8", "/usr/bin/python3")
-# The worker's program: it imports relm from where this process did, and no other package of this process's Python.
+# The worker's program: it imports relm from the same place as this process, and no other package of this Python.
 _PROGRAM = """
 import importlib.util, os, sys
 place = importlib.util.spec_from_file_location("relm", sys.argv[1], submodule_search_locations=[os.path.dirname(sys.argv[1])])
@@ -32,18 +32,15 @@ place.loader.exec_module(sys.modules["relm"])
 from relm.devices.ipu.worker import main
 main()
 """
-# Seconds in which a worker must give its first answer, which imports torch and PopTorch, perhaps over a network; release its
-# device after `close`; and end after its pipe has broken. Other answers may take as long as they need.
+# Seconds for a worker's first answer, before which it imports torch and PopTorch, perhaps over a network; for releasing its
+# device after `close`; and for its end after its pipe has broken. Other answers have no limit.
 _TIME_TO_START, _TIME_TO_CLOSE, _TIME_TO_END = 300.0, 60.0, 10.0
-# Signals of which the cause is outside the worker.
+# Signals whose cause is outside the worker.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def find_interpreter(backend: str, environment: Mapping[str, str]) -> str | None:
-    """Return the path of the Python that runs a backend of `relm.devices.ipu.worker.BACKENDS`; None if there is none.
-
-    The simulator runs in this Python unless another is named.
-    """
+    """Return the path of the Python that runs a backend; None: not found. The simulator's default is this Python."""
     named = environment.get(INTERPRETER)
     if named:
         return shutil.which(named)
@@ -53,7 +50,7 @@ def find_interpreter(backend: str, environment: Mapping[str, str]) -> str | None
 
 
 def _is_inert(path: str) -> bool:
-    """Return True for a script that starts no Python, as pyenv's does for a version that is not enabled."""
+    """Return True for a script that does not start Python, such as pyenv's for a version that is not enabled."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"#!":
@@ -135,11 +132,7 @@ class WorkerProcess:
         arrays: Mapping[str, np.ndarray] | None = None,
         within: float | None = None,
     ) -> Message:
-        """Send a request, and return the answer, which must come `within` so many seconds; None: no limit.
-
-        Raises:
-            RelmError: the worker answered with an error, has ended, or gave no answer in time.
-        """
+        """Send a request, and return the answer, which must come `within` this many seconds; None: no limit."""
         self._waiting = True
         self._pipe.deadline = None if within is None else time.monotonic() + within
         try:
@@ -148,7 +141,7 @@ class WorkerProcess:
         except TimeoutError:
             self._end()
             raise RelmError(
-                f"{self._path}: the IPU worker gave no answer to {kind!r} within {within:g} s, and was ended; try "
+                f"{self._path}: the IPU worker did not answer {kind!r} within {within:g} s and was ended. Try "
                 f"`{self._path} -c 'import torch'`, or set {INTERPRETER} to the path of another Python"
             ) from None
         except (ChannelError, OSError) as error:
@@ -158,8 +151,8 @@ class WorkerProcess:
             if answer.fields["known"]:
                 raise RelmError(answer.fields["message"])
             raise RelmError(
-                f"the IPU worker failed at the request {kind!r}: {answer.fields['message']}. Its messages above have the "
-                "place; report them with the recipe"
+                f"the IPU worker failed at the request {kind!r}: {answer.fields['message']}. Report its messages above with "
+                "the recipe"
             )
         return answer
 
@@ -170,16 +163,16 @@ class WorkerProcess:
             self._process.wait(_TIME_TO_END if begun else 1)
         code = self._process.poll()
         self._end()
-        found = describe_end(code) if code is not None else f"sent something that is not a message: {error}"
+        found = describe_end(code) if code is not None else f"sent an invalid message: {error}"
         if not begun and code is not None and -code in _SENT_BY_OTHERS:
             raise RelmError(
-                f"the IPU worker ({self._path}) {found} before its first answer, by another process or for want of memory; "
-                "give the same command again"
+                f"the IPU worker ({self._path}) {found} before its first answer, by another process or for lack of memory; "
+                "run the same command again"
             ) from None
         if not begun:
             raise RelmError(
-                f"{self._path}: the IPU worker {found} before its first answer; its messages are above. Expected Python 3.8 or "
-                f"later with torch; set {INTERPRETER} to the path of one"
+                f"{self._path}: the IPU worker {found} before its first answer; its messages are above. Set {INTERPRETER} to "
+                "the path of a Python 3.8 or later with torch"
             ) from None
         raise RelmError(
             f"the IPU worker (process {self._process.pid}) {found}; its messages are above. Checkpoints are intact, and the "
@@ -187,7 +180,7 @@ class WorkerProcess:
         ) from None
 
     def close(self) -> None:
-        """Have the worker release its device, and end; one whose answer was not awaited is killed."""
+        """Make the worker release its device and end; kill it if it still owes an answer."""
         if self._process.poll() is None and not self._waiting:
             with contextlib.suppress(RelmError):
                 self.request("close", within=_TIME_TO_CLOSE)
@@ -215,15 +208,15 @@ def describe_end(code: int) -> str:
 
 
 def describe_missing_interpreter(environment: Mapping[str, str]) -> str:
-    """Return a sentence on the Python of the worker, which was not found, and the way out."""
+    """Return a sentence on the missing Python of the worker, and what to do."""
     named = environment.get(INTERPRETER)
     if named:
         path = Path(named)
-        found = f"{path} is a folder" if path.is_dir() else f"there is no program {named}"
+        found = f"{path} is a folder" if path.is_dir() else f"program {named} not found"
         if path.is_file():
-            found = f"{path} may not be executed"
+            found = f"{path} is not executable"
         return f"{INTERPRETER}: {found}; set it to the path of the Python that has PopTorch"
     return (
-        f"IPUs need the Python of Graphcore's SDK, with PopTorch, and neither {' nor '.join(_OF_SDK)} was found; install the "
-        f"SDK, or set {INTERPRETER} to the path of that Python"
+        f"IPUs need the Python of Graphcore's SDK, with PopTorch, but {', '.join(_OF_SDK)} do not have it; install the SDK, or "
+        f"set {INTERPRETER} to the path of its Python"
     )

@@ -23,7 +23,7 @@ from relm.forecast.compilation.program_facts import (
     collectives,
     find_beyond_gradients,
     findings,
-    refusal_of,
+    parse_refusal,
 )
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
@@ -40,10 +40,9 @@ from relm.training.machine.compile_record import (
     Program,
     ProgramMemory,
     format_mismatch,
+    slice_facts,
 )
-from relm.training.machine.compiled_table import slice_facts
-from relm.training.machine.fitting_micro_batch import fill_in_micro_batch
-from relm.training.machine.micro_batch_choice import possible_sizes
+from relm.training.machine.fitting_micro_batch import fill_in_micro_batch, possible_sizes
 from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.
@@ -61,7 +60,7 @@ class ProgramRequest(NamedTuple):
     phase: str
     topology: str
     micro_batch_size: int | None = None
-    """Sequences of a micro-batch that was chosen for a machine; None: the recipe's."""
+    """Sequences of a micro-batch chosen for a machine; None: the recipe's."""
 
 
 class TracedProgram(NamedTuple):
@@ -75,15 +74,15 @@ class TracedProgram(NamedTuple):
 
 
 def topology_of(plan: Plan) -> str:
-    """Return the slice that a run is compiled for."""
+    """Return the slice of TPUs of a run."""
     if plan.recipe.run.pipeline is not None:
         raise RelmError(
-            f"recipe {plan.name} is split over IPUs, which PopTorch compiles: give "
-            f"`relm rehearse {plan.name} --compile-only`, for which docs/ipu.md has what it needs"
+            f"recipe {plan.name} runs on IPUs, for which PopTorch compiles: run "
+            f"`relm rehearse {plan.name} --compile-only`, which docs/ipu.md describes"
         )
     if plan.recipe.run.topology is None:
         machine = plan.recipe.run.machine
-        found = f"recipe {plan.name} names no slice" if machine is None else f"machine {machine} is no slice"
+        found = f"recipe {plan.name} does not name a slice" if machine is None else f"machine {machine} is not a slice"
         example = RunName.parse(plan.name)._replace(machine="v3-8")
         raise RelmError(f"{found} of TPUs; name one, such as relm compile {example}")
     return plan.recipe.run.topology
@@ -96,15 +95,15 @@ def requests_of(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -
 
 
 def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
-    """Trace the programs of all requests into a folder, in one process for each count of devices and for one device alone."""
+    """Trace the programs of all requests into a folder, in one process for each count of devices."""
     groups: dict[tuple[int, bool], list[ProgramRequest]] = {}
     for request in requests:
         slice_ = TOPOLOGIES[request.topology]
         groups.setdefault((slice_.devices, slice_.one_of_host), []).append(request)
     return [
         program
-        for (devices, alone), group in sorted(groups.items())
-        for program in _trace_group(group, devices, folder / ("alone" if alone else str(devices)))
+        for (devices, one_of_host), group in sorted(groups.items())
+        for program in _trace_group(group, devices, folder / ("one" if one_of_host else str(devices)))
     ]
 
 
@@ -142,15 +141,15 @@ def _installed(interpreter: Path) -> dict[str, str]:
     ask = "import importlib.metadata, json, sys; print(json.dumps({n: importlib.metadata.version(n) for n in sys.argv[1:]}))"
     done = subprocess.run([str(interpreter), "-c", ask, *PACKAGES], capture_output=True, text=True)
     if done.returncode:
-        raise RelmError(f"{interpreter} has not all of {', '.join(PACKAGES)}; make it again with `make .venv-tpu/made-from`")
+        raise RelmError(f"{interpreter} lacks some of {', '.join(PACKAGES)}; make it again with `make .venv-tpu/made-from`")
     return dict(json.loads(done.stdout))
 
 
 def compiled_key(program: str, layout: str, versions: Mapping[str, str]) -> str:
-    """Return the digest of everything that the result of compiling a program, of this sha256, depends on.
+    """Return the digest of everything on which the result of compiling a program, of this sha256, depends.
 
-    The options that torch_xla adds are not part of it, since they changed nothing in RoBERTa's programs (libtpu 0.0.21): on v6e
-    the optimised step is the same byte for byte, and on v3 (step), v4 and v5e (validation) all figures are.
+    It leaves out the options that torch_xla adds, because they changed nothing in RoBERTa's programs (libtpu 0.0.21): neither
+    a byte of the optimised step on v6e, nor a figure on v3 (step), v4 and v5e (validation).
     """
     parts = {"program": program, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
@@ -177,7 +176,7 @@ def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event
     doing = f"compiling {traced.request.run}, {traced.request.phase}, {traced.name}, for {traced.request.topology}"
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if run_module("relm.forecast.compilation.tpu_compiler", [folder / "job"], variables, folder / "log", doing, stop):
-        raise RelmError(f"{doing} failed, and not for lack of memory:\n{read_tail(folder / 'log')}")
+        raise RelmError(f"{doing} failed, but not for lack of memory:\n{read_tail(folder / 'log')}")
     answer = read_json(folder / "answer")
     if answer["devices"] != traced.program.devices:
         raise RelmError(f"{layout}: the compiler has {answer['devices']} devices, the program {traced.program.devices}")
@@ -186,7 +185,7 @@ def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event
 
 
 def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, program: Program, layout: str) -> Compiled:
-    """Return the answer of `tpu_compiler.compile_job` as a `Compiled`; `text` is the optimised program, empty if refused."""
+    """Return the answer of `tpu_compiler.compile_job` as a `Compiled`; `text` is the optimised program, or empty."""
     facts = {
         "program": program.sha256,
         "layout": layout,
@@ -195,7 +194,7 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, prog
     }
     found = findings(source, text)
     if "refusal" in answer:
-        return Compiled(**facts, refusal=refusal_of(answer["refusal"]), findings=found)
+        return Compiled(**facts, refusal=parse_refusal(answer["refusal"]), findings=found)
     carried = collectives(text)
     return Compiled(
         **facts,
@@ -210,7 +209,7 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, prog
 
 
 def compile_run(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> Compilation:
-    """Compile all programs of a run, with the micro-batches `chosen` for a machine, and return their figures."""
+    """Compile all programs of a run, with the micro-batches `chosen` for its machine, and return their figures."""
     requests = requests_of(plan, chosen)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         programs = trace_programs(requests, Path(folder))
@@ -230,7 +229,7 @@ def recipe_facts(plan: Plan, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) 
 
 
 def sizes_to_compile(plan: Plan) -> dict[str, int | None]:
-    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest."""
+    """Return phase -> the micro-batch to compile for another machine: the one that training would choose, or the smallest."""
     if plan.own_machine or plan.recipe.run.topology is None:
         return {}
     sizes: dict[str, int | None] = {}

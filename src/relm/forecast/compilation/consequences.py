@@ -1,8 +1,8 @@
 """The lines of `relm estimate` on compiled programs: each one's memory, and the work and the least time of a step.
 
-A step's work is the compiler's count over all its programs, for one device; its roofline is the larger of two times: that of
-the operations at the device's published peak, and that of the bytes at the published bandwidth of its memory (Williams et al.
-2009, "Roofline"). Neither counts validation, the host, or communication between devices.
+A step's work is the compiler's count over all its programs, for one device. Its roofline is the longer of two times: of the
+operations at the device's published peak, and of the bytes at its memory's published bandwidth (Williams et al. 2009,
+"Roofline"). Neither counts validation, the host, or communication between devices.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from relm.recipes.recipe import Recipe
 from relm.training.machine.compile_record import Compilation, Compiled
 from relm.training.micro_batches import micro_batch_size
 
-# Generations whose programs keep no array in the chip's own memory between two operations: all bytes that the compiler counts
-# go through HBM, and the roofline is a bound. In programs for v5e, v5p and v6e such arrays are counted as well (libtpu 0.0.21,
-# see tests/forecast/compilation/xla/test_counts.py); for v4 it is not known.
+# Generations whose programs do not keep arrays on the chip between two operations: all bytes that the compiler counts go
+# through HBM, and the roofline is a bound. For v5e, v5p and v6e the compiler also counts such arrays (libtpu 0.0.21, see
+# tests/forecast/compilation/xla/test_counts.py); for v4 it is unknown.
 BOUNDED = ("TPU v2", "TPU v3")
 
 
@@ -45,20 +45,20 @@ class ProgramWork(NamedTuple):
 
 
 def consequences_lines(compilation: Compilation, recipe: Recipe) -> Iterator[str]:
-    """Yield a block of lines for each phase that was compiled; raise RelmError where the recipe has changed since."""
+    """Yield a block of lines for each compiled phase; raise RelmError if the recipe has changed since."""
     ceiling, phases = ceiling_of(compilation), dict[str, dict[str, Compiled]]()
     for each in compilation.programs:
         phases.setdefault(each.phase, {})[each.name] = each.compiled
     settings = {name: _require_same(name, compilation, recipe) for name in phases}
     yield f"as compiled for {compilation.topology} by {versions(compilation)}"
-    yield f"  the compiler's figures of one {device(compilation)}, and arithmetic on them; nothing was run"
+    yield f"  the compiler's figures for one {device(compilation)}, and arithmetic with them; nothing was run"
     for name, programs in phases.items():
         count = -(-settings[name].global_batch_size // compilation.micro_batches[name])
         yield f"phase {name}: a step in {count:,} micro-batch{'' if count == 1 else 'es'}"
         yield from (format_row(program, format_memory(compiled)) for program, compiled in programs.items())
         work = step_work(programs, count)
         if work is None:
-            yield format_row("time", "not known: a program of the step does not fit")
+            yield format_row("time", "unknown: a program of the step does not fit")
         else:
             yield format_row("work", format_work(work))
             yield format_row("roofline", _describe_roofline(work, ceiling, settings[name].steps))
@@ -79,7 +79,8 @@ def ceiling_of(compilation: Compilation) -> Ceiling:
     chip = find_accelerator(compilation.topology)
     if chip is None or chip.bfloat16 is None or chip.bandwidth is None:
         raise RelmError(
-            f"no peak and bandwidth are known for slice {compilation.topology!r}; see src/relm/recipes/machine/accelerators.py"
+            f"peak and bandwidth of slice {compilation.topology!r} are unknown; add them in "
+            "src/relm/recipes/machine/accelerators.py"
         )
     part = compilation.chips / compilation.devices
     return Ceiling(chip.name, chip.bfloat16 * 1e12 * part, chip.bandwidth * part)
@@ -113,7 +114,7 @@ def _require_same(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
     if name not in recipe.pretrain:
         raise _stale(f"phase {name} was compiled, and the recipe has {', '.join(recipe.pretrain)}")
     phase, run, size = recipe.pretrain[name], recipe.run, compilation.micro_batches[name]
-    # On a machine that is not the recipe's own, the micro-batch is chosen, and the compiled one is the choice.
+    # On a machine that the recipe does not name, the compiled micro-batch is the chosen one.
     chosen = run.micro_batch_size is None and run.machine is not None and compilation.recipe.endswith(f"@{run.machine}")
     for what, compiled, found in (
         ("global_batch_size", compilation.sequences[name], phase.global_batch_size),
@@ -126,11 +127,11 @@ def _require_same(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
 
 
 def _stale(difference: str) -> RelmError:
-    return RelmError(f"{difference}; the recipe has changed since: compile it again with `relm compile`")
+    return RelmError(f"{difference}; the recipe changed: compile it again with `relm compile`")
 
 
 def versions(compilation: Compilation) -> str:
-    """Return the compiler's versions in one phrase, all of them where programs were compiled by several."""
+    """Return the compiler's versions in one phrase, all of them if several compiled the programs."""
     found = {name: dict[str, None]() for each in compilation.programs for name in each.compiled.versions}
     for each in compilation.programs:
         for name, version in each.compiled.versions.items():

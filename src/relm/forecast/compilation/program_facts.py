@@ -24,7 +24,7 @@ _ALLOCATION = re.compile(r"Size: ([\d.]+)([KMGB])\n\s*(?:Operator: op_name=\"([^
 
 
 def collectives(text: str) -> Counter[tuple[str, int]]:
-    """Return the arrays that devices send each other in an optimised program: kind of operation and elements -> their count.
+    """Return the count of arrays that devices exchange in an optimised program, by kind of operation and elements.
 
     >>> collectives("  %a = (f32[2,3]{1,0}, f32[]) all-reduce(%b, %c), channel_id=1")
     Counter({('all-reduce', 6): 1, ('all-reduce', 1): 1})
@@ -50,9 +50,9 @@ def find_beyond_gradients(carried: Iterable[tuple[str, int]], program: Program) 
 
 
 def findings(source: str, optimised: str) -> ProgramFindings:
-    """Return the lines that should not be in a program, from the text before and after the compiler.
+    """Return the lines that a program should not have, from the text before and after the compiler.
 
-    Only the text before has float64: a TPU has none, and the compiler replaces it by pairs.
+    Only the text before has float64: TPUs lack it, and the compiler replaces it by pairs.
     """
     both = f"{source}\n{optimised}"
     wide = (line for line in source.splitlines() if any(_elements(sizes) > 1 for sizes in _FLOAT64.findall(_body(line))))
@@ -61,7 +61,7 @@ def findings(source: str, optimised: str) -> ProgramFindings:
     return ProgramFindings(float64=_shown(wide), host_transfers=_shown(hosts), dynamic_shapes=_shown(dynamic))
 
 
-def refusal_of(message: str) -> Refusal:
+def parse_refusal(message: str) -> Refusal:
     """Parse the compiler's whole message on a program that does not fit, which begins with RESOURCE_EXHAUSTED."""
     used = re.search(r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm", message)
     largest = [

@@ -10,7 +10,7 @@ from relm.training.machine.compile_record import Compilation, CompiledProgram
 def describe_compilation(compilation: Compilation) -> str:
     """Return a block of lines for each of a recipe's programs."""
     lines = [
-        f"{compilation.recipe} for {compilation.topology} ({compilation.layout}, {compilation.devices} devices), figures of "
+        f"{compilation.recipe} for {compilation.topology} ({compilation.layout}, {compilation.devices} devices), figures for "
         f"one {device(compilation)} and one step",
         f"  vocabulary   {compilation.vocabulary}",
         f"  compiler     {versions(compilation)}; nothing was run",
@@ -21,11 +21,11 @@ def describe_compilation(compilation: Compilation) -> str:
 
 
 def advice(compilation: Compilation) -> str:
-    """Return advice for programs that do not fit, with the compiler's figures; empty where all fit."""
-    refused = [(each, each.compiled.refusal) for each in compilation.programs if each.compiled.refusal is not None]
-    if not refused:
+    """Return advice for programs that do not fit, with the compiler's figures; empty if all fit."""
+    rejected = [(each, each.compiled.refusal) for each in compilation.programs if each.compiled.refusal is not None]
+    if not rejected:
         return ""
-    figures = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in refused)
+    figures = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in rejected)
     return (
         f"recipe {compilation.recipe} does not fit on {compilation.topology}: {figures}; make run.micro_batch_size smaller "
         "(gradients are then accumulated), set run.activation_checkpointing: true, or the phase's precision to bfloat16"
@@ -44,7 +44,7 @@ def _program_lines(each: CompiledProgram) -> Iterator[str]:
     sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
     if made.fits:
         beyond = max(made.beyond_gradients.values(), default=0)
-        other = f"; the largest that is no gradient has {beyond:,}" if beyond else ""
+        other = f"; the largest besides gradients has {beyond:,}" if beyond else ""
         yield format_row("collectives", f"{sent}; {made.elements:,} elements{other}")
     yield format_row("compiled in", f"{made.seconds:.0f} s")
     for name, lines in made.findings.model_dump().items():

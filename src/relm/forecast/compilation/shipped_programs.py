@@ -32,8 +32,7 @@ from relm.recipes.machine.machines import divides
 from relm.recipes.machine.topologies import TOPOLOGIES
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.training.machine.compile_record import Compilation
-from relm.training.machine.compiled_table import TABLE, RunFacts, Shipped, read_shipped, shipped_compilation
+from relm.training.machine.compile_record import TABLE, Compilation, RunFacts, Shipped, read_shipped, shipped_compilation
 
 # Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.
 MEMORY = 14 * 2**30
@@ -69,7 +68,7 @@ def key_of(program: TracedProgram) -> str:
 
 
 def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int | None]) -> Compilation | None:
-    """Return the table's programs of a run; None where `compile_run` would compile others."""
+    """Return the table's programs of a run; None if `compile_run` would compile others."""
     try:
         found = shipped_compilation(shipped, plan)
     except RelmError:
@@ -79,15 +78,15 @@ def current_compilation(shipped: Shipped, plan: Plan, chosen: Mapping[str, int |
 
 
 def check(shipped: Shipped, runs: Mapping[str, RunFacts]) -> None:
-    """Compare the table with the runs' programs of today, whose keys cover the compiler's versions and options."""
+    """Compare the table with the runs' current programs, whose keys cover the compiler's versions and options."""
     missing = {row.run for row in shipped.rows if row.key not in shipped.programs}
     if stale := sorted(missing | {name for name in {**shipped.runs, **runs} if shipped.runs.get(name) != runs.get(name)}):
         raise RelmError(
-            f"docs/compiled.json is not current: {', '.join(stale)}; a recipe, its programs, or the compiler's versions or "
-            "options changed. Run `make compile-all`, which compiles the programs that changed, and commit docs/compiled.json"
+            f"docs/compiled.json is outdated: {', '.join(stale)}; a recipe, its programs, or the compiler's versions or "
+            "options changed. Run `make compile-all`, which compiles changed programs, and commit docs/compiled.json"
         )
-    if refused := sorted({row.run for row in shipped.rows if not shipped.programs[row.key].fits}):
-        raise RelmError(f"docs/compiled.json: {', '.join(refused)} does not fit; see `relm compile NAME`")
+    if rejected := sorted({row.run for row in shipped.rows if not shipped.programs[row.key].fits}):
+        raise RelmError(f"docs/compiled.json: {', '.join(rejected)} does not fit; see `relm compile NAME`")
 
 
 def compile_missing(
@@ -128,7 +127,7 @@ def write_shipped(path: Path, shipped: Shipped) -> None:
 
 
 def concurrent_compilations() -> int:
-    """Return how many programs are compiled at once: a compiler keeps one core busy, and may take `MEMORY`."""
+    """Return how many programs to compile at once: a compiler keeps one core busy, and may take `MEMORY`."""
     return max(1, min(usable_cores(), available_memory() // MEMORY))
 
 

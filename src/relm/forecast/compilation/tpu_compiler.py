@@ -2,8 +2,8 @@
 
     python -m relm.forecast.compilation.tpu_compiler JOB.json      # in the TPU's environment
 
-libtpu compiles for a slice that is given by name, on any x86 machine. Nothing runs. The calls are those of jax and jaxlib 0.7.1
-and libtpu 0.0.21, which envs/torch-tpu.txt pins; a test fails where another version has moved one of them.
+libtpu compiles for a slice by its name, on any x86 machine. Nothing runs. The calls are those of jax and jaxlib 0.7.1 and
+libtpu 0.0.21, which envs/torch-tpu.txt pins; a test fails if another version has moved one of them.
 """
 
 import importlib.metadata
@@ -20,9 +20,9 @@ from relm.devices.tpu_options import VARIABLE, set_options, training_options, tr
 from relm.training.interruption import stop_with_parent
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
-# Generations with one device for both cores of a chip, as PyTorch/XLA has it; the others have no such choice.
+# Generations in which PyTorch/XLA has one device for both cores of a chip; the others have no such choice.
 MEGACORE = ("v4", "v5p")
-# A program that no device has the memory for: the refusal states the capacity.
+# A program too large for any device: the compiler's error states the capacity.
 _TOO_LARGE = """
 func.func public @main(%a: tensor<1048576x24576xf32>) -> tensor<1048576x24576xf32> {
   %b = stablehlo.add %a, %a : tensor<1048576x24576xf32>
@@ -33,7 +33,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class CompilerMoved(Exception):
-    """Raised when the installed versions lack a call that this module needs, or answer it differently."""
+    """Raised if the installed versions lack a call of this module, or answer it differently."""
 
 
 def versions() -> dict[str, str]:
@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def devices_of(layout: str) -> list[Any]:
-    """Return the devices of a slice such as v3:2x2, which need not exist here."""
+    """Return the devices of a slice such as v3:2x2, which may be absent."""
     from jax.experimental import topologies
 
     generation, _, shape = layout.partition(":")
@@ -116,11 +116,11 @@ def capacity(devices: list[Any]) -> int:
     """Return the bytes of a device's memory that the compiler can allocate, as it reports them."""
     try:
         compile_program(too_large(), devices)
-    except Exception as refusal:
-        if found := _CAPACITY.search(str(refusal)):
+    except Exception as error:
+        if found := _CAPACITY.search(str(error)):
             return round(float(found[1]) * _UNITS[found[2]])
-        raise CompilerMoved(f"a program of 192 GiB was refused with an unexpected message: {refusal}") from refusal
-    raise CompilerMoved("a program of 192 GiB was not refused")
+        raise CompilerMoved(f"the compiler rejected a program of 192 GiB with an unexpected message: {error}") from error
+    raise CompilerMoved("the compiler accepted a program of 192 GiB")
 
 
 def figures(executable: Any) -> dict[str, Any]:
@@ -149,20 +149,20 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         executable = compile_program(program, devices)
-    except Exception as refusal:
-        if "RESOURCE_EXHAUSTED" not in str(refusal):
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return {**found, "seconds": time.perf_counter() - started, "refusal": str(refusal)}
+        return {**found, "seconds": time.perf_counter() - started, "refusal": str(error)}
     found["seconds"] = time.perf_counter() - started
     Path(job["text"]).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
     return {**found, **figures(executable)}
 
 
 def prepare_libtpu(layout: str) -> None:
-    """Set the environment's variables for libtpu to those of training on a slice, whatever they were before."""
+    """Set the environment variables for libtpu to those of training on a slice."""
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
-    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
-    os.environ[VARIABLE] = ""  # options that the environment has for training are not part of a result's key
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # several may compile at once, also during training on a TPU
+    os.environ[VARIABLE] = ""  # a result's key does not cover options of the environment
     os.environ.pop("TPU_MEGACORE", None)
     os.environ.update(training_variables(layout))
     set_options(os.environ, training_options(layout))

@@ -30,8 +30,8 @@ def find_interpreter() -> Path:
         return found
     fault = f"{FOLDER} is {stated}, which has no bin/python" if stated else f"{found.parent.parent} does not exist"
     raise RelmError(
-        f"the TPU's compiler is in an environment of its own, and {fault}; make it with `make .venv-tpu/made-from` "
-        "(8.9 GB, no TPU needed; x86 alone). `relm compile NAME` shows without it the figures of an unchanged shipped recipe"
+        f"the TPU's compiler needs a separate environment, and {fault}; make it with `make .venv-tpu/made-from` (8.9 GB, "
+        "only x86, no TPU). Without it, `relm compile NAME` shows the figures of unchanged shipped recipes"
     )
 
 
@@ -45,7 +45,7 @@ def run_module(
 ) -> int:
     """Run a module of this package in that environment, with its output in a log, and return the exit status.
 
-    A terminal shows the elapsed seconds. `stop` ends the process, for several at once in threads, which Ctrl-C does not reach.
+    A terminal shows the elapsed seconds. `stop` ends processes started by threads, which Ctrl-C does not reach.
     """
     interpreter = str(find_interpreter())
     folders = [str(Path(relm.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # the caller's: extensions
@@ -72,7 +72,7 @@ def run_module(
             process.wait()
     print(f"{chr(13) if terminal else ''}{doing}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     if status == -signal.SIGKILL:
-        raise RelmError(f"{doing}: the system killed it, usually for lack of memory; close other programs and try again")
+        raise RelmError(f"{doing}: killed by the system, usually for lack of memory; close other programs and try again")
     return status
 
 

@@ -1,7 +1,7 @@
-"""Tracing of the programs that a recipe runs on a TPU, by the trainer's own code; nothing is executed.
+"""Traces the programs that a recipe runs on a TPU, with the trainer's code; nothing is executed.
 
-`TracingDevice` is the XLA device on as many virtual devices as a slice has, with placeholders for parameters and optimizer
-state. Where the trainer launches a program, this device keeps it. A process has one count of devices:
+`TracingDevice` is the XLA device with a slice's count of virtual devices, and placeholders for parameters and optimizer state.
+When the trainer launches a program, this device keeps it. A process has one count of devices:
 
     PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python -m relm.forecast.compilation.tracing REQUESTS.json FOLDER
 """
@@ -36,12 +36,12 @@ from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import build_learner
 from relm.training.machine.compile_record import Program
-from relm.training.micro_batches import shortened
+from relm.training.micro_batches import shorten_phase
 from relm.training.phase_run import PhaseRun
 from relm.training.updates import take_step
 from relm.training.validation import HeldOut
 
-# Micro-batches of a step that are traced: the first, one between, and the last; all others equal the one between.
+# Micro-batches of a step to trace: the first, one between, and the last; all others equal the one between.
 DIFFERENT = 3
 
 
@@ -103,7 +103,7 @@ class TracingDevice(XlaDevice):
             self._replace_by_placeholders(pending)
 
     def close(self) -> None:
-        """Restore the precision of float32 products; there is nothing to wait for."""
+        """Restore the precision of float32 products, without waiting for the device."""
         self.restore_precision()
 
     def _pending(self) -> list[Tensor]:
@@ -147,7 +147,7 @@ def _is_on_xla(found: object) -> bool:
 def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevice) -> dict[str, tuple[Traced, Program]]:
     """Return the programs of a phase's steps and of its validation, by name."""
     config = configuration(recipe, tokenizer)
-    recipe, settings = shortened(recipe, phase, DIFFERENT, 1)
+    recipe, settings = shorten_phase(recipe, phase, DIFFERENT, 1)
     reader = generated_reader(recipe, phase, settings, tokenizer, device)
     run = PhaseRun(recipe, phase, settings, Path(), {}, reader, device)
     with torch.device("meta"):
@@ -165,18 +165,16 @@ def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevic
 
 
 def trace_step(device: TracingDevice, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor]) -> Traced:
-    """Return the program of a step of any PyTorch model and optimizer, as every step but the first runs it.
+    """Return the program of every step but the first of any PyTorch model on the device.
 
-    Args:
-        model: a model that is placed on the device.
-        step: runs forward, backward and the optimizer's step, sets the gradients to None, and returns the loss.
+    `step` runs forward, backward and the optimizer's step, sets the gradients to None, and returns the loss.
     """
     step()  # the first one creates the optimizer's state
     state = [found for each in optimizer.state.values() for found in each.values() if _is_on_xla(found)]
     device.materialise([*model.parameters(), *state])
     loss = step()
     device.launch()
-    del loss  # held until here, since the log reads it
+    del loss  # held until here, because the log reads it
     return device.traced.pop()
 
 
@@ -186,7 +184,7 @@ def step_names(programs: int) -> list[str]:
 
 
 def for_slice(recipe: Recipe, topology: str, micro_batch_size: int | None = None) -> Recipe:
-    """Return the recipe with a slice of TPUs for its device, and with a micro-batch where one was chosen."""
+    """Return the recipe for a slice of TPUs, with the chosen micro-batch, if any."""
     run = {"device": "tpu", "topology": topology, "processes": 1, "threads": None, "compile": None}
     if micro_batch_size is not None:
         run["micro_batch_size"] = micro_batch_size
@@ -215,14 +213,14 @@ def trace(requests: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def program_inputs(recipe: Recipe, phase: str) -> dict[str, Any]:
-    """Return everything in a recipe that its programs may depend on, and more."""
+    """Return all keys of a recipe on which its programs may depend."""
     run = recipe.run.model_copy(update={"machine": None, "topology": None})
     without = {"title": "", "deviations": [], "expect": [], "run": run, "on": {}}
     return {"phase": phase, **recipe.model_copy(update=without).model_dump(mode="json")}
 
 
 def main(requests: Path, folder: Path) -> int:
-    """Trace the requests of a JSON file; return 1 and write `refused.txt` where a recipe cannot be traced."""
+    """Trace the requests of a JSON file; if a recipe cannot be traced, write the error to a file and return 1."""
     stop_with_parent()
     try:
         load_extensions()

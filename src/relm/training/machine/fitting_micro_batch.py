@@ -1,26 +1,121 @@
-"""A run on a machine that is not its recipe's own, with the micro-batch that fits there."""
+"""The micro-batch that fits into the memory of a machine's devices: a compiler's figure where there is one, else arithmetic.
+
+Part of the device's memory is reserved, as its declaration states, for a driver, its libraries and an allocator.
+"""
 
 import dataclasses
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
+from relm.formatting import GIB, format_bytes
 from relm.json_shapes import is_count
 from relm.limits import available_memory
+from relm.models.configuration import Configuration
+from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.devices import DEVICES
+from relm.recipes.phase import Phase
 from relm.recipes.plan import Plan
+from relm.recipes.run import Run
 from relm.recipes.run_folder import MACHINES
 from relm.training.architecture import configuration
+from relm.training.arithmetic import activation_bytes, state_bytes, update_bytes
 from relm.training.checkpoint_state import read_state
-from relm.training.machine.compile_record import Compilation
-from relm.training.machine.compiled_table import find_compilation
-from relm.training.machine.micro_batch_choice import (
-    GIB,
-    CompiledSize,
-    MicroBatch,
-    choose_micro_batch,
-    format_at_once,
-)
+from relm.training.machine.compile_record import Compilation, find_compilation
+
+
+class CompiledSize(NamedTuple):
+    """A compiler's result for one micro-batch of a phase."""
+
+    size: int
+    """Sequences over all devices."""
+    fits: bool
+    needed: int
+    """Peak memory of one device in bytes; 0 if the compiler reports none."""
+
+
+class MicroBatch(NamedTuple):
+    """A chosen micro-batch."""
+
+    size: int
+    """Sequences of one process's forward pass, over all its devices."""
+    reason: str
+    """A sentence without its full stop."""
+
+
+def usable_bytes(device: str, memory: int) -> int:
+    """Return the part of a device's memory, in bytes, that training can use."""
+    declaration = DEVICES[device]
+    return max(0, int(memory * (1 - declaration.reserved_share) - declaration.reserved_gib * GIB))
+
+
+def possible_sizes(phase: Phase, run: Run) -> list[int]:
+    """Return the sizes that divide a process's part and a share of the loss, and that its devices divide, largest first."""
+    whole, devices = math.gcd(phase.share_size, phase.global_batch_size // run.processes), run.devices_of_process
+    return [size for size in range(whole, 0, -1) if whole % size == 0 and size % devices == 0]
+
+
+def choose_micro_batch(
+    config: Configuration, phase: Phase, run: Run, memory: int | None, compiled: CompiledSize | None = None
+) -> MicroBatch:
+    """Return the largest micro-batch that fits into each device, whatever `run.micro_batch_size` says.
+
+    A size that a compiler accepted is chosen; if it rejected one, arithmetic chooses among the smaller ones.
+    `memory` is the bytes of one device, its reserve included, and for a CPU those of the machine; None: unknown.
+    """
+    sizes = possible_sizes(phase, run)
+    if not sizes:
+        raise RelmError(
+            f"{phase.share_size} sequences, a share of the global batch, cannot be divided among the {run.devices_of_process} "
+            f"devices of {run.topology}; choose a machine with fewer devices"
+        )
+    if compiled is not None and compiled.fits and compiled.size in sizes:
+        needs = f", which needs {format_bytes(compiled.needed)} of each device" if compiled.needed else ""
+        return MicroBatch(compiled.size, f"{format_at_once(compiled.size)}: the compiler accepted this size{needs}")
+    if compiled is not None and not compiled.fits:
+        sizes = [size for size in sizes if size < compiled.size]
+    device, needed = DEVICES[run.device], 0
+    available = usable_bytes(run.device, memory or 0) // (run.processes if device.in_main_memory else 1)
+    for size in sizes:
+        if memory is None or ARCHITECTURES[config.architecture].activations is None:
+            return MicroBatch(size, f"{format_at_once(size)}: their memory is unknown")
+        needed = needed_bytes(config, phase, run, size)
+        if needed <= available:
+            return MicroBatch(
+                size,
+                f"{format_at_once(size)}: with state and activations they need {format_bytes(needed)} at most by "
+                f"arithmetic, and {format_bytes(available)} of {format_bytes(memory)} are usable",
+            )
+    raise RelmError(_too_large(run, needed, available, is_rejected=not sizes))
+
+
+def needed_bytes(config: Configuration, phase: Phase, run: Run, size: int) -> int:
+    """Return an upper bound of the memory of one device, in bytes, for a micro-batch of `size` sequences."""
+    activations = activation_bytes(config, phase, run, -(-size // run.devices_of_process)) or 0
+    return state_bytes(config, phase.optimizer).total + max(activations, update_bytes(config))
+
+
+def format_at_once(count: int) -> str:
+    """Return a size of a micro-batch, such as `8 sequences at once`."""
+    return f"{count:,} sequence{'' if count == 1 else 's'} at once"
+
+
+def _too_large(run: Run, needed: int, available: int, is_rejected: bool) -> str:
+    """Return the error that not even the smallest micro-batch fits."""
+    machine = run.machine or run.topology or run.device
+    if is_rejected:
+        found = f"the compiler rejected the smallest micro-batch on {machine}"
+    else:
+        found = (
+            f"one sequence on each device of {machine} needs {format_bytes(needed)} at most by arithmetic, and "
+            f"{format_bytes(available)} are usable"
+        )
+    less = "Choose a machine with more memory"
+    if not run.activation_checkpointing:
+        less = f"Set on.{machine}.activation_checkpointing: true in the recipe, or choose a machine with more memory"
+    return f"{found}. {less}; on.{machine}.micro_batch_size: {run.devices_of_process} tries it anyway"
 
 
 def fill_in_micro_batch(
@@ -28,8 +123,8 @@ def fill_in_micro_batch(
 ) -> tuple[Plan, str | None]:
     """Return the plan with a micro-batch for one phase, and a sentence on the choice.
 
-    On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None. A run that is
-    resumed from the folder `resumed` of its checkpoints keeps the size that was chosen. Raise RelmError if not even one
+    On the machine that the recipe names, and if the recipe states a size, the plan is unchanged and the sentence None. A run
+    that resumes from the folder `resumed` of its checkpoints keeps the size that was chosen. Raise RelmError if not even one
     sequence fits on each device.
     """
     if plan.own_machine or plan.recipe.run.micro_batch_size is not None:
@@ -59,10 +154,7 @@ def memory_of_device(plan: Plan) -> int | None:
 
 
 def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
-    """Return the compiler's result for a phase: that of `relm compile` in the run's folder, otherwise docs/compiled.json's.
-
-    None where there is none, or where it belongs to an earlier version of the recipe.
-    """
+    """Return the compiler's result for a phase; None: no result, or one of an earlier version of the recipe."""
     if plan.recipe.run.topology is None:
         return None
     try:
@@ -83,8 +175,8 @@ def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
 
 
 def _recorded(checkpoints: Path, machine: str | None) -> MicroBatch | None:
-    """Return the micro-batch of the newest checkpoint; None if there is none, it is damaged, or another machine made it."""
-    from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does without
+    """Return the micro-batch of the newest checkpoint; None: no checkpoint, a damaged one, or one of another machine."""
+    from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does not need
 
     newest = newest_checkpoint(checkpoints)
     if newest is None:

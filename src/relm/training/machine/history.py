@@ -1,7 +1,7 @@
 """The machines that trained a phase, each with the step after which it began.
 
-A run may be taken over by another machine. Checkpoints keep the whole list, and a line of `train.jsonl` has it where a machine
-begins.
+Another machine may take over a run. Checkpoints keep the whole list, and so does the first line of `train.jsonl` of each
+machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Stretch = dict[str, Any]
 def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list[Stretch]:
     """Return the machines of a phase that begins, or resumes after a checkpoint with this state, on a machine.
 
-    A state of an earlier version lists none; its steps count as this machine's, because `relm continue` adds the list to it.
+    If the state, of an earlier version, lists none, its steps count as this machine's: `relm continue` adds the list.
     """
     history = list(state.get(MACHINES, [])) if state else []
     if history and history[-1]["machine"] == machine:

@@ -7,14 +7,14 @@ from relm.recipes.machine.machines import Machine
 from relm.recipes.plan import Plan
 
 PASSES = {None: 1, "default": 1, "high": 3, "highest": 6}
-"""Precision of products of float32 tensors -> passes through a unit that has no products of float32, by PyTorch/XLA."""
+"""Precision of products of float32 tensors -> passes that PyTorch/XLA takes through a unit for bfloat16."""
 
 
 def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
     """Return the peak of one device in 10^12 operations per second; None: no figure is published.
 
-    A TPU has no peak for float32: a product of float32 tensors takes one pass in bfloat16 or several, by `products`, the run's
-    `float32_matmul_precision`. An IPU has none for bfloat16: its pipelines compute in float16 instead.
+    A TPU has no peak for float32: a product of float32 tensors takes one or several passes in bfloat16, depending on
+    `products`, the run's `float32_matmul_precision`. An IPU has none for bfloat16: its pipelines compute in float16 instead.
     """
     if machine.peak is None:
         return None
@@ -27,10 +27,10 @@ def find_peak(machine: Machine, precision: str, products: str | None = None) -> 
 
 
 def fill_in_peak(plan: Plan, phase: str) -> Plan:
-    """Return the plan with the published peak of its machine as `run.peak_teraflops`, where the recipe states none.
+    """Return the plan with the published peak of its machine as `run.peak_teraflops`, if the recipe states none.
 
-    It is the peak of a whole accelerator, of TPUs a chip, because training counts these. The plan is unchanged if none is
-    published, or if one process drives several accelerators that are no slice.
+    It is the peak of a whole accelerator (of a TPU, a chip), because training counts these. The plan is unchanged if none is
+    published, or if one process drives several accelerators without a slice.
     """
     machine, run = plan.machine, plan.recipe.run
     if (

@@ -17,31 +17,18 @@ class Adafactor(TensorOptimizer):
     vector `exp_avg_sq`; with `beta1` also `exp_avg`, a mean of updates.
     """
 
-    def __init__(
-        self,
-        groups: Groups,
-        learning_rate: float = 1.0,
-        epsilons: tuple[float, float] = (1e-30, 1e-3),
-        clip_threshold: float = 1.0,
-        decay_rate: float = -0.8,
-        beta1: float | None = None,
-        scale_parameter: bool = True,
-        relative_step: bool = True,
-        warmup_init: bool = False,
-    ) -> None:
-        """Create the state; see `relm.recipes.optimization.AdafactorOptions` for the arguments."""
-        self.beta1 = beta1
-        super().__init__(groups, learning_rate)
-        self.epsilons, self.clip_threshold, self.decay_rate = epsilons, clip_threshold, decay_rate
-        self.scale_parameter, self.relative_step, self.warmup_init = scale_parameter, relative_step, warmup_init
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state."""
+        self.options = settings.adafactor
+        super().__init__(groups, settings)
         for state in self.state.values():
             for key in state.keys() - {"exp_avg"}:
-                # The first update replaces them entirely; if it is skipped, a mean of 0 would be divided by 0.
+                # The first update replaces them; if it were skipped, a mean of 0 would be divided by 0.
                 state[key].fill_(1.0)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         shape = tuple(parameter.shape)
-        shapes = {"exp_avg": shape} if self.beta1 is not None else {}
+        shapes = {"exp_avg": shape} if self.options.beta1 is not None else {}
         if len(shape) < 2:
             return {**shapes, "exp_avg_sq": shape}
         return {**shapes, "exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": (*shape[:-2], shape[-1])}
@@ -49,12 +36,12 @@ class Adafactor(TensorOptimizer):
     def begin_step(self) -> None:
         number = self.update_number()
         self._rate = self.rate()
-        if self.relative_step:
+        if self.options.relative_step:
             # 1e-2 as a tensor, so that the minimum is taken on the device.
-            most = 1e-6 * number if self.warmup_init else torch.full_like(number, 1e-2)
+            most = 1e-6 * number if self.options.warmup_init else torch.full_like(number, 1e-2)
             self._rate = self._rate * torch.minimum(most, number.rsqrt())
         # 1 - (1 - t ** decay_rate), and exactly 1 at the first update.
-        self._share = torch.exp(self.decay_rate * number.log())
+        self._share = torch.exp(self.options.decay_rate * number.log())
 
     def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
         matrices = [i for i, parameter in enumerate(parameters) if parameter.dim() >= 2]
@@ -67,7 +54,7 @@ class Adafactor(TensorOptimizer):
     def _by_rows_and_columns(self, parameters: Tensors, gradients: Tensors) -> list[Tensor]:
         rows, columns = self.states("exp_avg_sq_row", parameters), self.states("exp_avg_sq_col", parameters)
         squares = torch._foreach_mul(gradients, gradients)
-        torch._foreach_add_(squares, self.epsilons[0])
+        torch._foreach_add_(squares, self.options.epsilons[0])
         self.approach(rows, [square.mean(-1) for square in squares], self._share)
         self.approach(columns, [square.mean(-2) for square in squares], self._share)
         row_factors = [(row / row.mean(-1, keepdim=True)).rsqrt_().unsqueeze(-1) for row in rows]
@@ -77,20 +64,20 @@ class Adafactor(TensorOptimizer):
 
     def _by_elements(self, parameters: Tensors, gradients: Tensors) -> list[Tensor]:
         squares = torch._foreach_mul(gradients, gradients)
-        torch._foreach_add_(squares, self.epsilons[0])
+        torch._foreach_add_(squares, self.options.epsilons[0])
         means = self.states("exp_avg_sq", parameters)
         self.approach(means, squares, self._share)
         return [mean.rsqrt().mul_(gradient) for mean, gradient in zip(means, gradients, strict=True)]
 
     def _apply(self, group: dict[str, Any], parameters: Tensors, updates: list[Tensor]) -> None:
         rates = self._rate.expand(len(parameters))
-        if self.scale_parameter:
-            rates = rates * torch.stack(root_mean_squares(parameters)).clamp(min=self.epsilons[1])
-        clipping = torch.stack(root_mean_squares(updates)).div(self.clip_threshold).clamp(min=1.0)
+        if self.options.scale_parameter:
+            rates = rates * torch.stack(root_mean_squares(parameters)).clamp(min=self.options.epsilons[1])
+        clipping = torch.stack(root_mean_squares(updates)).div(self.options.clip_threshold).clamp(min=1.0)
         torch._foreach_mul_(updates, (rates / clipping).unbind())
-        if self.beta1 is not None:
+        if self.options.beta1 is not None:
             means = self.states("exp_avg", parameters)
-            self.approach(means, updates, 1 - self.beta1)
+            self.approach(means, updates, 1 - self.options.beta1)
             updates = means if self.found_inf is None else list(torch._foreach_mul(means, self.unless_skipped(1.0, 0.0)))
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, (1 - group["weight_decay"] * rates).unbind())
@@ -101,8 +88,3 @@ def root_mean_squares(tensors: Tensors) -> list[Tensor]:
     """Return the root mean square of each tensor, a float32 scalar."""
     norms = torch._foreach_norm(tensors, 2, torch.float32)
     return list(torch._foreach_div(norms, [math.sqrt(tensor.numel()) for tensor in tensors]))
-
-
-def build_adafactor(groups: Groups, settings: Optimizer) -> Adafactor:
-    """Return a recipe's Adafactor."""
-    return Adafactor(groups, settings.learning_rate, **dict(settings.adafactor))

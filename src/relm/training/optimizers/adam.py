@@ -1,6 +1,6 @@
 """Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019) in the forms of several programs."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +13,9 @@ from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, T
 class MomentOptimizer(TensorOptimizer):
     """An optimizer with moving averages of the gradient and its square: `exp_avg` and `exp_avg_sq` of every parameter."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        learning_rate: float,
-        betas: tuple[float, float],
-        epsilon: float,
-        bias_correction: bool,
-    ) -> None:
-        super().__init__(groups, learning_rate)
-        self.betas, self.epsilon, self.bias_correction = betas, epsilon, bias_correction
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        super().__init__(groups, settings)
+        self.betas, self.epsilon, self.bias_correction = settings.betas, settings.epsilon, settings.bias_correction
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         return {"exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
@@ -42,21 +35,17 @@ class MomentOptimizer(TensorOptimizer):
         """Return sqrt(v) + epsilon for each v in `squares`."""
         roots = torch._foreach_sqrt(squares)
         if isinstance(epsilon, Tensor):
-            # Without alpha this would be the overload for Python numbers, which reads the tensor on the host.
+            # Without alpha torch would take the overload for Python numbers, which reads the tensor on the host.
             torch._foreach_add_(roots, epsilon, alpha=1.0)
         else:
             torch._foreach_add_(roots, epsilon)
         return roots
 
     def corrections(self, ahead: int = 0, betas: tuple[float, float] | None = None) -> tuple[Tensor, Tensor]:
-        """Return the bias corrections (sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)).
+        """Return the bias corrections (sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)) of update t + `ahead`.
 
         With m and v the stored averages, the corrected m / (sqrt(v) + epsilon) is the first, times
         m / (sqrt(v) + epsilon times the second).
-
-        Args:
-            ahead: added to t, the index of the update from 1.
-            betas: of a group of parameters; None: the optimizer's.
         """
         beta1, beta2 = betas or self.betas
         number = self.update_number() + ahead
@@ -65,25 +54,12 @@ class MomentOptimizer(TensorOptimizer):
 
 
 class Adam(MomentOptimizer):
-    """Adam and AdamW in all forms; `relm.recipes.optimization.Optimizer.form` describes them."""
+    """Adam, which adds weight decay to the gradient, and AdamW, in the forms of `relm.recipes.optimization.Optimizer.form`."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        learning_rate: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-        bias_correction: bool = True,
-        form: Literal["pytorch", "transformers", "graphcore_bert"] = "pytorch",
-        decoupled: bool = True,
-    ) -> None:
-        """Create the state.
-
-        Args:
-            decoupled: True for AdamW; False: weight decay is added to the gradient.
-        """
-        super().__init__(groups, learning_rate, betas, epsilon, bias_correction)
-        self.form, self.decoupled = form, decoupled
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state."""
+        super().__init__(groups, settings)
+        self.form, self.decoupled = settings.form, settings.name != "adam"
 
     def begin_step(self) -> None:
         self._sizes = {key: self._step_sizes(*key) for key in map(_settings_of, self.param_groups)}
@@ -121,26 +97,9 @@ def _settings_of(group: dict[str, Any]) -> tuple[float, tuple[float, float] | No
     return group["rate_ratio"], group.get("betas")
 
 
-def build_adam(groups: Groups, settings: Optimizer) -> Adam:
-    """Return a recipe's Adam, whose weight decay is added to the gradient."""
-    return _own_adam(groups, settings, decoupled=False)
-
-
 def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
-    """Return a recipe's AdamW: torch's fused one where it is equivalent and the device does not trace, otherwise our own."""
+    """Return a recipe's AdamW: torch's fused one if it is equivalent and the device does not trace, otherwise ours."""
     plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
     if plain and not any(group["traced"] for group in groups):
         return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
-    return _own_adam(groups, settings, decoupled=True)
-
-
-def _own_adam(groups: Groups, settings: Optimizer, decoupled: bool) -> Adam:
-    return Adam(
-        groups,
-        settings.learning_rate,
-        betas=settings.betas,
-        epsilon=settings.epsilon,
-        bias_correction=settings.bias_correction,
-        form=settings.form,
-        decoupled=decoupled,
-    )
+    return Adam(groups, settings)

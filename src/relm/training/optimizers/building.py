@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relm.devices.ipu.update_rules import is_decayed
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
@@ -21,11 +22,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a recipe for the parameters of `model`, which stay on their device.
 
-    Weight decay is for matrices and embeddings alone, or with ``decayed: all_but_biases`` for normalisation too.
-
-    Args:
-        traced: `traces` of the model's device; see `relm.devices.contract.Device`.
-        elements_per_operation: `elements_per_operation` of that device.
+    The last two arguments are `traces` and `elements_per_operation` of that device (`relm.devices.contract.Device`).
     """
     expected = weight_type(settings)
     for name, parameter in model.named_parameters():
@@ -40,7 +37,7 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
-    """Set the learning rate of the next step, a number or, for one of our own optimizers, a scalar on its device."""
+    """Set the learning rate of the next step: a number or, for a `TensorOptimizer`, a scalar on its device."""
     if isinstance(optimizer, TensorOptimizer):
         # Copied from a tensor: a Python number would be a constant of a traced program.
         given = learning_rate if isinstance(learning_rate, Tensor) else torch.tensor(learning_rate, dtype=torch.float32)
@@ -54,8 +51,8 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     """Return the trainable parameters in groups with the same settings.
 
     Each group has `params`, `weight_decay`, `rate_ratio` (its learning rate divided by the optimizer's), `betas` and `adapted`,
-    which is true where LAMB gives its parameters a trust ratio. Muon's groups have `widths` too: for each parameter those of
-    the maps (in, out) side by side in it, none for a map stored (out, in); None for a group that Adam trains.
+    true if LAMB gives its parameters a trust ratio. Muon's groups also have `widths`: for each parameter the widths of the maps
+    (in, out) that it concatenates, empty for one map stored (out, in); None for a group that Adam trains.
     """
     modules = {f"{name}.weight": module for name, module in model.named_modules()}
     together: dict[tuple[Any, ...], list[str]] = {}
@@ -64,7 +61,7 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     for name, parameter in parameters.items():
         is_matrix = parameter.dim() >= 2
         kind = kind_of(name, parameter, modules.get(name))
-        decay = settings.weight_decay if is_decayed(name, is_matrix, settings) else 0.0
+        decay = settings.weight_decay if is_decayed(settings.decayed, name, parameter.dim()) else 0.0
         own = settings.groups.get(kind)  # type: ignore[call-overload]
         rate, betas = settings.learning_rate, settings.betas
         if own is not None:
@@ -74,9 +71,7 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
         together.setdefault((decay, rate / settings.learning_rate, betas, adapted, orthogonalised), []).append(name)
         kinds.add(kind)
     if unused := [kind for kind in settings.groups if kind not in kinds]:
-        raise RelmError(
-            f"optimizer.groups.{unused[0]}: the model has no such parameters, only {', '.join(sorted(kinds))}; remove it"
-        )
+        raise RelmError(f"optimizer.groups.{unused[0]}: the model has only {', '.join(sorted(kinds))}; remove this group")
     return [
         {
             "params": [parameters[name] for name in names],
@@ -91,16 +86,9 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
 
 
 def kind_of(name: str, parameter: Tensor, module: nn.Module | None) -> str:
-    """Return embeddings, head, vectors or matrices, as `relm.recipes.optimization.Optimizer.groups` names parameters."""
+    """Return the kind of a parameter: embeddings, head, vectors or matrices (`relm.recipes.optimization.Optimizer.groups`)."""
     if parameter.dim() < 2:
         return "vectors"
     if isinstance(module, nn.Embedding):
         return "embeddings"
     return "head" if name == "lm_head.weight" else "matrices"
-
-
-def is_decayed(name: str, is_matrix: bool, settings: Optimizer) -> bool:
-    """Return True for a parameter with weight decay, as `decayed` of the section selects."""
-    if settings.decayed == "all_but_biases":
-        return not name.endswith("bias")
-    return is_matrix or (settings.decayed == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))

@@ -1,7 +1,7 @@
 """Optimizers of torch without its compiler.
 
-Torch keeps its compiler from tracing some methods of an optimizer by decorators that import the compiler, sympy included, at
-the first call: seconds of each process, though nothing is compiled. The methods here are torch's own without the decorators.
+Torch decorates some methods of an optimizer so that its compiler does not trace them. At the first call the decorators import
+the compiler and sympy, which takes seconds though nothing is compiled. These are torch's methods without the decorators.
 """
 
 import inspect
@@ -16,10 +16,10 @@ _adamw_step = cast(Callable[["AdamW"], None], inspect.unwrap(torch.optim.AdamW.s
 
 
 class EagerOptimizer(torch.optim.Optimizer):
-    """An optimizer whose methods do not import torch's compiler; none of them may be called in a function that is compiled."""
+    """An optimizer whose methods do not import torch's compiler; a compiled function must not call them."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with their own settings."""
+        """Add a group of parameters with separate settings."""
         _add_param_group(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -32,5 +32,5 @@ class AdamW(EagerOptimizer, torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step with the parameters' gradients; a parameter without one stays unchanged."""
+        """Take one step; a parameter without a gradient stays unchanged."""
         _adamw_step(self)

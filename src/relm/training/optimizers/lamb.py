@@ -13,27 +13,13 @@ from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 class Lamb(MomentOptimizer):
     """LAMB in which each parameter is a layer: query, key and value have three ratios if they are three parameters.
 
-    Parameters of groups with `adapted` get a trust ratio: norm of the weight / norm of the step, or 1 where either is 0.
+    Parameters of groups with `adapted` get a trust ratio: norm of the weight / norm of the step, or 1 if either is 0.
     """
 
-    def __init__(
-        self,
-        groups: Groups,
-        learning_rate: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-6,
-        bias_correction: bool = True,
-        weight_norm_clip: float | None = None,
-        normalise_gradient: bool = False,
-    ) -> None:
-        """Create the state.
-
-        Args:
-            weight_norm_clip: upper bound of a weight's norm in the trust ratio.
-            normalise_gradient: divide the gradients by their global norm where it exceeds 1.
-        """
-        super().__init__(groups, learning_rate, betas, epsilon, bias_correction)
-        self.weight_norm_clip, self.normalise_gradient = weight_norm_clip, normalise_gradient
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state."""
+        super().__init__(groups, settings)
+        self.weight_norm_clip, self.normalise_gradient = settings.lamb.weight_norm_clip, settings.lamb.normalise_gradient
 
     def begin_step(self) -> None:
         self._rate = self.rate()
@@ -67,16 +53,3 @@ class Lamb(MomentOptimizer):
         weights = weights if self.weight_norm_clip is None else weights.clamp(max=self.weight_norm_clip)
         ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
         return (self._rate * ratios).unbind()
-
-
-def build_lamb(groups: Groups, settings: Optimizer) -> Lamb:
-    """Return a recipe's LAMB."""
-    return Lamb(
-        groups,
-        settings.learning_rate,
-        betas=settings.betas,
-        epsilon=settings.epsilon,
-        bias_correction=settings.bias_correction,
-        weight_norm_clip=settings.lamb.weight_norm_clip,
-        normalise_gradient=settings.lamb.normalise_gradient,
-    )

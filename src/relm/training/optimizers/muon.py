@@ -15,7 +15,7 @@ from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 # The polynomial a x + b x^3 + c x^5 of a Newton-Schulz step, and the number of steps. Singular values in (0, 1] go to 1.
 COEFFICIENTS = (2.0, -1.5, 0.5)
 STEPS = 12
-# That of the original, whatever the precision of the model. Comparisons with the original take float32 on both sides.
+# The original's, whatever the precision of the model. Comparisons with the original use float32 on both sides.
 PRECISION = torch.bfloat16
 
 
@@ -26,7 +26,7 @@ class Muon(Adam):
         """Create the state."""
         self.momentum, self.norm_epsilon = settings.muon.momentum, settings.muon.norm_epsilon
         self._widths = {p: w for group in groups for p, w in zip(group["params"], group["widths"] or (), strict=False)}
-        super().__init__(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
+        super().__init__(groups, settings)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         return {"momentum_buffer": tuple(parameter.shape)} if parameter in self._widths else super().state_shapes(parameter)
@@ -50,18 +50,16 @@ class Muon(Adam):
             parameter.sub_(step * rate)
 
     def _orthogonal(self, matrix: Tensor) -> Tensor:
-        """(out, in) -> the nearest orthogonal matrix, as long as an update of root mean square about 1 / sqrt(in)"""
-        found = orthogonalised(matrix, self.norm_epsilon)
+        """(out, in) -> the nearest orthogonal matrix, scaled to a root mean square of about 1 / sqrt(in)"""
+        found = orthogonalise(matrix, self.norm_epsilon)
         found *= max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
         return found.to(matrix.dtype)
 
 
-def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
-    """Return U V for the singular value decomposition U S V of a matrix, nearly, by Newton-Schulz steps, in `PRECISION`.
+def orthogonalise(matrix: Tensor, epsilon: float) -> Tensor:
+    """Return approximately U V for the singular value decomposition U S V of a matrix, by Newton-Schulz steps in `PRECISION`.
 
-    Args:
-        matrix: (rows, columns).
-        epsilon: added to its norm, by which it is divided first.
+    The matrix is first divided by its norm plus `epsilon`.
     """
     x: Tensor = matrix.to(PRECISION)
     is_high = matrix.shape[0] > matrix.shape[1]
@@ -73,8 +71,3 @@ def orthogonalised(matrix: Tensor, epsilon: float) -> Tensor:
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
     return x.mT if is_high else x
-
-
-def build_muon(groups: Groups, settings: Optimizer) -> Muon:
-    """Return a recipe's Muon."""
-    return Muon(groups, settings)

@@ -12,10 +12,10 @@ from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, T
 class Sgd(TensorOptimizer):
     """SGD: velocity = momentum * velocity + gradient; weight -= learning rate * velocity; weight decay is in the gradient."""
 
-    def __init__(self, groups: Groups, learning_rate: float, momentum: float = 0.0) -> None:
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
         """Create the state: `momentum_buffer` of every parameter, if there is momentum."""
-        self.momentum = momentum
-        super().__init__(groups, learning_rate)
+        self.momentum = settings.sgd.momentum
+        super().__init__(groups, settings)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
         return {"momentum_buffer": tuple(parameter.shape)} if self.momentum else {}
@@ -30,8 +30,3 @@ class Sgd(TensorOptimizer):
             torch._foreach_mul_(velocities, self.unless_skipped(self.momentum, 1.0))
             torch._foreach_add_(velocities, gradients)
         torch._foreach_addcmul_(parameters, velocities, [self._rate] * len(parameters), -1.0)
-
-
-def build_sgd(groups: Groups, settings: Optimizer) -> Sgd:
-    """Return a recipe's gradient descent."""
-    return Sgd(groups, settings.learning_rate, momentum=settings.sgd.momentum)

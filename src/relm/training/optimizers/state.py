@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from relm.training.optimizers.adam import Adam
 from relm.training.optimizers.tensor_optimizer import TensorOptimizer
 
-# Name of a `TensorOptimizer`'s count of updates, beside PARAMETER.KEY.
+# Name of a `TensorOptimizer`'s count of updates among tensors named PARAMETER.KEY.
 UPDATES = "updates"
 # Suffix of the counts that torch's AdamW has instead, one for each parameter.
 _STEP = ".step"
@@ -27,11 +27,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], copy: bool = True
 ) -> None:
-    """Restore copies of the result of `optimizer_tensors`, on each parameter's device.
-
-    Args:
-        copy: False: the tensors may become the optimizer's own, which saves memory if they have no other use.
-    """
+    """Restore the result of `optimizer_tensors` on each parameter's device; without `copy` it may keep the tensors."""
     parameters = dict(model.named_parameters())
     if isinstance(optimizer, TensorOptimizer):
         own = optimizer_tensors(optimizer, model)
@@ -48,10 +44,9 @@ def restore_optimizer(
 
 
 def convert_update_counts(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the state of an AdamW from another kind of device with its updates counted as `optimizer` counts them.
+    """Return the state of an AdamW of another device with its updates counted as `optimizer` counts them.
 
-    Torch's fused AdamW, which not all devices have, counts them for each parameter; ours counts once. The moving averages are
-    the same.
+    Torch's fused AdamW, which some devices lack, counts them for each parameter, ours only once; the moving averages are equal.
     """
     steps = {entry: tensor for entry, tensor in tensors.items() if entry.endswith(_STEP)}
     own = isinstance(optimizer, Adam) and optimizer.decoupled and optimizer.bias_correction and optimizer.form == "pytorch"

@@ -1,4 +1,4 @@
-"""The base class of relm's own optimizers, whose changing values are all tensors on the device from the beginning."""
+"""The base class of relm's optimizers, whose changing values are tensors on the device from the beginning."""
 
 import math
 from abc import abstractmethod
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers.eager import EagerOptimizer
 
 Groups = list[dict[str, Any]]
@@ -16,27 +17,24 @@ ELEMENTS_PER_OPERATION = 1 << 18
 
 
 class TensorOptimizer(EagerOptimizer):
-    """An optimizer that a device can run without values from the host.
+    """An optimizer that needs no values from the host.
 
-    The learning rate, the count of updates and the state are tensors on the parameters' device that exist before the first
-    step: a compiler that traces steps sees the same program each time, and nothing is ever read back.
+    Learning rate, count of updates and state are tensors on the parameters' device that exist before the first step: a
+    compiler that traces steps sees the same program each time, and nothing is read back.
     """
 
     found_inf: Tensor | None = None
-    """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
+    """Scalar float32 on the device: if it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
 
-    def __init__(self, groups: Groups, learning_rate: float) -> None:
-        """Create the state of all parameters in `groups`, as zeros of each parameter's own dtype.
+    def __init__(self, groups: Groups, settings: Optimizer) -> None:
+        """Create the state of all parameters in `groups`, as zeros of each parameter's dtype.
 
-        Args:
-            groups: `params` and `weight_decay`, and other keys that a subclass reads; `rate_ratio`, by which the learning rate
-                is multiplied; `traced` and `elements_per_operation`
-                of the parameters' device (`traces` and `elements_per_operation` of `relm.devices.contract.Device`).
+        `relm.training.optimizers.building` describes the keys of a group.
         """
         super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION, "rate_ratio": 1.0})
         self.traced: bool = any(group["traced"] for group in self.param_groups)
         first = self.param_groups[0]["params"][0]
-        self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
+        self.learning_rate = torch.full((), settings.learning_rate, dtype=torch.float32, device=first.device)
         self.updates = torch.zeros((), dtype=torch.float32, device=first.device)
         for group in self.param_groups:
             group["lr"] = self.learning_rate
@@ -53,11 +51,11 @@ class TensorOptimizer(EagerOptimizer):
         """Update some parameters of a group, and their state, in place."""
 
     def begin_step(self) -> None:
-        """Compute the values that all calls of `update` in one step share; `updates` has been incremented already."""
+        """Compute the values that all calls of `update` in one step share, after `updates` was incremented."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step with the parameters' gradients; a parameter without one stays unchanged."""
+        """Take one step; a parameter without a gradient stays unchanged."""
         self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
         self.begin_step()
         for group in self.param_groups:
@@ -69,7 +67,7 @@ class TensorOptimizer(EagerOptimizer):
         return [self.state[parameter][key] for parameter in parameters]
 
     def unless_skipped(self, value: float | Tensor, otherwise: float) -> float | Tensor:
-        """Return `value`, or `otherwise` where the step is skipped: 1 for factors and 0 for shares, so that nothing changes."""
+        """Return `value`, or `otherwise` if the step is skipped: 1 for factors and 0 for shares, so that nothing changes."""
         if self.found_inf is None:
             return value
         return torch.where(self.found_inf > 0, otherwise, value)
@@ -79,7 +77,7 @@ class TensorOptimizer(EagerOptimizer):
         return self.updates.clamp(min=1)
 
     def rate(self) -> Tensor:
-        """Return the learning rate, 0 where the step is skipped."""
+        """Return the learning rate, 0 if the step is skipped."""
         return self.learning_rate * self.unless_skipped(1.0, 0.0)
 
     def approach(self, averages: Tensors, values: Tensors, share: float | Tensor) -> None:
@@ -93,7 +91,7 @@ class TensorOptimizer(EagerOptimizer):
             torch._foreach_lerp_(averages, values, weight)
 
     def with_decay(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> Tensors:
-        """Return the gradients with weight decay added; 0 where the step is skipped."""
+        """Return the gradients with weight decay added, 0 if the step is skipped."""
         if not group["weight_decay"]:
             return gradients
         decayed = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
@@ -119,7 +117,7 @@ def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
 
 
 def _pieces(parameters: list[Tensor], bound: int) -> Iterator[list[Tensor]]:
-    """Yield the parameters in order, in lists of at most `bound` elements; a large one is alone in its list."""
+    """Yield the parameters in order, in lists of at most `bound` elements; a larger one has a list for itself."""
     if not parameters:
         return
     piece: list[Tensor] = []

@@ -11,7 +11,7 @@ from traced_programs import RECIPE, programs, small
 
 from relm.devices.tpu_options import VARIABLE
 from relm.forecast.compilation.compiling import compile_program, installed_versions
-from relm.forecast.compilation.program_facts import refusal_of
+from relm.forecast.compilation.program_facts import parse_refusal
 from relm.forecast.compilation.shipped_programs import key_of
 from relm.recipes.machine.topologies import TOPOLOGIES
 
@@ -60,7 +60,7 @@ def test_a_core_of_a_v3_has_some_gibibytes_less_than_its_16(slices: dict[str, li
 
 
 def test_what_fits_nowhere_is_refused_with_figures(slices: dict[str, str]) -> None:
-    refusal = refusal_of(slices["refusal"])
+    refusal = parse_refusal(slices["refusal"])
     assert refusal.capacity == "15.48G"
     assert refusal.used == "96.00G"
     assert refusal.words.startswith("XLA:TPU compile permanent error")
