@@ -22,7 +22,7 @@ from relm.examples.as_published.graphcore_bert import (
     remask,
 )
 from relm.examples.as_published.instances import pack_instances, split_columns
-from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
+from relm.examples.formats.exports import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 

@@ -1,24 +1,32 @@
-"""Import files of tokens of 16 bits: the shards of llm.c, and the `train.bin` and `val.bin` of nanoGPT.
+"""Import files of 16-bit tokens as a stream: the shards of llm.c, and the `train.bin` and `val.bin` of nanoGPT.
 
 A shard of llm.c begins with 256 int32: a magic number, the version, the count of tokens, and zeros (dev/data/data_common.py of
-github.com/karpathy/llm.c). nanoGPT's files have tokens alone. Neither records documents: an end of text ends one here, though
-llm.c's shards have it before each document, so that the first of theirs is an end of text alone.
+github.com/karpathy/llm.c). nanoGPT's files have only tokens. Neither records documents: an end of text ends one here, though
+llm.c's shards have it before each document, so that their first document is an end of text and nothing else.
 """
 
-import functools
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from relm.artifact import read_sidecar, sha256_of, sidecar_of, write_hashed_sidecar
 from relm.errors import RelmError
-from relm.examples.formats.imports import Documents, import_stream, name_document
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
+from relm.examples.described_tables import first_facts, last_facts
+from relm.examples.documents import counts_of
+from relm.examples.manifest import ExampleCounts
+from relm.examples.storage import index_of, shard_writer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
+from relm.recipes.objectives import Objective
 
 Integers = npt.NDArray[np.int64]
 
+STREAM = Objective(objective="causal", sequence_length=Objective.LONGEST)
 HEADER = 256
 """Count of int32 before the tokens of a shard of llm.c."""
 MAGIC, VERSION = 20240520, 1
@@ -48,14 +56,53 @@ class TokenFile(NamedTuple):
                 yield read.astype(np.int64)
 
 
-def import_llm_c(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
-    """Import shards of llm.c in order, `first_tokens` of each or all."""
-    return _import_files([open_llm_c_shard(path) for path in files], "llm_c", loaded, output, first_tokens)
+def import_tokens(format: str, files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
+    """Import files of tokens in order as one shard of a stream, `output` (.bin), with its .idx and sidecar; return a sentence.
+
+    The format is llm_c or nanogpt, and an end of text ends a document. Words and bytes are those of the decoded text.
+    `first_tokens` is the count of tokens that are read of each file; None: all.
+    """
+    loaded = load_tokenizer(tokenizer)
+    for path in files:
+        if sidecar_of(path).exists():
+            loaded.require_made(path, read_sidecar(path).get("tokenizer_sha256"))
+        if path.resolve() in (output.resolve(), index_of(output).resolve()):
+            raise RelmError(f"{output}: --output would overwrite {path}, which is imported; give another path")
+    if output.suffix != ".bin":
+        raise RelmError(f"{output}: expected a .bin file for a stream of tokens; rename it")
+    opened = [(open_llm_c_shard if format == "llm_c" else open_nanogpt_file)(path) for path in files]
+    counts, end, without_end = ExampleCounts(), loaded.special.end_of_text, 0
+    with (
+        shard_writer(output, loaded.vocabulary_size) as writer,
+        ProgressBar(unit=" tokens", unit_scale=True, disable=None) as bar,
+    ):
+        for file in opened:
+            cut = file._replace(tokens=min(file.tokens, first_tokens or file.tokens))
+            for first, tokens, sizes in cut_documents(cut, end):
+                _require_ids(tokens, sizes, loaded, file.path, first)
+                writer.append(tokens, sizes)
+                without_end += len(sizes) - int((tokens[np.cumsum(sizes) - 1] == end).sum())
+                documents = [piece.tolist() for piece in np.split(tokens, np.cumsum(sizes)[:-1])]
+                texts = loaded.tokenizer.decode_batch(documents, skip_special_tokens=True)
+                counts.add(len(tokens), len(sizes), *counts_of(texts), sizes)
+                bar.update(len(tokens))
+    digests = [sha256_of(path) for path in files]
+    source = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    facts = {**first_facts(STREAM, loaded), **last_facts(STREAM, loaded, source), "imported_from": format, **asdict(counts)}
+    write_hashed_sidecar(output, writer.sha256, **facts, idx_sha256=writer.index_sha256)
+    summary = f"read {counts.tokens:,} tokens of {counts.documents:,} documents: {output}"
+    return summary + (f"; {without_end:,} of them do not end with the end-of-text token" if without_end else "")
 
 
-def import_nanogpt(files: Sequence[Path], loaded: LoadedTokenizer, output: Path, first_tokens: int | None = None) -> str:
-    """Import nanoGPT's files of tokens in order, `first_tokens` of each or all."""
-    return _import_files([open_nanogpt_file(path) for path in files], "nanogpt", loaded, output, first_tokens)
+def _require_ids(tokens: Integers, sizes: Integers, loaded: LoadedTokenizer, path: Path, first: int) -> None:
+    """Raise RelmError for a token id that the tokenizer does not have; `first` is the number of the first document."""
+    wrong = np.flatnonzero(tokens >= loaded.vocabulary_size)
+    if len(wrong):
+        document = first + int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
+        raise RelmError(
+            f"{path}, document {document:,}: token id {tokens[wrong[0]]}, but {loaded.path} has 0 to "
+            f"{loaded.vocabulary_size - 1}; give the tokenizer that it was made with"
+        )
 
 
 def open_llm_c_shard(path: Path) -> TokenFile:
@@ -88,16 +135,8 @@ def open_nanogpt_file(path: Path) -> TokenFile:
     return TokenFile(path, 0, size // 2)
 
 
-def _import_files(
-    files: Sequence[TokenFile], format: str, loaded: LoadedTokenizer, output: Path, first_tokens: int | None
-) -> str:
-    read = [file._replace(tokens=min(file.tokens, first_tokens or file.tokens)) for file in files]
-    documents = (document for file in read for document in cut_documents(file, loaded.special.end_of_text))
-    return import_stream(documents, [file.path for file in files], format, loaded, output)
-
-
-def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[Documents]:
-    """Yield the tokens of a file in blocks of whole documents, each with its end of text; the last may lack it."""
+def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[tuple[int, Integers, Integers]]:
+    """Yield whole documents, each with its end of text, which the last may lack: the first one's number, tokens, sizes."""
     kept: list[Integers] = []
     documents = 0
     for block in file.blocks():
@@ -111,8 +150,7 @@ def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[Document
                 )
             continue
         before = sum(map(len, kept))
-        tokens = np.concatenate([*kept, block[: ends[-1]]])
-        yield tokens, np.diff(ends + before, prepend=0), functools.partial(name_document, file.path, documents)
+        yield documents, np.concatenate([*kept, block[: ends[-1]]]), np.diff(ends + before, prepend=0)
         kept, documents = [block[ends[-1] :]], documents + len(ends)
     if rest := sum(map(len, kept)):
-        yield np.concatenate(kept), np.array([rest]), functools.partial(name_document, file.path, documents)
+        yield documents, np.concatenate(kept), np.array([rest])
