@@ -274,7 +274,7 @@ def test_a_full_disk_is_reported_and_the_download_resumes(server: LocalServer, t
     outcome = json.loads(done.stdout)
     assert "RELM_IGNORE_LIMITS=1" in outcome["refused"]
     assert outcome["refused left"] == []
-    assert "cannot be written: No space left on device; the bytes received so far are kept in" in outcome["full"]
+    assert "cannot be written: No space left on device; " in outcome["full"]
     assert outcome["full left"] == [".thing.bin.part", ".thing.bin.part.json"]
     assert "300,000 bytes from" in outcome["room"]
     assert outcome["room left"] == ["thing.bin", "thing.bin.json"]
@@ -301,7 +301,7 @@ def test_a_file_size_limit_is_reported_and_the_download_resumes(server: LocalSer
     remote = from_server(server)
     arguments = [sys.executable, "-c", LIMITED, remote.model_dump_json(), str(destination)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert "cannot be written: File too large; the bytes received so far are kept in" in done.stdout
+    assert "cannot be written: File too large; " in done.stdout
     assert not destination.exists()
     download("thing.bin", remote, destination)
     assert server.requests[-1].headers["range"] == "bytes=100000-"

@@ -251,9 +251,9 @@ def test_no_documents_give_no_sequences() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(RelmError, match=r"random second segments from other documents.*use full_sentences"):
         all_of(text_of([3, 4]), options("sentence_pairs", 23))
-    with pytest.raises(RelmError, match=r"sequence_length: 4 leaves no room .* sentence_pairs; it must be 5 at least"):
+    with pytest.raises(RelmError, match=r"sequence_length: 4 leaves no room .* sentence_pairs; set at least 5"):
         all_of(TINY, options("sentence_pairs", 4))
-    with pytest.raises(RelmError, match=r"sequence_length: 2 .* full_sentences; it must be 3"):
+    with pytest.raises(RelmError, match=r"sequence_length: 2 .* full_sentences; set at least 3"):
         all_of(TINY, options("full_sentences", 2))
     assert all_of(TINY, options("sentence_pairs", 5)).truncated > 0
     assert len(all_of(TINY, options("full_sentences", 3)).label) == 18

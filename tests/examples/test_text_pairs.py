@@ -112,5 +112,5 @@ def test_a_sequence_by_hand(made: Callable[[str], Made]) -> None:
 
 def test_a_tokenizer_with_another_template_is_refused(tmp_path: Path) -> None:
     path = save_words(tmp_path / "tokenizer.json", ["[UNK]", "[CLS]", "[SEP]", "a"], ["[UNK]", "[CLS]", "[SEP]"], "[UNK]")
-    with pytest.raises(RelmError, match=r"adds 0 tokens to two texts, expected 3, as BERT's, or 4, as RoBERTa's"):
+    with pytest.raises(RelmError, match=r"adds 0 tokens to two texts, expected 3 as BERT or 4 as RoBERTa"):
         encode_pairs(load_tokenizer(path), ["a"], ["a"], 8)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from relm.examples import documents as documents_module
 from relm.examples import tokenized as module
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
-from relm.examples.tokenized import TokenizedDocuments, encoded_part, tokenized_documents
+from relm.examples.tokenized import TokenizedDocuments, encode_part, tokenized_documents
 
 
 def lists_of(found: TokenizedDocuments) -> list[list[list[int]]]:
@@ -97,11 +98,11 @@ def test_any_number_of_workers_gives_the_same_arrays(wordpiece, prose, write_doc
         assert arrays_of(found) == expected
 
 
-def killed(victim: int, encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
-    """Run `encoded_part` in a worker that the system kills at an offset."""
+def killed(victim: int, lines: documents_module.Lines, **options: Any) -> module.Part:
+    """Run `encode_part` in a worker that the system kills at an offset."""
     if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    return encoded_part(encoding, lines)
+    return encode_part(lines, **options)
 
 
 def test_a_killed_worker_is_an_error_and_the_next_attempt_gives_the_same(
@@ -113,7 +114,7 @@ def test_a_killed_worker_is_an_error_and_the_next_attempt_gives_the_same(
         expected = arrays_of(found)
     before = sorted(tmp_path.rglob("*"))
     with monkeypatch.context() as patched:
-        patched.setattr(module, "encoded_part", functools.partial(killed, 20_000))
+        patched.setattr(module, "encode_part", functools.partial(killed, 20_000))
         with (
             pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"),
             tokenized_documents(documents, wordpiece, "lines", "en", 2),
@@ -164,10 +165,10 @@ def test_faulty_inputs_are_refused_by_name(tmp_path, wordpiece, write_documents)
 
 
 def test_ids_that_are_not_in_the_vocabulary_are_refused(wordpiece, write_documents, monkeypatch) -> None:
-    def strange(encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
-        return encoded_part(encoding, lines)._replace(tokens=np.array([300], dtype=np.int32))
+    def strange(lines: documents_module.Lines, **options: Any) -> module.Part:
+        return encode_part(lines, **options)._replace(tokens=np.array([300], dtype=np.int32))
 
-    monkeypatch.setattr(module, "encoded_part", strange)
+    monkeypatch.setattr(module, "encode_part", strange)
     documents = write_documents("a.jsonl", ["ka"])
     with (
         pytest.raises(RelmError, match=r"token ids 300 to 300, but the vocabulary has 0 to 299"),

@@ -31,7 +31,7 @@ SHOWN_CHARACTERS = 600  # of a document
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
     """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens (.bin, .idx), for a terminal.
 
-    `examples` of the examples are shown, spread over the file, as token ids where there is no tokenizer.
+    It shows `examples` of the examples, spread over the file; without a tokenizer, as token ids.
     """
     by_suffix = {".json": _describe_manifest, ".jsonl": _describe_documents}
     by_suffix |= dict.fromkeys((".bin", ".idx", ".arrow"), _describe_shard)
@@ -47,7 +47,9 @@ def _describe_documents(path: Path, loaded: LoadedTokenizer | None, examples: in
     """Return the lines on a file of extracted documents, with the beginning of some."""
     facts = checked_sidecar(path)
     if not {"documents", "words", "skipped"} <= set(facts):
-        raise RelmError(f"{path}: not a file that `relm extract` wrote; give one of its outputs, or a manifest")
+        raise RelmError(
+            f"{path}: expected an output of `relm extract`, or a manifest; its sidecar lacks the counts of documents"
+        )
     lines = [str(path), "  extracted documents"]
     lines += format_counts("all", {name: facts[name] for name in ("documents", "words", "bytes")})
     lines += format_counts("skipped", facts["skipped"]) if any(facts["skipped"].values()) else []

@@ -1,7 +1,7 @@
-"""Masked-language-model examples: the step that packs documents into a table, and the table read with masks.
+"""Masked-language-model examples: pack documents into a table, and read it with masks.
 
 With dynamic masks the table holds unmasked sequences, and the mask of a row is drawn when it is read, from (seed, epoch, index
-of the row), as in RoBERTa (Liu et al. 2019, section 4.1); with static masks it is drawn once, from (seed of the objective,
+of the row), as in RoBERTa (Liu et al. 2019, section 4.1). With static masks it is drawn once, from (seed of the objective,
 index of the row in its shard), and stored.
 """
 
@@ -48,7 +48,7 @@ class SequenceBatch(NamedTuple):
     first_row: int
     """Index of its first row in the table."""
     read: int
-    """Tokens of the text up to its end, over all repetitions."""
+    """Tokens of the text up to the block's end, over all repetitions."""
 
 
 def pregenerate_masked(
@@ -56,9 +56,9 @@ def pregenerate_masked(
 ) -> str:
     """Pack a file of documents into one table of sequences, `output`, and its sidecar.
 
-    Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label` (0
-    follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`, `masked_labels`
-    (P) and `masked_count`, and the masked tokens are replaced. Padding is the pad token, else 0. Arguments are those of
+    Columns: `input_ids` (L), `length`, `second_start` (the length without a second segment), `next_sentence_label` (0 follows,
+    1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks, which replace the masked tokens,
+    `masked_positions`, `masked_labels` (P) and `masked_count`. Padding is the pad token, else 0. Arguments as in
     `relm.examples.builders.pregenerate`.
     """
     started = perf_counter()
@@ -70,7 +70,7 @@ def pregenerate_masked(
         documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
     ) as found:
         if not len(found.tokens) and not checked_documents(documents)[1]:
-            raise RelmError(f"{documents}: holds no text; run the step that extracts the documents again")
+            raise RelmError(f"{documents}: holds no text; extract the documents again")
         source = TableSource(found.source_sha256, len(found.document_starts) - 1, found.words, found.bytes)
         make = functools.partial(made_columns, found, objective)
         total, read = len(found.tokens) * objective.masked.duplication_factor, 0
@@ -96,17 +96,17 @@ def pregenerate_masked(
 
 
 def require_special(loaded: LoadedTokenizer) -> None:
-    """Check that a tokenizer has the special tokens of masked sequences."""
+    """Raise RelmError unless a tokenizer has the special tokens of masked sequences."""
     if lacking := [name for name in ("cls", "sep", "mask") if getattr(loaded.special, name) is None]:
         tokens = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in lacking)
         raise RelmError(
             f"{loaded.path}: lacks the special tokens {tokens}, which masked sequences need; "
-            "use another tokenizer, such as one trained as wordpiece"
+            "use another tokenizer, for example one trained as wordpiece"
         )
 
 
 def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
-    """Return the columns of a table of masked examples, which `pregenerate_masked` describes."""
+    """Return the columns of a table of masked examples; `pregenerate_masked` describes them."""
     length = objective.sequence_length
     columns = static_columns(length, capacity(objective.masked, length), vocabulary_size)
     return columns if objective.masked.masks == "static" else [*columns[:4], Column("word_starts", "bool", length)]
@@ -156,7 +156,7 @@ Made = Generator[tuple[SequenceBatch, Columns], None, None]
 
 
 def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[SequenceBatch], threads: int) -> Made:
-    """Yield each block with its rows, in order; threads work on several at once."""
+    """Yield each block with its rows, in order; threads make several at once."""
     waiting: collections.deque[tuple[SequenceBatch, Future[Columns]]] = collections.deque()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
@@ -178,7 +178,7 @@ class MaskedExamples:
     def __init__(
         self, tables: ExampleTables, objective: Objective, seed: int, special: SpecialIds, vocabulary_size: int
     ) -> None:
-        """Set up the reading of one split's tables; the seed and the options are those of dynamic masks."""
+        """Set up the reading of one split's tables; the seed and the options decide dynamic masks."""
         self.tables, self.options, self.seed = tables, objective.masked, seed
         self.special, self.vocabulary_size = special, vocabulary_size
         columns = tables.columns
@@ -190,10 +190,10 @@ class MaskedExamples:
                 f"sequence_length: {objective.sequence_length}, but the examples were packed to {found}; pregenerate them again"
             )
         if not self.is_static and self.options.whole_words and "word_starts" not in columns:
-            raise RelmError("masked.whole_words: these examples lack the starts of words; pregenerate them again")
+            raise RelmError("masked.whole_words: the examples lack the starts of words; pregenerate them again")
         split = tables.facts_of_split
         self.is_full = split.examples is not None and split.tokens == split.examples * objective.sequence_length
-        """True: no sequence has padding."""
+        """True if no sequence has padding."""
         self.has_pairs = int(tables.rows("next_sentence_label", np.zeros(1, np.int64))[0]) >= 0
 
     def __len__(self) -> int:
@@ -235,7 +235,7 @@ class MaskedExamples:
 
 
 def open_masked(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> MaskedExamples:
-    """Open the examples of a split; arguments and errors as in `relm.examples.builders.open_examples`."""
+    """Open the examples of a split; arguments and errors are those of `relm.examples.builders.open_examples`."""
     tables = open_tables(manifest, split, objective, check_content)
     tokenizer = tables.manifest.tokenizer
     return MaskedExamples(tables, objective, seed, SpecialIds(**tokenizer.special), tokenizer.vocabulary_size)
@@ -245,7 +245,7 @@ def generate_masked(objective: Objective, vocabulary: Vocabulary, keys: Draws) -
     """Return a batch of random sequences, one for each key, masked as real ones are."""
     options, length, special = objective.masked, objective.sequence_length, vocabulary.special
     if special.mask is None:
-        raise RelmError("masked: the tokenizer has no mask token; use another one")
+        raise RelmError("masked: the tokenizer lacks a mask token; use another tokenizer")
     tokens = drawn_tokens(keys, length, vocabulary.size, last=special.sep, first=special.cls)
     lengths, capacity_of_rows = np.full(len(keys), length), prediction_capacity(objective)
     rows = masked_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)

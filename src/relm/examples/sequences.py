@@ -22,7 +22,7 @@ class SequenceRows(NamedTuple):
     next_sentence_label: npt.NDArray[np.int8]
     """(rows,), label as in `packing.Sequences`."""
     word_starts: npt.NDArray[np.bool_]
-    """(rows, L), True at the first token of each word, truncated ones included, and at special tokens; False at padding."""
+    """(rows, L), True at the first token of each word, also a truncated one, and at special tokens; False at padding."""
 
 
 class Specials(NamedTuple):
@@ -42,7 +42,7 @@ def rows_of(
 ) -> SequenceRows:
     """Return consecutive sequences as rows.
 
-    `tokens`, (n,), are those of all documents and may be memory-mapped; `word_starts`, (n,), is true for a token that begins a
+    `tokens`, (n,), are those of all documents and may be memory-mapped; `word_starts`, (n,), is True for tokens that begin a
     word.
     """
     length, paired = packing.sequence_length, packing.is_paired
@@ -78,7 +78,7 @@ def with_separators(
     """
     begin, end = int(sequences.first_start[0]), int(sequences.first_stop[-1])
     between = sequences.separators[(sequences.separators > begin) & (sequences.separators < end)]
-    # A separator is inserted before its document, and is not in a sequence that begins or ends there.
+    # A separator comes before its document; a sequence that begins or ends there does not include it.
     starts = sequences.first_start - begin + np.searchsorted(between, sequences.first_start, "right")
     stops = sequences.first_stop - begin + np.searchsorted(between, sequences.first_stop, "left")
     offsets = between - begin

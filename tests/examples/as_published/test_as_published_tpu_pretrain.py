@@ -188,11 +188,11 @@ def test_rows_without_pairs_have_no_label_and_one_segment(blocks, write_document
     [
         (
             {"packing": "full_sentences"},
-            r"masked.packing: full_sentences, which tpu_pretrain has no option for; set it to sentence",
+            r"masked.packing: tpu_pretrain has no option for full_sentences; set it to sentence",
         ),
-        ({"masks": "dynamic"}, "masked.masks: dynamic, which tpu_pretrain has no option for; set it to static"),
+        ({"masks": "dynamic"}, "masked.masks: tpu_pretrain has no option for dynamic; set it to static"),
         ({"selection": "bernoulli"}, "masked.selection: bernoulli"),
-        ({"mask_share": 0.7}, r"masked.mask_share: 0.7, which tpu_pretrain has no option for; set it to 0.8"),
+        ({"mask_share": 0.7}, r"masked.mask_share: tpu_pretrain has no option for 0.7; set it to 0.8"),
         ({"max_predictions": None}, "masked.max_predictions: tpu_pretrain always has a limit"),
         ({"sequence_length": 4}, "sequence_length: 4, but tpu_pretrain needs 5"),
     ],
@@ -218,13 +218,15 @@ def test_a_file_without_text_is_refused_unless_its_sidecar_records_it(write_docu
     blank, unknown = write_documents("blank.jsonl", [" \n"]), write_documents("unknown.jsonl", [])
     unknown.with_name("unknown.jsonl.json").unlink()
     for path in (blank, unknown):
-        with pytest.raises(RelmError, match=rf"{path.name}: holds no text; run the step that extracts"):
+        with pytest.raises(RelmError, match=rf"{path.name}: holds no text; extract"):
             pregenerate_tpu_pretrain(path, wordpiece, tmp_path / "x.arrow", objective(), "en", 1)
 
 
 def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_documents, byte_level, tmp_path) -> None:
     changed = objective(sentences="split")
-    with pytest.raises(RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence a line"):
+    with pytest.raises(
+        RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence per line"
+    ):
         pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
 
 

@@ -77,16 +77,16 @@ def test_the_whole_file_is_never_in_memory(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(token_files, "LONGEST", 8)
     file = token_files.open_nanogpt_file(nanogpt(tmp_path / "source.bin", [1, 2, 0] * 40))
     assert max(len(tokens) for _, tokens, _ in token_files.cut_documents(file, 0)) <= 8
-    with pytest.raises(RelmError, match="more than 8 tokens follow each other without the tokenizer's end of text"):
+    with pytest.raises(RelmError, match="more than 8 tokens without the tokenizer's end of text"):
         list(token_files.cut_documents(file, None))
 
 
 FAULTS = {
-    "magic": ({"magic": 20240801}, "begins with 20240801, expected 20240520"),
+    "magic": ({"magic": 20240801}, "which begins with 20240520; the file begins with 20240801"),
     "version": ({"version": 7}, "version 7, expected 1"),
-    "too many": ({"count": 12}, r"has 1,046 bytes, its header says 12 tokens, which need 1,048: truncated"),
-    "too few": ({"count": 3}, "its header says 3 tokens"),
-    "negative": ({"count": -1}, "its header says -1 tokens"),
+    "too many": ({"count": 12}, r"has 1,046 bytes, but the 12 tokens in its header need 1,048: truncated"),
+    "too few": ({"count": 3}, "but the 3 tokens in its header need"),
+    "negative": ({"count": -1}, "but the -1 tokens in its header need"),
 }
 
 
@@ -101,9 +101,9 @@ def test_a_shard_whose_header_is_wrong_is_refused(tmp_path: Path, words: Path, k
 def test_empty_and_uneven_files_are_refused(tmp_path: Path, words: Path) -> None:
     for content in (b"", b"\1\0\2"):
         (tmp_path / "source.bin").write_bytes(content)
-        with pytest.raises(RelmError, match=r"source\.bin: has \d bytes, expected two for each token"):
+        with pytest.raises(RelmError, match=r"source\.bin: has \d bytes, expected two per token"):
             import_tokens("nanogpt", [tmp_path / "source.bin"], words, tmp_path / "a.train.bin")
-    with pytest.raises(RelmError, match="has 3 bytes, expected 20240520"):
+    with pytest.raises(RelmError, match="begins with 20240520; the file has 3 bytes"):
         import_tokens("llm_c", [tmp_path / "source.bin"], words, tmp_path / "a.train.bin")
 
 
@@ -112,13 +112,13 @@ def test_a_source_is_never_overwritten(tmp_path: Path, words: Path) -> None:
     (tmp_path / "link.bin").symlink_to(source)
     content = source.read_bytes()
     for given in (source, tmp_path / "link.bin"):
-        with pytest.raises(RelmError, match=r"source\.bin: --output would overwrite .*, which is imported; give another path"):
+        with pytest.raises(RelmError, match=r"source\.bin: --output would overwrite the imported file .*; give another path"):
             import_tokens("llm_c", [given], words, source)
     assert source.read_bytes() == content
 
 
 def test_the_two_formats_are_not_taken_for_each_other(tmp_path: Path, words: Path) -> None:
-    with pytest.raises(RelmError, match="give the format llm_c"):
+    with pytest.raises(RelmError, match="use the format llm_c"):
         import_tokens("nanogpt", [llm_c(tmp_path / "a.bin", TOKENS)], words, tmp_path / "a.train.bin")
     with pytest.raises(RelmError, match="have the format nanogpt"):
         import_tokens("llm_c", [nanogpt(tmp_path / "b.bin", TOKENS * 60)], words, tmp_path / "a.train.bin")

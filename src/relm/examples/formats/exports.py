@@ -41,7 +41,7 @@ class ExportSource(NamedTuple):
     """The examples to export."""
 
     path: Path
-    """The path of the manifest."""
+    """Path of the manifest."""
     tables: ExampleTables
     tokenizer: LoadedTokenizer
     facts: Mapping[str, Any]
@@ -68,7 +68,7 @@ def export_examples(manifest: Path, split: str, format: str, output: Path, token
 
 
 def _open_export(path: Path, split: str, tokenizer: Path) -> ExportSource:
-    """Open a split whose masks are static, with the tokenizer that it was made with."""
+    """Open a split with static masks, and its tokenizer."""
     manifest, loaded = read_manifest(path), load_tokenizer(tokenizer)
     manifest.split(split, path)
     loaded.require_made(path, manifest.tokenizer.sha256)

@@ -28,12 +28,12 @@ Integers = npt.NDArray[np.int64]
 
 STREAM = Objective(objective="causal", sequence_length=Objective.LONGEST)
 HEADER = 256
-"""Count of int32 before the tokens of a shard of llm.c."""
+"""Number of int32 before the tokens of a shard of llm.c."""
 MAGIC, VERSION = 20240520, 1
 BLOCK = 2**20
 """Tokens that are read at once."""
 LONGEST = 2**27
-"""Tokens of a document that are in memory at most."""
+"""The most tokens of a document in memory."""
 
 
 class TokenFile(NamedTuple):
@@ -43,7 +43,7 @@ class TokenFile(NamedTuple):
     offset: int
     """Byte of the first token."""
     tokens: int
-    """Count of tokens that are read."""
+    """Number of tokens to read."""
 
     def blocks(self) -> Iterator[Integers]:
         """Yield the tokens in order, a block at a time."""
@@ -59,15 +59,15 @@ class TokenFile(NamedTuple):
 def import_tokens(format: str, files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
     """Import files of tokens in order as one shard of a stream, `output` (.bin), with its .idx and sidecar; return a sentence.
 
-    The format is llm_c or nanogpt, and an end of text ends a document. Words and bytes are those of the decoded text.
-    `first_tokens` is the count of tokens that are read of each file; None: all.
+    The format is llm_c or nanogpt; an end of text ends a document. Words and bytes are counted in the decoded text.
+    `first_tokens` is how many tokens of each file are read; None: all.
     """
     loaded = load_tokenizer(tokenizer)
     for path in files:
         if sidecar_of(path).exists():
             loaded.require_made(path, read_sidecar(path).get("tokenizer_sha256"))
         if path.resolve() in (output.resolve(), index_of(output).resolve()):
-            raise RelmError(f"{output}: --output would overwrite {path}, which is imported; give another path")
+            raise RelmError(f"{output}: --output would overwrite the imported file {path}; give another path")
     if output.suffix != ".bin":
         raise RelmError(f"{output}: expected a .bin file for a stream of tokens; rename it")
     opened = [(open_llm_c_shard if format == "llm_c" else open_nanogpt_file)(path) for path in files]
@@ -101,7 +101,7 @@ def _require_ids(tokens: Integers, sizes: Integers, loaded: LoadedTokenizer, pat
         document = first + int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
         raise RelmError(
             f"{path}, document {document:,}: token id {tokens[wrong[0]]}, but {loaded.path} has 0 to "
-            f"{loaded.vocabulary_size - 1}; give the tokenizer that it was made with"
+            f"{loaded.vocabulary_size - 1}; give the tokenizer that made it"
         )
 
 
@@ -111,15 +111,15 @@ def open_llm_c_shard(path: Path) -> TokenFile:
     if len(header) < HEADER or header[0] != MAGIC:
         found = f"begins with {header[0]}" if len(header) == HEADER else f"has {path.stat().st_size:,} bytes"
         raise RelmError(
-            f"{path}: {found}, expected {MAGIC} and a header of {4 * HEADER:,} bytes: not a shard of GPT-2 tokens of llm.c; "
-            "files of tokens without a header have the format nanogpt"
+            f"{path}: expected llm.c's header of {4 * HEADER:,} bytes, which begins with {MAGIC}; the file {found}. "
+            "Tokens without a header have the format nanogpt"
         )
     if header[1] != VERSION:
         raise RelmError(f"{path}: version {header[1]}, expected {VERSION}; make it again with a version of llm.c that has that")
     tokens, expected = int(header[2]), 4 * HEADER + 2 * int(header[2])
     if tokens < 1 or path.stat().st_size != expected:
         raise RelmError(
-            f"{path}: has {path.stat().st_size:,} bytes, its header says {tokens:,} tokens, which need {expected:,}: "
+            f"{path}: has {path.stat().st_size:,} bytes, but the {tokens:,} tokens in its header need {expected:,}: "
             "truncated or damaged; delete it and download it again"
         )
     return TokenFile(path, 4 * HEADER, tokens)
@@ -129,9 +129,9 @@ def open_nanogpt_file(path: Path) -> TokenFile:
     """Return the tokens of a file of nanoGPT."""
     size = path.stat().st_size
     if size == 0 or size % 2:
-        raise RelmError(f"{path}: has {size:,} bytes, expected two for each token, and at least one; copy it again")
+        raise RelmError(f"{path}: has {size:,} bytes, expected two per token, and at least one token; copy it again")
     if size >= 4 and int(np.fromfile(path, dtype="<i4", count=1)[0]) == MAGIC:
-        raise RelmError(f"{path}: begins with llm.c's header; give the format llm_c")
+        raise RelmError(f"{path}: begins with llm.c's header; use the format llm_c")
     return TokenFile(path, 0, size // 2)
 
 
@@ -145,8 +145,8 @@ def cut_documents(file: TokenFile, end_of_text: int | None) -> Iterator[tuple[in
             kept.append(block)
             if sum(map(len, kept)) > LONGEST:
                 raise RelmError(
-                    f"{file.path}: more than {LONGEST:,} tokens follow each other without the tokenizer's end of text; "
-                    "give the tokenizer that it was made with"
+                    f"{file.path}: more than {LONGEST:,} tokens without the tokenizer's end of text; "
+                    "give the tokenizer that made it"
                 )
             continue
         before = sum(map(len, kept))
