@@ -63,9 +63,9 @@ def test_after_a_faulty_answer_the_next_source_serves(
 
 PAGES: dict[str, tuple[Answer, str]] = {
     "no page": (Served(b"[1, 2]"), "lacks a; of 1 it has: nothing"),
-    "no UTF-8": (Served(b"<a href='\xff'>"), "lists no a"),
+    "no UTF-8": (Served(b"<a href='\xff'>"), "lacks a;"),
     "no link": (Served(b'<a href="http://[">'), "not a simple index page in HTML (ValueError)"),
-    "endless": (Served(bytes(100_000), length=False), "over 10,000 bytes"),
+    "endless": (Served(bytes(100_000), length=False), "found more than 10,000 bytes"),
     "gzip": (Served(gzip.compress(bytes(100_000)), headers={"Content-Encoding": "gzip"}), "expected a plain index page"),
     "loop": (redirect("/index/set/"), "redirects more than 10 times"),
     "to a file": (redirect("file:///etc/passwd"), "expected an http or https address"),

@@ -111,7 +111,7 @@ def test_a_row_group_larger_than_a_batch_is_read_in_pieces(tmp_path: Path, monke
         ("[" * 100_000, "line 2: not valid JSON"),
         ('["x"]', r"line 2: expected an object, as in {\"text\": \.\.\.}, found \[\"x\"\]"),
         ('{"txt": "x", "id": 1}', r"line 2: lacks the key 'text'; it has 'txt', 'id'. Correct `text_key`"),
-        ("{}", "line 2: no key 'text', it has none"),
+        ("{}", "line 2: lacks the key 'text'; it has none"),
         ('{"text": 3}', "line 2: text: expected a text, found 3"),
         ('{"text": ["x"]}', r"line 2: text: expected a text, found \['x'\]"),
         ('{"text": "ab\\ud800"}', r"line 2: text: character 2: half of a surrogate pair \('\\ud800'\), which is not text"),
@@ -222,7 +222,7 @@ def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path)
         ({"text": "x", "id": True, "title": "t"}, "id: expected a text or a whole number, found True"),
         ({"text": "x", "id": 1.5, "title": "t"}, "id: expected a text or a whole number, found 1.5"),
         ({"text": "x", "id": 1, "title": 2}, "title: expected a text, found 2"),
-        ({"text": "x", "id": 1}, "no key 'title'"),
+        ({"text": "x", "id": 1}, "lacks the key 'title'"),
     ],
 )
 def test_ids_and_titles_are_checked(record: dict, message: str, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ NOT_UTF8 = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\
         (pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), ": has the column 'text' twice"),
         (pa.table({"text": pa.array([b"x"], pa.binary())}), ", row 1: text: expected a text, found b'x'"),
         (pa.table({"text": NOT_UTF8}), ", rows 1 to 2: not valid UTF-8"),
-        (pa.table({"text": pa.array([], pa.string())}), ": contains no document; skipped: empty 1"),
+        (pa.table({"text": pa.array([], pa.string())}), ": contains no documents; skipped: empty 1"),
     ],
     ids=["no column", "two columns", "another kind", "not UTF-8", "no rows"],
 )

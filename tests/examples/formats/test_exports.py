@@ -4,20 +4,98 @@ import errno
 import json
 import os
 import resource
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from small_rows import PAIR, SINGLE, facts_of
 from tfrecord.reader import tfrecord_loader
 
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
+from relm.examples.as_published.instances import table_columns
 from relm.examples.columns import Column
 from relm.examples.formats import exports
 from relm.examples.formats.exports import export_examples, format_lines
-from relm.examples.manifest import write_manifest
+from relm.examples.manifest import length_histogram, write_manifest
+from relm.examples.storage import shard_writer
 from relm.examples.table import table_writer
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
+from small_tokenizers import save_wordpieces
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"]
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "##s", "dog", "ran", "far", ".", "é", "off", "it", "was", "not", "##ing", "he"]
+# [CLS] the cat [MASK] [SEP] a dog ran [SEP], with `on` for `mat`; and [CLS] cat [SEP], all in one segment.
+PAIR: dict[str, Any] = {
+    "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 3, 0],
+    "length": 9,
+    "second_start": 5,
+    "next_sentence_label": 1,
+    "masked_positions": [3, 7, 0],
+    "masked_labels": [8, 11, 0],
+    "masked_count": 2,
+}
+SINGLE: dict[str, Any] = {
+    "input_ids": [2, 4, 3, 0, 0, 0, 0, 0, 0, 0],
+    "length": 3,
+    "second_start": 3,
+    "next_sentence_label": 0,
+    "masked_positions": [1, 0, 0],
+    "masked_labels": [7, 0, 0],
+    "masked_count": 1,
+}
+
+
+def facts_of(loaded: LoadedTokenizer, lengths: list[int], **more: Any) -> dict[str, Any]:
+    """Return a shard's facts but for those of its layout."""
+    return {
+        "dtype": "uint16",
+        "tokens": sum(lengths),
+        "documents": len(lengths),
+        "words": sum(lengths),
+        "bytes": sum(lengths),
+        "tokenizer_sha256": loaded.sha256,
+        "vocabulary_size": loaded.vocabulary_size,
+        "special": asdict(loaded.special),
+        "source": "00" * 32,
+        "length_histogram": length_histogram(np.array(lengths)),
+        **more,
+    }
+
+
+@pytest.fixture
+def wordpiece(tmp_path: Path) -> Path:
+    """`tokenizer.json`; `[PAD]` is 0, `[MASK]` is 4, `the` is 6."""
+    return save_wordpieces(tmp_path / "tokenizer.json", SPECIAL, WORDS)
+
+
+@pytest.fixture
+def loaded(wordpiece: Path) -> LoadedTokenizer:
+    """The same, loaded."""
+    return load_tokenizer(wordpiece)
+
+
+@pytest.fixture
+def make_table(tmp_path: Path, loaded: LoadedTokenizer) -> Callable[..., Path]:
+    """Writes rows with static masks as shards of a manifest, whose path it returns."""
+
+    def make(*shards: list[dict[str, Any]], settings: dict[str, Any] | None = None) -> Path:
+        width, capacity = (len(shards[0][0][name]) for name in ("input_ids", "masked_positions"))
+        paths = []
+        for number, rows in enumerate(shards):
+            path = tmp_path / "examples" / f"{number}.train.arrow"
+            more = {"objective": "masked", "layout": "table", "settings": {"sequence_length": width, **(settings or {})}}
+            facts = facts_of(loaded, [row["length"] for row in rows], **more)
+            with table_writer(path, table_columns(width, capacity, loaded.vocabulary_size), facts) as writer:
+                writer.append({name: np.array([row[name] for row in rows]) for name in rows[0]})
+            write_sidecar(path, **facts, examples=len(rows))
+            paths.append(path)
+        write_manifest({"train": paths}, tmp_path / "examples" / "manifest.json")
+        return tmp_path / "examples" / "manifest.json"
+
+    return make
 
 
 def records_in(path: Path) -> list[dict[str, list[float]]]:
@@ -109,17 +187,18 @@ def test_a_line_is_ascii() -> None:
         ("causal", None, None),
     ],
 )
-def test_examples_without_stored_masks_are_not_exported(
-    make_stream, wordpiece, loaded, tmp_path, objective, columns, row
-) -> None:
-    manifest = make_stream([[6]])
-    if columns is not None:
-        facts = facts_of(loaded, [2], objective=objective, layout="table", settings={})
-        with table_writer(tmp_path / "a.arrow", columns, facts) as writer:
+def test_examples_without_stored_masks_are_not_exported(wordpiece, loaded, tmp_path, objective, columns, row) -> None:
+    shard, manifest = tmp_path / ("a.arrow" if columns else "a.bin"), tmp_path / "manifest.json"
+    facts = facts_of(loaded, [2], objective=objective, layout="table" if columns else "tokens", settings={})
+    if columns:
+        with table_writer(shard, columns, facts) as writer:
             writer.append(row)
-        write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
-        manifest = tmp_path / "manifest.json"
-        write_manifest({"train": [tmp_path / "a.arrow"]}, manifest)
+        facts["examples"] = 1
+    else:
+        with shard_writer(shard, loaded.vocabulary_size) as writer:
+            writer.append(np.array([6, 5]), np.array([2]))
+    write_sidecar(shard, **facts)
+    write_manifest({"train": [shard]}, manifest)
     with pytest.raises(RelmError, match=rf"holds {objective} examples without stored masks; make .*masked\.masks: static"):
         export_examples(manifest, "train", "tfrecord", tmp_path / "b.tfrecord", wordpiece)
     with pytest.raises(RelmError, match=r"b\.jsonl: a file of format tpu_pretrain ends in \.json"):
