@@ -16,7 +16,7 @@ from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, encode_chunk
 from relm.examples.documents import Lines, chunks_of, counts_of
-from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
+from relm.examples.pregenerate import check_in_background, pregenerate_stream
 from relm.examples.tokenization.byte_level import ByteLevel
 from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
@@ -226,7 +226,7 @@ import resource, sys
 from pathlib import Path
 from typing import Any
 from relm.errors import RelmError
-from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
+from relm.examples.pregenerate import check_in_background, pregenerate_stream
 from relm.recipes.objectives import Objective
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
@@ -290,25 +290,25 @@ def test_the_block_runs_while_the_file_is_hashed(tmp_path, write_documents, monk
         return check(path)
 
     monkeypatch.setattr(module, "checked_documents", slow)
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         goes_on.set()  # reached although the check waits
         assert checked() == (sha256_of(documents), False)
 
 
 def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_fault(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
-    with pytest.raises(RelmError, match="line 1: not JSON"), checked_meanwhile(documents):
+    with pytest.raises(RelmError, match="line 1: not JSON"), check_in_background(documents):
         raise RelmError("line 1: not JSON")
     documents.write_bytes(documents.read_bytes().replace(b"one", b'o"e'))
-    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents):
+    with pytest.raises(RelmError, match="changed since it was made"), check_in_background(documents):
         raise RelmError("line 1: not JSON")
-    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents) as checked:
+    with pytest.raises(RelmError, match="changed since it was made"), check_in_background(documents) as checked:
         checked()
     sidecar_of(documents).unlink()
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         assert checked() == (sha256_of(documents), False)
 
 
 def test_an_absent_file_is_refused_before_the_block(tmp_path) -> None:
-    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), checked_meanwhile(tmp_path / "absent.jsonl"):
+    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), check_in_background(tmp_path / "absent.jsonl"):
         raise AssertionError("the block ran")

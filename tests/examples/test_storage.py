@@ -187,7 +187,7 @@ def test_an_index_that_is_not_the_manifests_is_refused(tmp_path) -> None:
 def test_a_manifest_that_contradicts_itself_is_refused(tmp_path) -> None:
     shard = written(tmp_path / "a.bin", [1, 2])
     wrong = Shard(shard.file, shard.sha256, shard.size, "int32", shard.tokens, shard.documents)
-    with pytest.raises(RelmError, match=r"holds 1 int32 tokens, .*manifest\.json says 2"):
+    with pytest.raises(RelmError, match=r"has 1 int32 tokens, but .*manifest\.json says 2"):
         TokenStream(tmp_path / "manifest.json", [wrong])
 
 

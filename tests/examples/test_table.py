@@ -155,7 +155,7 @@ def test_another_programs_table_is_refused(tmp_path) -> None:
 
     for array, metadata, message in (
         (pa.array([1], pa.uint16()), None, "another program wrote it"),
-        (pa.array([1.5]), {b"relm": b"{}"}, "column ids is .*double"),
+        (pa.array([1.5]), {b"relm": b"{}"}, "column ids has the type .*double"),
     ):
         foreign(array, metadata)
         with pytest.raises(RelmError, match=message):

@@ -15,7 +15,7 @@ from transformers import BertTokenizer
 
 from relm.artifact import read_sidecar, sha256_of
 from relm.errors import RelmError
-from relm.examples.documents import first_texts
+from relm.examples.documents import read_first_texts
 from relm.examples.tokenization.encoder import TextEncoder, ids_by_library
 from relm.examples.tokenization.tokenizer_files import (
     LoadedTokenizer,
@@ -112,9 +112,9 @@ def test_a_text_too_small_for_the_vocabulary_says_how_many_tokens_it_gives(tmp_p
 
 def test_only_the_first_bytes_are_read_across_files(tmp_path, write_documents) -> None:
     files = [write_documents("a.jsonl", ["éé", "ab"]), write_documents("b.jsonl", ["cdef", "never"])]
-    assert list(first_texts(files, 8)) == ["éé", "ab", "cd"]
-    assert list(first_texts(files, 6)) == ["éé", "ab"]
-    assert list(first_texts(files, 3)) == ["é"]
+    assert list(read_first_texts(files, 8)) == ["éé", "ab", "cd"]
+    assert list(read_first_texts(files, 6)) == ["éé", "ab"]
+    assert list(read_first_texts(files, 3)) == ["é"]
     train_tokenizer("byte_level_bpe", [write_documents("c.jsonl", ["low low", "zz zz zz zz"])], 258, 7, tmp_path / "t.json")
     assert json.loads((tmp_path / "t.json").read_text())["model"]["merges"] == [["l", "o"]]
 

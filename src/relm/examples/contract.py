@@ -61,11 +61,11 @@ def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tupl
     if getattr(examples, "is_ordered", False):
         return positions % size, epochs_of(positions, size)
     if getattr(examples, "is_drawn", False):
-        return drawn_indices(order_seed, positions, size), epochs_of(positions, size)
+        return draw_indices(order_seed, positions, size), epochs_of(positions, size)
     return example_indices(order_seed, positions, size), epochs_of(positions, size)
 
 
-def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
+def draw_indices(seed: int, positions: Integers, size: int) -> Integers:
     """Return an example for each position, drawn with replacement, uniformly and independently; both are (n,)."""
     return below(row_keys("examples with replacement", seed, np.zeros_like(positions), positions), size)
 

@@ -42,11 +42,11 @@ class Lines(NamedTuple):
         if (plain := read_plain_texts(self._content())) is not None:
             return plain
         try:
-            texts = list(document_texts(self.lines, self.path, self.first))
+            texts = list(read_document_texts(self.lines, self.path, self.first))
         except RelmError:
             if self.first:
                 raise
-            texts = list(document_texts(self.lines, self.path, _line_at(self.path, self.start)))
+            texts = list(read_document_texts(self.lines, self.path, _line_at(self.path, self.start)))
         return Utf8Texts.of([text.encode() for text in texts])
 
     @property
@@ -136,18 +136,18 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
     return Utf8Texts.of([text.encode() for text in texts]).count()
 
 
-def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
+def read_document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
     """Yield the text of each line of `path`; `lines` begin at line `first_line`."""
     for number, line in zip(count(first_line), lines, strict=False):
         yield parse_document(line, f"{path}, line {number}").text
 
 
-def first_texts(documents: list[Path], limit: int) -> Iterator[str]:
+def read_first_texts(documents: list[Path], limit: int) -> Iterator[str]:
     """Yield texts of several files in order up to `limit` bytes of UTF-8; the last one is truncated between characters."""
     left = limit
     for path in documents:
         with open(path, "rb") as lines:
-            for text in document_texts(lines, path):
+            for text in read_document_texts(lines, path):
                 encoded = text.encode()
                 yield text if len(encoded) <= left else encoded[:left].decode("utf-8", "ignore")
                 left -= len(encoded)

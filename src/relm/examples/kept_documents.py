@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
 from relm.corpus.documents import Document, DocumentCounts, encode_document, parse_document, split_files
 from relm.errors import RelmError
-from relm.examples.documents import Lines, checked_documents, counts_of, document_texts
+from relm.examples.documents import Lines, checked_documents, counts_of, read_document_texts
 from relm.examples.mapped_documents import map_documents
 
 
@@ -68,7 +68,7 @@ def _keep(listed: Mapping[int, Any], lines: Lines) -> _Kept:
     texts: list[str] = []
     every = lines.lines
     for number, line, text in zip(
-        itertools.count(lines.first), every, document_texts(every, lines.path, lines.first), strict=False
+        itertools.count(lines.first), every, read_document_texts(every, lines.path, lines.first), strict=False
     ):
         if number not in listed:
             content.append(line)

@@ -137,11 +137,11 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
 def build_manifest(shards: Mapping[str, list[Path]], output: Path) -> Manifest:
     """Return the manifest of finished shards from their sidecars; `output` is its path."""
     found = {
-        path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
+        path: _validate(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
         for paths in shards.values()
         for path in paths
     }
-    agreed = _agreed(found)
+    agreed = _require_agreement(found)
     for path, facts in found.items():
         require_possible_counts(facts, str(sidecar_of(path)), AGAIN_SHARD)
     splits = {name: _split(name, {path: found[path] for path in paths}, agreed, output) for name, paths in shards.items()}
@@ -172,7 +172,7 @@ def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest; raise RelmError with the key where a key or type is wrong."""
-    manifest = _validated(Manifest, read_json(path), str(path), AGAIN)
+    manifest = _validate(Manifest, read_json(path), str(path), AGAIN)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
@@ -188,7 +188,7 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
+def _validate(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
     """Return a dataclass built from a JSON value, whose keys and types are checked."""
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
@@ -218,7 +218,7 @@ def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
     return path
 
 
-def _agreed(found: Mapping[Path, ShardFacts]) -> ShardFacts:
+def _require_agreement(found: Mapping[Path, ShardFacts]) -> ShardFacts:
     """Return the facts of the first shard, and raise RelmError if another shard differs in one that all must share."""
     if not found:
         raise RelmError("manifest: expected at least one shard, found none")

@@ -23,14 +23,14 @@ from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import checked_documents
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.masking import MaskedRows, capacity, masked_rows, prediction_capacity
+from relm.examples.masking import MaskedRows, capacity, mask_rows, prediction_capacity
 from relm.examples.order import row_keys
 from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
 from relm.examples.sequences import Specials, rows_of
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.table import Column
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
-from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
+from relm.examples.tokenized import TokenizedDocuments, tokenize_documents
 from relm.limits import usable_cores
 from relm.recipes.objectives import Objective
 
@@ -66,13 +66,11 @@ def pregenerate_masked(
     require_special(load_tokenizer(tokenizer))
     cores = usable_cores() if workers is None else workers
     truncated, labels = 0, np.zeros(2, dtype=np.int64)
-    with tokenized_documents(
-        documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
-    ) as found:
+    with tokenize_documents(documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent) as found:
         if not len(found.tokens) and not checked_documents(documents)[1]:
             raise RelmError(f"{documents}: holds no text; extract the documents again")
         source = TableSource(found.source_sha256, len(found.document_starts) - 1, found.words, found.bytes)
-        make = functools.partial(made_columns, found, objective)
+        make = functools.partial(make_columns, found, objective)
         total, read = len(found.tokens) * objective.masked.duplication_factor, 0
         columns_of_table = table_columns(objective, found.loaded.vocabulary_size)
         with (
@@ -127,7 +125,7 @@ def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Seque
                 row += len(part.label)
 
 
-def made_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
+def make_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
     """Return the rows of a block, as columns of the table."""
     options, special = objective.masked, found.loaded.special
     assert special.cls is not None and special.sep is not None, "see `require_special`"  # noqa: PT018
@@ -140,7 +138,7 @@ def made_columns(found: TokenizedDocuments, objective: Objective, block: Sequenc
     numbers = np.arange(block.first_row, block.first_row + len(rows.length))
     keys = row_keys(f"static masks of {found.source_sha256}", options.seed, np.zeros(1, np.int64), numbers)
     places = capacity(options, objective.sequence_length)
-    masked = masked_rows(
+    masked = mask_rows(
         rows.input_ids, rows.length, keys, options, special, found.loaded.vocabulary_size, places, rows.word_starts
     )
     return {
@@ -222,7 +220,7 @@ class MaskedExamples:
         return MaskedRows(*(self.tables.rows(name, indices) for name in names))
 
     def _drawn(self, indices: Integers, epochs: Integers, lengths: npt.NDArray[np.integer]) -> MaskedRows:
-        return masked_rows(
+        return mask_rows(
             self.tables.rows("input_ids", indices),
             lengths,
             row_keys("masks", self.seed, epochs, indices),
@@ -248,7 +246,7 @@ def generate_masked(objective: Objective, vocabulary: Vocabulary, keys: Draws) -
         raise RelmError("masked: the tokenizer lacks a mask token; use another tokenizer")
     tokens = drawn_tokens(keys, length, vocabulary.size, last=special.sep, first=special.cls)
     lengths, capacity_of_rows = np.full(len(keys), length), prediction_capacity(objective)
-    rows = masked_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)
+    rows = mask_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)
     unused = np.arange(rows.labels.shape[1]) >= rows.counts[:, None]
     second = np.arange(length) >= length // 2 if options.packing == "sentence_pairs" else np.zeros(length, np.bool_)
     batch: Batch = {

@@ -80,7 +80,7 @@ def _binomial_bound(number: int, probability: float) -> int:
     return value
 
 
-def masked_rows(
+def mask_rows(
     input_ids: Ids,
     lengths: Ids,
     keys: Draws,
@@ -199,7 +199,7 @@ def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Intege
         starts = (offered & position_bits) + (open_rows * length)[:, None]
         sizes = np.zeros(offered.shape, np.int32)
         sizes[there] = _sizes(ends, starts[there])
-        taken = first_fits(sizes, left)
+        taken = choose_fitting(sizes, left)
         masked[_filled(starts[taken], sizes[taken])] = True
         left = left - np.multiply(sizes, taken).sum(axis=1)
         again = (left > 0) & there[:, -1]
@@ -229,12 +229,12 @@ def _filled(starts: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
     return shifts + np.arange(len(shifts))
 
 
-def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
+def choose_fitting(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
     """Return True for each item that is taken when a row's items are offered in turn and taken if they still fit.
 
     `sizes` are (rows, items), 0 for no item; `room` is (rows,).
 
-    >>> first_fits(np.array([[2, 3, 1, 1]]), np.array([4]))
+    >>> choose_fitting(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
     """
     taken = np.zeros(sizes.shape, np.bool_)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.examples.cut_passages import WordSequences, find_words
-from relm.examples.documents import Lines, document_texts
+from relm.examples.documents import Lines, read_document_texts
 from relm.examples.mapped_documents import map_documents
 
 DUPLICATE = "duplicate"
@@ -47,7 +47,7 @@ class DocumentComparison:
 
     def __call__(self, lines: Lines) -> Compared:
         """Return what the documents of some lines share."""
-        texts = list(document_texts(lines.lines, lines.path, lines.first))
+        texts = list(read_document_texts(lines.lines, lines.path, lines.first))
         words, found = 0, {}
         for position, text in enumerate(texts if self.sought.known else ()):
             inside = find_words(text).words

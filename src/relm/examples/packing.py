@@ -126,7 +126,7 @@ def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
     text = Text(np.asarray(text.sentence_starts), np.asarray(text.document_starts))  # views without a memory-map's overhead
     begin, end = 0, int(text.sentence_starts[-1]) if len(text.sentence_starts) else 0
     while begin < end:
-        window = window_from(text, begin, packing)
+        window = read_window(text, begin, packing)
         keys = row_keys(
             f"packing of {packing.source}",
             packing.options.seed,
@@ -149,12 +149,12 @@ def require_room(packing: Packing) -> None:
         )
 
 
-def window_from(text: Text, begin: int, packing: Packing) -> Window:
+def read_window(text: Text, begin: int, packing: Packing) -> Window:
     """Return the sentences from the one with token `begin` on, split into pieces, one of which begins at `begin`."""
     sentences = len(text.sentence_starts) - 1
     first = int(np.searchsorted(text.sentence_starts, begin, "right")) - 1
     last = min(sentences, first + WINDOW + 2 * packing.sequence_length)
-    starts = with_cuts(
+    starts = cut_sentences(
         np.array(text.sentence_starts[first : last + 1]), packing.room, packing.room // 2 if packing.is_paired else packing.room
     )
     starts = starts[np.searchsorted(starts, begin) :]
@@ -172,10 +172,10 @@ def window_from(text: Text, begin: int, packing: Packing) -> Window:
     )
 
 
-def with_cuts(starts: Integers, longest: int, piece: int) -> Integers:
+def cut_sentences(starts: Integers, longest: int, piece: int) -> Integers:
     """Return the starts of sentences, and of the pieces of those longer than `longest`.
 
-    >>> with_cuts(np.array([0, 3, 14, 16]), 5, 4)
+    >>> cut_sentences(np.array([0, 3, 14, 16]), 5, 4)
     array([ 0,  3,  7, 11, 14, 16])
     """
     sizes = np.diff(starts)

@@ -39,7 +39,7 @@ def pregenerate_stream(
         end_of_text_id=loaded.special.end_of_text,
     )
     task = f"encoding {documents}"
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         with (
             shard_writer(output, loaded.vocabulary_size) as shard,
             contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as chunks,
@@ -79,7 +79,7 @@ def pregenerate_stream(
 
 
 @contextlib.contextmanager
-def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
+def check_in_background(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
     """Run `checked_documents` in a thread while the block runs.
 
     Yields a function that waits for its result, or raises its error; the block calls it before its outputs appear. If the block

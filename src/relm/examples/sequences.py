@@ -48,7 +48,7 @@ def rows_of(
     length, paired = packing.sequence_length, packing.is_paired
     first_start, first_stop, second_start, second_stop, label = sequences[:5]
     if not paired:
-        tokens, word_starts, first_start, first_stop = with_separators(tokens, word_starts, sequences, special.sep)
+        tokens, word_starts, first_start, first_stop = insert_separators(tokens, word_starts, sequences, special.sep)
     columns = np.arange(length)
     first_end = first_stop - first_start + 1  # the column of the separator after the first segment
     sizes = first_end + 1 + (second_stop - second_start + 1 if paired else 0)
@@ -69,7 +69,7 @@ def rows_of(
     return SequenceRows(ids, sizes.astype(np.uint16), second.astype(np.uint16), label, starts)
 
 
-def with_separators(
+def insert_separators(
     tokens: npt.NDArray[np.integer], word_starts: npt.NDArray[np.bool_], sequences: Sequences, separator: int
 ) -> tuple[Array, Array, Array, Array]:
     """Return the tokens of consecutive sequences, with separators inserted between documents.

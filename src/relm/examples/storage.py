@@ -128,7 +128,7 @@ class TokenStream:
 
     def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
         """Open the shards; `check_content` compares each sha256 with the manifest, otherwise only the size."""
-        self._shards = [_opened(manifest, shard, check_content) for shard in shards if shard.tokens]
+        self._shards = [_open_shard(manifest, shard, check_content) for shard in shards if shard.tokens]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class TokenStream:
         return windows
 
 
-def _opened(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
+def _open_shard(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
     path = require_shard(manifest, shard, check_content)
     tokens: npt.NDArray[np.integer] = np.memmap(path, dtype=DTYPES[shard.dtype][0], mode="r")
     if len(tokens) != shard.tokens:

@@ -157,7 +157,7 @@ class ExampleTable:
         self.path = path
         if not path.exists():
             raise RelmError(f"{path}: no such file; make it first")
-        self._file, self._reader = _opened(path)
+        self._file, self._reader = _open_file(path)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
         self.facts, self.columns = described(self._reader.schema, path)
         self.batches: int = self._reader.num_record_batches
@@ -255,7 +255,7 @@ def _bits(content: npt.NDArray[np.uint8], offsets: Integers, starts: Integers, w
     return found
 
 
-def _opened(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
+def _open_file(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
     try:
         with pa.memory_map(str(path)) as file:
             content = file.read_buffer()

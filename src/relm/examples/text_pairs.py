@@ -26,7 +26,7 @@ class PairTemplate(NamedTuple):
     """Number of separators between the two texts."""
 
 
-def pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
+def read_pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
     """Return the special tokens that a tokenizer puts around two texts."""
     added = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=True)
     cls, sep = tokenizer.required("cls"), tokenizer.required("sep")
@@ -72,7 +72,7 @@ def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Seque
     of the original's `run_classifier.py` if both texts are cut, the number of tokens is odd, and the second is not shorter:
     then the second has one token more, not the first.
     """
-    special = pair_template(tokenizer)
+    special = read_pair_template(tokenizer)
     rows = np.full((len(first), length), special.pad, dtype=np.int64)
     lengths, starts = (np.empty(len(first), dtype=np.int64) for _ in range(2))
     ids = _token_ids(tokenizer, first)
@@ -82,7 +82,7 @@ def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Seque
             sequence = [special.cls, *a[: length - ONE_TEXT], special.sep]
             starts[number] = len(sequence)
         else:
-            kept = kept_lengths(len(a), len(b), length - 2 - special.separators)
+            kept = share_room(len(a), len(b), length - 2 - special.separators)
             head = [special.cls, *a[: kept[0]], *[special.sep] * special.separators]
             starts[number] = len(head)
             sequence = [*head, *b[: kept[1]], special.sep]
@@ -94,12 +94,12 @@ def _token_ids(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[list[in
     return [encoding.ids for encoding in tokenizer.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
 
-def kept_lengths(first: int, second: int, room: int) -> tuple[int, int]:
+def share_room(first: int, second: int, room: int) -> tuple[int, int]:
     """Return how many tokens two texts keep: all if they fit, else the longer one is cut until both have half of the room.
 
     With an odd room the longer text has one token more, and of equally long ones the second.
 
-    >>> kept_lengths(3, 9, room=10), kept_lengths(9, 9, room=9), kept_lengths(9, 8, room=9)
+    >>> share_room(3, 9, room=10), share_room(9, 9, room=9), share_room(9, 8, room=9)
     ((3, 7), (4, 5), (5, 4))
     """
     half = (room + (first > second)) // 2

@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
 
 @contextlib.contextmanager
-def tokenized_documents(
+def tokenize_documents(
     documents: Path,
     tokenizer: Path,
     sentences: Sentences,

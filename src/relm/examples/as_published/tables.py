@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.described_tables import Table, TableSource
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.examples.tokenized import Sentences, tokenized_documents
+from relm.examples.tokenized import Sentences, tokenize_documents
 
 
 class Documents(NamedTuple):
@@ -40,7 +40,7 @@ def read_documents(
         )
     with (
         _with_space_before_texts(loaded) as used,
-        tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
+        tokenize_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
     ):
         corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts, found.word_starts)
         require_documents(documents, corpus.documents)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
 from relm.examples.fine_tuning.squad import MarkedAnswer, Paragraph, SpanQuestion
-from relm.examples.text_pairs import PairTemplate, model_inputs, pair_template
+from relm.examples.text_pairs import PairTemplate, model_inputs, read_pair_template
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 # The original's white space between words, which decide a label; it has no no-break spaces.
@@ -102,17 +102,17 @@ def window_questions(
     paragraphs: Sequence[Paragraph], tokenizer: LoadedTokenizer, lengths: WindowLengths, labelled: bool
 ) -> Windowed:
     """Return the windows of all questions; if `labelled`, each has the position of the question's first answer."""
-    special = pair_template(tokenizer)
+    special = read_pair_template(tokenizer)
     rows: list[dict[str, Any]] = []
     asked: list[AskedQuestion] = []
     skipped = 0
     for given in paragraphs:
-        paragraph = tokenized_paragraph(tokenizer, given.context)
-        queries = tokenized(tokenizer, [question.text for question in given.questions])
-        answers = tokenized(tokenizer, [question.answers[0].text for question in given.questions] if labelled else [])
+        paragraph = tokenize_paragraph(tokenizer, given.context)
+        queries = tokenize(tokenizer, [question.text for question in given.questions])
+        answers = tokenize(tokenizer, [question.answers[0].text for question in given.questions] if labelled else [])
         for number, (question, query) in enumerate(zip(given.questions, queries, strict=True)):
             answer = question.answers[0]
-            if labelled and not is_where_it_should_be(answer, paragraph):
+            if labelled and not has_answer_at_offset(answer, paragraph):
                 skipped += 1
                 continue
             label = find_label(tokenizer.kind, paragraph, answer, answers[number].ids) if labelled else None
@@ -132,18 +132,18 @@ def _columns(rows: Sequence[Mapping[str, Any]], length: int) -> AnswerWindows:
 # --- tokens ------------------------------------------------------------------------------------------------------------------
 
 
-def tokenized(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
+def tokenize(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
     """Return the tokens of texts; spaces at the ends of a token, as in byte-level BPE, do not count as its characters."""
     encodings = tokenizer.tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_with_offsets(encoding.ids, encoding.offsets, text) for encoding, text in zip(encodings, texts, strict=True)]
 
 
 def _with_offsets(ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> TokenizedText:
-    spans = np.array([_trimmed(start, end, text) for start, end in offsets], dtype=np.int64).reshape(-1, 2)
+    spans = np.array([_trim(start, end, text) for start, end in offsets], dtype=np.int64).reshape(-1, 2)
     return TokenizedText(np.array(ids, dtype=np.int64), spans[:, 0].copy(), spans[:, 1].copy())
 
 
-def _trimmed(start: int, end: int, text: str) -> tuple[int, int]:
+def _trim(start: int, end: int, text: str) -> tuple[int, int]:
     while start < end - 1 and text[start].isspace():
         start += 1
     while start < end - 1 and text[end - 1].isspace():
@@ -151,9 +151,9 @@ def _trimmed(start: int, end: int, text: str) -> tuple[int, int]:
     return start, end
 
 
-def tokenized_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParagraph:
+def tokenize_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParagraph:
     """Return a paragraph with its tokens and its words, which white space separates."""
-    tokens = tokenized(tokenizer, [text])[0]
+    tokens = tokenize(tokenizer, [text])[0]
     within = np.array([character not in WORD_BREAKS for character in text], dtype=np.bool_)
     begins = within & ~np.concatenate([[False], within[:-1]])
     word_of_character = np.cumsum(begins, dtype=np.int64) - 1
@@ -166,7 +166,7 @@ def tokenized_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParag
 # --- labels ------------------------------------------------------------------------------------------------------------------
 
 
-def is_where_it_should_be(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> bool:
+def has_answer_at_offset(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> bool:
     """Return True if an answer's text is in the words at its offset; otherwise the original skips the question."""
     first, last = _words_of(answer, paragraph)
     return " ".join(answer.text.split()) in " ".join(paragraph.words[first : last + 1])
@@ -182,30 +182,30 @@ def find_label(kind: str, paragraph: TokenizedParagraph, answer: MarkedAnswer, a
     """Return the first and last token of an answer in its paragraph; `kind` is the tokenizer's."""
     tokens = paragraph.tokens
     if kind != "wordpiece":
-        return covering_tokens(tokens, answer.start, answer.start + len(answer.text))
+        return find_covering_tokens(tokens, answer.start, answer.start + len(answer.text))
     first, last = _words_of(answer, paragraph)
     start, stop = np.searchsorted(paragraph.word_of_token, [first, last + 1]).tolist()
-    return improved_span(tokens.ids, start, stop - 1, answer_ids)
+    return narrow_span(tokens.ids, start, stop - 1, answer_ids)
 
 
-def covering_tokens(tokens: TokenizedText, start: int, stop: int) -> tuple[int, int]:
+def find_covering_tokens(tokens: TokenizedText, start: int, stop: int) -> tuple[int, int]:
     """Return the last token that begins at `start` or before, and the first that ends at `stop` or after.
 
-    >>> covering_tokens(TokenizedText(np.arange(3), np.array([0, 4, 9]), np.array([3, 9, 12])), 4, 8)
+    >>> find_covering_tokens(TokenizedText(np.arange(3), np.array([0, 4, 9]), np.array([3, 9, 12])), 4, 8)
     (1, 1)
     """
     first = int(np.searchsorted(tokens.starts, start, "right")) - 1
     return max(first, 0), min(int(np.searchsorted(tokens.ends, stop, "left")), len(tokens.ids) - 1)
 
 
-def improved_span(ids: Integers, start: int, end: int, answer: Integers) -> tuple[int, int]:
+def narrow_span(ids: Integers, start: int, end: int, answer: Integers) -> tuple[int, int]:
     """Return the first part of the tokens `start` to `end` that equals the answer's tokens; otherwise all of them.
 
     The answer 1895 is such a part of the word (1895-1943), but the answer Japan is not a part of the token japanese.
 
-    >>> improved_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([2, 3]))
+    >>> narrow_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([2, 3]))
     (2, 3)
-    >>> improved_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([9]))
+    >>> narrow_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([9]))
     (1, 4)
     """
     size = len(answer)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, trainers
 
 from relm.artifact import atomic_file, checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.examples.documents import first_texts
+from relm.examples.documents import read_first_texts
 from relm.examples.tokenization import tokenizer_models as build
 from relm.examples.tokenization.llama2_c_tokenizer import llama2_c
 
@@ -120,13 +120,13 @@ def train_tokenizer(
             checked_sidecar(path)
     text = _TrainingText(documents, training_bytes)
     if kind == "byte_level_bpe":
-        tokenizer = _trained_bpe(text, vocabulary_size or 0, [build.END_OF_TEXT])
+        tokenizer = _train_bpe(text, vocabulary_size or 0, [build.END_OF_TEXT])
     elif kind == "roberta_byte_level_bpe":
-        tokenizer = build.with_roberta_special(_trained_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
+        tokenizer = build.with_roberta_special(_train_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
     elif kind == "wordpiece":
-        tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
+        tokenizer = _train_wordpiece(text, vocabulary_size or 0, lower_case)
     else:
-        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
+        tokenizer = build.characters(sorted(_count_characters(text, None)), special_tokens)
     found = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, found):
         raise RelmError(
@@ -134,7 +134,7 @@ def train_tokenizer(
             f"set tokenizer.vocabulary_size to {found} or less, or use more documents or training_bytes"
         )
     content = tokenizer.to_str(pretty=True)
-    _save(content, _checked(content, output), output, kind)
+    _save(content, _parse(content, output), output, kind)
     seconds = perf_counter() - started
     return (
         f"trained a {TRAINED[kind]} of {found:,} tokens on {text.bytes:,} bytes of {text.documents:,} documents "
@@ -157,8 +157,8 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
         "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
         "llama2_c": lambda: llama2_c(files["tokenizer.bin"]),
     }
-    content = _text_of(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
-    loaded = _checked(content, next(iter(files.values())))
+    content = _read_utf8(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
+    loaded = _parse(content, next(iter(files.values())))
     _save(content, loaded, output, kind)
     special = ", ".join(
         f"{name.replace('_', ' ')} {number}" for name, number in asdict(loaded.special).items() if number is not None
@@ -170,7 +170,7 @@ def load_tokenizer(path: Path) -> LoadedTokenizer:
     """Load a `tokenizer.json` after comparing it with its sidecar, if it has one."""
     if sidecar_of(path).exists():
         checked_sidecar(path)
-    return _checked(_text_of(path), path)
+    return _parse(_read_utf8(path), path)
 
 
 def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
@@ -190,13 +190,13 @@ class _TrainingText:
 
     def __iter__(self) -> Iterator[str]:
         self.bytes = self.documents = 0
-        for text in first_texts(*self.sources):
+        for text in read_first_texts(*self.sources):
             self.bytes += len(text.encode())
             self.documents += 1
             yield text
 
 
-def _trained_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list[str]) -> Tokenizer:
+def _train_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list[str]) -> Tokenizer:
     tokenizer = build.byte_level_bpe()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -209,14 +209,14 @@ def _trained_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list
     return tokenizer
 
 
-def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
+def _train_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
     """Train a WordPiece, reading the text twice.
 
     By default the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs between runs, and breaks
     ties by these numbers; passed as if they were special tokens, they are numbered in order.
     """
     untrained = build.wordpiece({}, lower_case)
-    counts = _counted_characters(text, untrained.normalizer)
+    counts = _count_characters(text, untrained.normalizer)
     # Each character takes two ids: as the start of a word, and inside it.
     largest = min(LARGEST_ALPHABET, (vocabulary_size - len(build.BERT_SPECIAL)) // 2)
     alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:largest])
@@ -233,7 +233,7 @@ def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bo
     return build.wordpiece(untrained.get_vocab(), lower_case)
 
 
-def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
+def _count_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
     """Return the count of each character in the normalised text; without a normalizer white space counts too."""
     counts: Counter[str] = Counter()
     for piece in text:
@@ -241,7 +241,7 @@ def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer 
     return Counter({character: n for character, n in counts.items() if normalizer is None or not character.isspace()})
 
 
-def _text_of(path: Path) -> str:
+def _read_utf8(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def _text_of(path: Path) -> str:
         raise RelmError(f"{path}: not valid UTF-8; give a tokenizer.json") from None
 
 
-def _checked(content: str, path: Path) -> LoadedTokenizer:
+def _parse(content: str, path: Path) -> LoadedTokenizer:
     try:
         tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare exceptions

@@ -94,7 +94,7 @@ def with_roberta_special(tokenizer: Tokenizer) -> Tokenizer:
 
 def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
     """Return BERT's tokenizer from its file, one token per line."""
-    tokens = _text_of(vocabulary).split("\n")
+    tokens = _read_utf8(vocabulary).split("\n")
     if tokens[-1] == "":
         tokens.pop()
     numbered = {token.removesuffix("\r"): number for number, token in enumerate(tokens)}
@@ -183,7 +183,7 @@ def _require(tokens: Sequence[str], tokenizer: Tokenizer, path: Path) -> None:
         raise RelmError(f"{path}: lacks the special tokens {', '.join(missing)}; give the file of a published tokenizer")
 
 
-def _text_of(path: Path) -> str:
+def _read_utf8(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
