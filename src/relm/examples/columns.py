@@ -74,6 +74,7 @@ def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, 
         elif pa.types.is_list(field.type):
             value, width = field.type.value_type, "ragged"
         if value not in KINDS or field.nullable:
-            raise RelmError(f"{path}: column {field.name} has the type {field.type}, which relm does not write; {AGAIN}")
+            kind = f"{field.type}{' with nulls' if field.nullable else ''}"
+            raise RelmError(f"{path}: column {field.name} has the type {kind}, which relm does not write; {AGAIN}")
         columns[field.name] = Column(field.name, KINDS[value], width)
     return json.loads(metadata[FACTS]), columns
