@@ -25,13 +25,13 @@ from relm.examples.as_published.instances import pack_instances, split_columns
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.as_published.tables import read_documents
 from relm.examples.builders import pregenerate
-from relm.examples.masking import capacity, masked_rows
+from relm.examples.masking import capacity, mask_rows
 from relm.examples.order import row_keys
 from relm.examples.packing import Text
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.encoder import TextEncoder
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer
-from relm.examples.tokenized import tokenized_documents
+from relm.examples.tokenized import tokenize_documents
 from relm.recipes.as_published import AsPublished
 from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import Objective
@@ -155,7 +155,7 @@ def default_masks(table: ExampleTable, objective: Objective, loaded: LoadedToken
     keys = row_keys("masks", SEED, np.zeros_like(numbers), numbers)
     places = capacity(objective.masked, objective.sequence_length)
     size = loaded.vocabulary_size
-    made = masked_rows(ids, lengths, keys, objective.masked, loaded.special, size, places, starts)
+    made = mask_rows(ids, lengths, keys, objective.masked, loaded.special, size, places, starts)
     hidden = np.zeros(ids.shape, dtype=np.bool_)
     rows, nth = np.nonzero(np.arange(places) < made.counts[:, None])
     hidden[rows, made.positions[rows, nth]] = True
@@ -225,7 +225,7 @@ def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
     settings = tpu_pretrain.TpuPretrainOptions(512, 75, whole_words=whole_words)
     with (
         read_documents(inputs.sentences, inputs.roberta, "lines", "en", 1) as (corpus, _, loaded),
-        tokenized_documents(inputs.spaced, inputs.roberta, "lines", "en", 1) as with_words,
+        tokenize_documents(inputs.spaced, inputs.roberta, "lines", "en", 1) as with_words,
     ):
         assert np.array_equal(corpus.tokens, with_words.tokens)
         corpus = noted(corpus)
@@ -258,7 +258,7 @@ def in_part(masks: Masks) -> str:
 def unspaced(documents: Path, loaded: LoadedTokenizer) -> str:
     """Return the share of sentences whose first token does not begin with a space."""
     kind = "split" if documents.name == "articles.jsonl" else "lines"
-    with tokenized_documents(documents, loaded.path, kind, "en", 1) as found:
+    with tokenize_documents(documents, loaded.path, kind, "en", 1) as found:
         first = found.tokens[found.sentence_starts[:-1]].tolist()
     return share(sum(not (loaded.tokenizer.id_to_token(token) or "").startswith("Ġ") for token in first), len(first))
 
@@ -303,7 +303,7 @@ def documents_of(sentence_starts: Integers, document_starts: Integers, tokens: I
 def own_negatives(inputs: Inputs, length: int) -> str:
     options = masked_objective(length, packing="sentence_pairs", short_sequence_probability=0.1, duplication_factor=5).masked
     same = drawn = 0
-    with tokenized_documents(inputs.articles, inputs.bert, "split", "en", 1) as found:
+    with tokenize_documents(inputs.articles, inputs.bert, "split", "en", 1) as found:
         text = Text(found.sentence_starts, found.document_starts)
         for repetition in range(options.duplication_factor):
             for pairs in packing.packed(text, packing.Packing(options, length, found.source_sha256, repetition)):

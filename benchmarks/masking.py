@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from relm.examples.masked import blocks_of, made_columns
+from relm.examples.masked import blocks_of, make_columns
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, SpecialIds
 from relm.examples.tokenized import TokenizedDocuments
 from relm.recipes.objectives import Objective
@@ -121,7 +121,7 @@ def ours(case: Case, text: TokenizedDocuments) -> Iterator[int]:
         "whole_words": case.whole_words,
     }
     objective = Objective.model_validate({"objective": "masked", "sequence_length": case.length, "masked": masked})
-    return (len(made_columns(text, objective, block)["length"]) for block in blocks_of(text, objective))
+    return (len(make_columns(text, objective, block)["length"]) for block in blocks_of(text, objective))
 
 
 def graphcore(case: Case, text: TokenizedDocuments) -> Iterator[int]:

@@ -292,7 +292,7 @@ def test_a_pipe_as_an_input_is_refused_and_not_waited_for(tmp_path: Path, capsys
             [
                 "import",
                 "--format",
-                "megatron",
+                "llm_c",
                 "--files",
                 str(tmp_path / "pipe"),
                 "--tokenizer",
@@ -310,7 +310,7 @@ def test_a_pipe_as_an_input_is_refused_and_not_waited_for(tmp_path: Path, capsys
 def test_a_refused_step_leaves_no_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"no model")
     model = str(tmp_path / "model.bin")
-    words = ["import", "--format", "megatron", "--files", model, "--tokenizer", model, "--output"]
+    words = ["import", "--format", "llm_c", "--files", model, "--tokenizer", model, "--output"]
     assert main([*words, str(tmp_path / "new" / "model")]) == 1
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()

@@ -134,7 +134,7 @@ def test_a_kept_run_keeps_its_data(old_run: FinishedRun) -> None:
 
 
 def test_a_run_to_keep_that_does_not_exist_is_an_error(old_run: FinishedRun) -> None:
-    with pytest.raises(RelmError, match=r"--keep tyni: .*/?runs has no such run; it has tiny; `relm runs` lists them"):
+    with pytest.raises(RelmError, match=r"--keep tyni: unknown run; .*/?runs has tiny\. `relm runs` lists them"):
         found(removes=True, keep=("tyni",))
     assert old_run.plan.run_folder.is_dir()
 
@@ -143,7 +143,7 @@ def test_a_recipe_with_faults_keeps_its_runs_and_all_data(old_run: FinishedRun) 
     Path("recipes/other.yaml").write_text("title: [\n")
     told = found()
     assert told.pop(str(old_run.plan.run_folder)) is None
-    assert set(told.values()) == {"not known whether it is needed, see below"}
+    assert set(told.values()) == {"it may be needed, see below"}
     Path("recipes/tiny.yaml").write_text("title: [\n")
     assert str(old_run.plan.run_folder) not in found()
 
@@ -239,7 +239,7 @@ def test_an_edit_of_a_recipe_meanwhile_ends_the_removal(old_run: FinishedRun, mo
         return candidates
 
     monkeypatch.setattr("relm.cleaning.removal.find_candidates", find_and_edit)
-    with pytest.raises(RelmError, match="changed meanwhile; run it again"):
+    with pytest.raises(RelmError, match="changed meanwhile; run relm gc again"):
         found(removes=True)
     assert old_run.model.exists()
 

@@ -72,7 +72,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
 
 
 def test_an_absent_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match="run the step that makes it"):
+    with pytest.raises(RelmError, match="extract the documents first"):
         next(read_documents(tmp_path / "none.jsonl"))
 
 

@@ -59,7 +59,12 @@ def test_a_later_download_of_other_bytes_is_refused_with_what_to_do(server: Loca
     with pytest.raises(RelmError) as caught:
         download("thing.bin", unpinned(server), destination)
     assert not destination.exists()
-    for part in (SHA256, hashlib.sha256(OTHER).hexdigest(), "that of the first download, on 20", "delete that record"):
+    for part in (
+        SHA256,
+        hashlib.sha256(OTHER).hexdigest(),
+        "This is the sha256 of the first download, on 20",
+        "delete that record",
+    ):
         assert part in str(caught.value)
     assert record_of(destination).name in str(caught.value)
     assert "correct files.thing.bin.sha256" not in str(caught.value), "the recipe has no sha256 to be corrected"
@@ -138,6 +143,6 @@ def test_a_changed_file_without_a_record_is_not_replaced(server: LocalServer, de
     download("thing.bin", unpinned(server), destination)
     record_of(destination).unlink()
     destination.write_bytes(OTHER)
-    with pytest.raises(RelmError, match=r"was deleted, and its sidecar does not vouch for it .* delete the file to record"):
+    with pytest.raises(RelmError, match=r"was deleted, and its sidecar does not match .* delete the file to record"):
         download("thing.bin", unpinned(server), destination)
     assert destination.read_bytes() == OTHER

@@ -85,7 +85,7 @@ def test_what_is_a_heading(line: str, title: str | None, tmp_path: Path) -> None
 
 
 def test_text_without_a_heading_is_no_wikitext(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"dump\.xml: no heading of the first level, such as ' = Robert"):
+    with pytest.raises(RelmError, match=r"dump\.xml: expected headings of the first level, such as ' = Robert"):
         extracted(written(tmp_path, "Some text.\n"), tmp_path / "out", format="wikitext")
 
 
@@ -155,7 +155,7 @@ def test_one_line_must_not_be_a_whole_library(tmp_path: Path, monkeypatch: pytes
     for module in (lines, line_documents):
         monkeypatch.setattr(module, "LONGEST", 3000)
     source = written(tmp_path, "a\nb\n" + "word " * 1000 + "\n")
-    with pytest.raises(RelmError, match=r"dump\.xml, line 3: longer than 3 kB: is this a file of text lines"):
+    with pytest.raises(RelmError, match=r"dump\.xml, line 3: expected at most 3 kB in a line; give a file of text lines"):
         extracted(source, tmp_path / "out", format="text_lines")
     source = written(tmp_path, "a\n\n" + "word\n" * 1000)
     with pytest.raises(RelmError, match=r"line 3: the document that begins here exceeds 3 kB; put blank lines between"):
@@ -177,7 +177,7 @@ def test_compressed_files_are_read_and_a_cut_one_leaves_nothing(
     assert len(found.documents) > 2000
     source.write_bytes(packed[: len(packed) // 2])
     for text_format in ("text_lines", "json_lines", "text_sentences", "wikitext"):
-        with pytest.raises(RelmError, match=r"lines\.txt\.packed.*(truncated|damaged|not valid JSON|no heading)"):
+        with pytest.raises(RelmError, match=r"lines\.txt\.packed.*(truncated|damaged|not valid JSON|expected headings)"):
             extracted(source, tmp_path / "out", format=text_format)
         assert list((tmp_path / "out").iterdir()) == []
 
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_text_are_named_with_line_and_byte(text_format: str, t
 @pytest.mark.parametrize("text_format", ["text_lines", "text_sentences", "wikitext", "json_lines"])
 @pytest.mark.parametrize("nothing", ["", "\n \n"])
 def test_an_empty_file_is_an_error(text_format: str, nothing: str, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"dump\.xml: (contains no document|no heading)"):
+    with pytest.raises(RelmError, match=r"dump\.xml: (contains no documents|expected headings)"):
         extracted(written(tmp_path, nothing), tmp_path / "out", format=text_format)
 
 
@@ -231,13 +231,13 @@ def test_files_of_a_folder_can_be_held_out_whole_and_the_test_file_is_left_alone
     assert [document.title for document in found.held_out] == [f"valid {n}" for n in range(5)]
     few = extracted(folder, tmp_path / "out", documents=8, **settings)
     assert [len(few.train), len(few.held_out)] == [3, 5]
-    with pytest.raises(RelmError, match="no document is left for training; correct held_out_files, or read more"):
+    with pytest.raises(RelmError, match="no documents are left for training; correct held_out_files, or read more"):
         extracted(folder, tmp_path / "out", documents=5, **settings)
 
 
 def test_a_held_out_file_that_a_folder_lacks_is_an_error(tmp_path: Path) -> None:
     settings = {"format": "wikitext", "held_out_files": ["wiki.dev.tokens"]}
-    with pytest.raises(RelmError, match=r"held_out_files: wiki.dev.tokens is not there; it has wiki.train.tokens, wiki.valid"):
+    with pytest.raises(RelmError, match=r"held_out_files: found no wiki.dev.tokens; it has wiki.train.tokens, wiki.valid"):
         extracted(wikitext_folder(tmp_path), tmp_path / "out", **settings)
 
 

@@ -106,7 +106,7 @@ def test_the_sidecar_is_the_same_whichever_source_served(
 
 def test_a_mirror_that_is_no_folder_is_an_error(destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_MIRROR", "/nowhere/at/all")
-    assert "RELM_MIRROR: /nowhere/at/all is not a folder" in fault(unreachable(), destination)
+    assert "RELM_MIRROR: expected folders, found /nowhere/at/all" in fault(unreachable(), destination)
 
 
 def test_a_wrong_hash_names_the_file_and_the_key_to_correct(

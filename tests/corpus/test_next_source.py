@@ -40,7 +40,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "no header": (raw(b"HTTP/1.0 200 OK\r\nno header\r\n\r\n"), "the connection was cut after 0 of 300,000 bytes"),
     "a steered terminal": (raw(b"HTTP/1.0 404 \x1b[2Jgone\r\n\r\n"), "HTTP 404 ?[2Jgone"),
     "a broken chunk": (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "the connection was cut"),
-    "a wrong range": (raw(b"HTTP/1.1 206 Partial\r\nContent-Range: bytes x\r\n\r\n"), "refused to resume"),
+    "a wrong range": (raw(b"HTTP/1.1 206 Partial\r\nContent-Range: bytes x\r\n\r\n"), "the server does not resume"),
 }
 
 
@@ -62,10 +62,10 @@ def test_after_a_faulty_answer_the_next_source_serves(
 
 
 PAGES: dict[str, tuple[Answer, str]] = {
-    "no page": (Served(b"[1, 2]"), "lists no a; of 1 it lists: nothing"),
-    "no UTF-8": (Served(b"<a href='\xff'>"), "lists no a"),
+    "no page": (Served(b"[1, 2]"), "lacks a; of 1 it has: nothing"),
+    "no UTF-8": (Served(b"<a href='\xff'>"), "lacks a;"),
     "no link": (Served(b'<a href="http://[">'), "not a simple index page in HTML (ValueError)"),
-    "endless": (Served(bytes(100_000), length=False), "over 10,000 bytes"),
+    "endless": (Served(bytes(100_000), length=False), "found more than 10,000 bytes"),
     "gzip": (Served(gzip.compress(bytes(100_000)), headers={"Content-Encoding": "gzip"}), "expected a plain index page"),
     "loop": (redirect("/index/set/"), "redirects more than 10 times"),
     "to a file": (redirect("file:///etc/passwd"), "expected an http or https address"),

@@ -106,12 +106,12 @@ def test_a_row_group_larger_than_a_batch_is_read_in_pieces(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "x"', r"r\.jsonl, line 2: not valid JSON \(Expecting ',' delimiter.*; each line holds one object"),
+        ('{"text": "x"', r"r\.jsonl, line 2: not valid JSON \(Expecting ',' delimiter.*; expected one object per line"),
         ('{"text": "a\tb"}', "line 2: not valid JSON"),
         ("[" * 100_000, "line 2: not valid JSON"),
         ('["x"]', r"line 2: expected an object, as in {\"text\": \.\.\.}, found \[\"x\"\]"),
-        ('{"txt": "x", "id": 1}', r"line 2: no key 'text', it has 'txt', 'id'; set `text_key`"),
-        ("{}", "line 2: no key 'text', it has none"),
+        ('{"txt": "x", "id": 1}', r"line 2: lacks the key 'text'; it has 'txt', 'id'. Correct `text_key`"),
+        ("{}", "line 2: lacks the key 'text'; it has none"),
         ('{"text": 3}', "line 2: text: expected a text, found 3"),
         ('{"text": ["x"]}', r"line 2: text: expected a text, found \['x'\]"),
         ('{"text": "ab\\ud800"}', r"line 2: text: character 2: half of a surrogate pair \('\\ud800'\), which is not text"),
@@ -168,7 +168,7 @@ def test_damaged_records_are_skipped_by_option_counted_and_named(
 @pytest.mark.parametrize("line", DAMAGED)
 def test_without_the_option_a_damaged_record_is_an_error_that_names_it(line: bytes, tmp_path: Path) -> None:
     source = written(tmp_path, b'{"text": "good", "title": ""}\n' + line + b"\n", "r.jsonl")
-    hint = "save the file as UTF-8" if b"\xed" in line else "or set `skip_damaged_records: true` to do without it"
+    hint = "save the file as UTF-8" if b"\xed" in line else "or set `skip_damaged_records: true` to skip it"
     with pytest.raises(RelmError, match=rf"r\.jsonl, line 2.*{hint}"):
         extracted(source, tmp_path / "out", title_key="title", **JSON)
 
@@ -210,9 +210,9 @@ def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path)
     source = written(tmp_path, '{"text": "a"}\n{"text": ""}\n{"text": \n{"text": "b"}\n', "r.jsonl")
     chosen = dataset("r.jsonl", **JSON)
     (batch,) = _read_batches(chosen, [SourceFile("r.jsonl", source)])
-    made = _process_batch(chosen, batch)
-    assert [type(outcome) for outcome in made.outcomes] == [Encoded, Skipped]
-    assert "line 3" in str(made.fault)
+    _, outcomes, fault = _process_batch(chosen, batch)
+    assert [type(outcome) for outcome in outcomes] == [Encoded, Skipped]
+    assert "line 3" in str(fault)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path)
         ({"text": "x", "id": True, "title": "t"}, "id: expected a text or a whole number, found True"),
         ({"text": "x", "id": 1.5, "title": "t"}, "id: expected a text or a whole number, found 1.5"),
         ({"text": "x", "id": 1, "title": 2}, "title: expected a text, found 2"),
-        ({"text": "x", "id": 1}, "no key 'title'"),
+        ({"text": "x", "id": 1}, "lacks the key 'title'"),
     ],
 )
 def test_ids_and_titles_are_checked(record: dict, message: str, tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ NOT_UTF8 = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"body": ["x"], "n": [1]}), ": no key 'text', it has 'body', 'n'; set `text_key`"),
+        (pa.table({"body": ["x"], "n": [1]}), ": lacks the key 'text'; it has 'body', 'n'. Correct `text_key`"),
         (pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), ": has the column 'text' twice"),
         (pa.table({"text": pa.array([b"x"], pa.binary())}), ", row 1: text: expected a text, found b'x'"),
         (pa.table({"text": NOT_UTF8}), ", rows 1 to 2: not valid UTF-8"),
-        (pa.table({"text": pa.array([], pa.string())}), ": contains no document; skipped: empty 1"),
+        (pa.table({"text": pa.array([], pa.string())}), ": contains no documents; skipped: empty 1"),
     ],
     ids=["no column", "two columns", "another kind", "not UTF-8", "no rows"],
 )

@@ -70,7 +70,7 @@ def test_a_compressed_member_of_an_sdist_arrives(index: LocalServer, destination
 
 @pytest.mark.parametrize(
     ("project", "message"),
-    [("my-set==1.0", f"lists no {SDIST_NAME}; of 1.0 it lists: {WHEEL_NAME}"), ("other==1.0", "/simple/other/: HTTP 404")],
+    [("my-set==1.0", f"lacks {SDIST_NAME}; of 1.0 it has: {WHEEL_NAME}"), ("other==1.0", "/simple/other/: HTTP 404")],
 )
 def test_what_the_index_lacks_is_named(index: LocalServer, destination: Path, project: str, message: str) -> None:
     assert message in fault(remote_file(BODY, Source(pypi=project, file=SDIST_NAME, member="x")), destination)

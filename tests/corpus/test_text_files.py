@@ -62,7 +62,9 @@ def test_a_nul_is_an_error_that_names_file_and_byte(tmp_path: Path) -> None:
 def test_a_file_too_long_for_one_document_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "LONGEST", 1000)
     written(tmp_path, "x" * 1001, "long.txt")
-    with pytest.raises(RelmError, match=r"long\.txt: has 1 kB, more than the .* of one document.*text_lines or text_sentences"):
+    with pytest.raises(
+        RelmError, match=r"long\.txt: has 1 kB, expected at most .* for one document.*text_lines or text_sentences"
+    ):
         read_files(tmp_path)
 
 
@@ -99,6 +101,6 @@ def test_a_text_whose_end_is_held_out_is_cut_where_a_share_of_its_characters_rou
 
 def test_a_text_too_short_for_two_ends_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, "x", "book.txt")
-    with pytest.raises(RelmError, match=r"book\.txt: held_out_end: 0\.5 of 1 documents leaves one split empty"):
+    with pytest.raises(RelmError, match=r"book\.txt: held_out_end: 0\.5 of 1 documents empties a split"):
         extracted(path, tmp_path / "out", format="text_files", held_out_end=0.5)
     assert list((tmp_path / "out").iterdir()) == []

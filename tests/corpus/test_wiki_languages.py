@@ -34,7 +34,7 @@ def test_a_dump_in_another_language_is_refused(workers: int, tmp_path: Path, mon
         read(tmp_path, content, "en", workers)
     message = str(refusal.value)
     assert message.startswith(str(tmp_path / "dump.xml"))
-    assert "has xml:lang='ro', expected a dump in the dataset's language, 'en'; correct the source" in message
+    assert "expected a dump in the dataset's language, 'en', found xml:lang='ro'; correct the source" in message
     assert message.endswith("set `language: ro` in the dataset's file")
     assert not (tmp_path / "train.jsonl").exists()
 
@@ -50,7 +50,7 @@ def test_an_old_dump_states_its_language_too(tmp_path: Path) -> None:
         f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" version="0.3" xml:lang="als">\n{pages}</mediawiki>\n'
     )
     assert "extracted 20 documents" in read(tmp_path, content, "gsw")
-    with pytest.raises(RelmError, match=r"xml:lang='als'.* 'de'; .*set `language: gsw`"):
+    with pytest.raises(RelmError, match=r"'de', found xml:lang='als'; .*set `language: gsw`"):
         read(tmp_path, content, "de")
 
 

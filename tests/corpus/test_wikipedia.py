@@ -220,7 +220,7 @@ def test_a_damaged_compressed_file_is_an_error(tmp_path: Path, compress) -> None
 )
 def test_another_kind_of_file_is_refused(tmp_path: Path, content: str, found: str) -> None:
     _, message = read_until_fault(written(tmp_path, content))
-    assert f"dump.xml: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found};" in message
+    assert f"dump.xml: expected a MediaWiki dump, which begins with <mediawiki>, found {found};" in message
 
 
 def test_a_page_without_a_title_is_an_error_with_its_line(tmp_path: Path) -> None:

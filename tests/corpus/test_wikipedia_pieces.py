@@ -2,23 +2,21 @@
 
 import bz2
 import itertools
-import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from relm.corpus import decompression
 from relm.corpus.documents import Skipped
-from relm.corpus.extract import extract
 from relm.corpus.wikipedia import dump_files
 from relm.corpus.wikipedia.bzip2_blocks import find_blocks
 from relm.corpus.wikipedia.dump import Page, Wiki
 from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.errors import RelmError
-from small_dumps import SAMPLE, Dump, articles, dataset, dump, page, skip_doubled, written
+from small_dumps import SAMPLE, Dump, articles, dump, page, skip_doubled, written
 
 Found = tuple[list[Page | Skipped], str]
 
@@ -104,67 +102,11 @@ def test_the_sample_is_the_same_in_pieces() -> None:
     assert read_in_pieces(SAMPLE) == (list(Dump(SAMPLE)), "")
 
 
-# --- damaged blocks --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def damaged(tmp_path: Path) -> Callable[[int], Path]:
-    """Return a function that writes a dump of 300 pages with the block of a number damaged, some 20 pages."""
-
-    def write(number: int) -> Path:
-        packed = bytearray(packed_in_blocks(articles(300).encode(), 6000))
-        blocks = list(find_blocks(written(tmp_path, bytes(packed))))
-        packed[(blocks[number].begin + blocks[number].end) // 16] ^= 16
-        return written(tmp_path, bytes(packed))
-
-    return write
-
-
-@pytest.mark.parametrize("number", [1, 2, 5, -2])
-def test_a_damaged_block_is_an_error_that_names_its_byte(number: int, damaged: Callable[[int], Path]) -> None:
-    path = damaged(number)
-    byte = list(find_blocks(path))[number].byte
-    found, fault = read_in_pieces(path)
-    assert f"dump.xml: the compressed file is damaged: the block at byte {byte} cannot be decompressed" in fault
-    assert "skip_damaged_blocks" in fault
-    assert found == list(Dump(written(path.parent, articles(300))))[: len(found)]
-
-
-@pytest.mark.parametrize("number", [1, 2, 5, -2, -1])
-def test_a_damaged_block_is_skipped_by_option_with_the_pages_in_it(number: int, damaged: Callable[[int], Path]) -> None:
-    found, fault = read_in_pieces(damaged(number), skip_damaged_blocks=True)
-    assert fault == ""
-    lost = found.index(Skipped("damaged_blocks"))
-    titles = [entry.title for entry in found if isinstance(entry, Page)]
-    expected = [f"Title {n}" for n in range(300)]
-    rest = titles[lost:]
-    assert len(found) == len(titles) + 1
-    assert titles[:lost] == expected[:lost]
-    assert rest == expected[300 - len(rest) :]
-    content = articles(300)
-    cut = (number % (1 + len(content) // 6000)) * 6000  # the pages that are whole on either side of the block
-    assert lost == content[:cut].count("</page>")
-    assert len(rest) == content[cut + 6000 :].count("<page>")
-
-
-def test_the_block_of_the_header_cannot_be_skipped(damaged: Callable[[int], Path]) -> None:
-    assert "the compressed file is damaged" in read_in_pieces(damaged(0), skip_damaged_blocks=True)[1]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_skipped_blocks_are_counted_and_the_documents_the_same_for_any_workers(
-    workers: int,
-    damaged: Callable[[int], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("relm.corpus.extract.BYTES_PER_WORKER", 1)
-    path = damaged(4)
-    outputs = {split: tmp_path / f"{split}.jsonl" for split in ("train", "held_out")}
-    sentence = extract(dataset(skip_damaged_blocks=True, held_out_one_in=2), path, outputs, None, workers)
-    assert "damaged blocks 1" in sentence
-    assert f"warning: {path}: the block at byte" in capsys.readouterr().err
-    documents = [json.loads(line)["title"] for path in outputs.values() for line in path.read_text().splitlines()]
-    entries, _ = read_in_pieces(path, skip_damaged_blocks=True)
-    assert sorted(documents) == sorted(entry.title for entry in entries if isinstance(entry, Page))
+@pytest.mark.parametrize("number", [0, 1, 2, 5, -2])
+def test_a_damaged_block_is_an_error_that_names_its_byte(number: int, tmp_path: Path) -> None:
+    packed = bytearray(packed_in_blocks(articles(300).encode(), 6000))
+    block = list(find_blocks(written(tmp_path, bytes(packed))))[number]
+    packed[(block.begin + block.end) // 16] ^= 16
+    found, fault = read_in_pieces(written(tmp_path, bytes(packed)))
+    assert f"dump.xml: the compressed file is damaged: the block at byte {block.byte} cannot be decompressed" in fault
+    assert found == list(Dump(written(tmp_path, articles(300))))[: len(found)]

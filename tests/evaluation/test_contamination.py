@@ -156,7 +156,7 @@ def test_a_file_without_texts_of_glue_is_refused(columns: dict[str, object], mes
     with pytest.raises(RelmError, match=message):
         read_items(tmp_path / "dev.parquet", None, "glue", "text")
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
-    with pytest.raises(RelmError, match="cannot be read as a parquet file"):
+    with pytest.raises(RelmError, match="damaged, or not Parquet"):
         read_items(tmp_path / "dev.tsv", None, "glue", "text")
 
 

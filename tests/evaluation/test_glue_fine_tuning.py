@@ -187,7 +187,9 @@ def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -
         tuned.run(training_sha256="0" * 64)
     with pytest.raises(RelmError, match="has sha256"):
         Tuned(models["bert"], tmp_path, SHORT, mismatched=True).run(mismatched_sha256="0" * 64)
-    with pytest.raises(RelmError, match=r"train.parquet: has no column 'sentence', found 'sentence1, sentence2, label, idx'"):
+    with pytest.raises(
+        RelmError, match=r"train.parquet: lacks the column 'sentence', found 'sentence1, sentence2, label, idx'"
+    ):
         replace(tuned, options=Glue(task="cola", seeds=1)).run()
     assert not (tmp_path / "result").exists()
 

@@ -288,7 +288,7 @@ def test_a_phase_that_hides_nothing_is_refused(case: Case, tmp_path: Path) -> No
 
 
 def test_a_phase_of_other_examples_is_refused(evaluate: Callable) -> None:
-    with pytest.raises(RelmError, match=r"was made with .* but the phase wants"):
+    with pytest.raises(RelmError, match=r"expected examples with .*, found"):
         evaluate(masked={"packing": "full_sentences"})
 
 

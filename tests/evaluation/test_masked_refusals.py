@@ -49,7 +49,7 @@ MESSAGES = {
     causal: "holds causal examples, expected masked ones; give the manifest of a masked phase's examples",
     no_mask_token: r"the tokenizer has no mask token \[MASK\] or <mask>, so nothing can be masked; use one with",
     nothing_held_out: "split held_out has no examples to score; use more documents",
-    no_split: "has no split 'held_out'; it has train",
+    no_split: "unknown split 'held_out'; it has train",
     more_ids: "the model has 35 tokens, the tokenizer 99; give the tokenizer it was trained with",
 }
 

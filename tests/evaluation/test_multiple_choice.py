@@ -168,7 +168,7 @@ def test_rows_of_a_parquet_file_are_the_questions_of_the_lines(form: str, tmp_pa
     with pytest.raises(RelmError, match=r"a\.parquet, row 1: sentence_good is missing; is blimp the format of the file\?"):
         read_questions(tmp_path / "a.parquet", None, "blimp", None)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
-    with pytest.raises(RelmError, match=r"a\.parquet: cannot be read as a parquet file .*; download it again"):
+    with pytest.raises(RelmError, match=r"a\.parquet: damaged, or not Parquet .*; download it again"):
         read_questions(tmp_path / "a.parquet", None, form, None)
 
 

@@ -9,7 +9,7 @@ from relm.errors import RelmError
 from relm.evaluation import random_windows
 from relm.evaluation.execution import Execution
 from relm.evaluation.random_windows import estimate, evaluate_random_windows
-from relm.examples.contract import drawn_indices
+from relm.examples.contract import draw_indices
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
 from relm.recipes.evaluation.evaluations import RandomWindows
@@ -33,7 +33,7 @@ def batch_means(evaluated, tokens: np.ndarray, seed: int) -> list[float]:
     """Return the mean loss of each batch as nanoGPT computes it; windows begin at 0 to len(tokens) - context - 1."""
     transformers = pytest.importorskip("transformers")
     model = transformers.GPT2LMHeadModel.from_pretrained(evaluated.model).eval()
-    starts = drawn_indices(seed, np.arange(12), len(tokens) - 16)
+    starts = draw_indices(seed, np.arange(12), len(tokens) - 16)
     means = []
     for batch in starts.reshape(4, 3):
         x = torch.tensor(np.stack([tokens[start : start + 16] for start in batch]))

@@ -174,11 +174,11 @@ def test_an_answer_that_is_not_where_the_file_says_is_left_out_of_training(small
 
 
 def test_a_question_that_fills_the_window_is_refused(small: LoadedTokenizer) -> None:
-    with pytest.raises(RelmError, match="sequence_length: 20 tokens leave none for the paragraph beside 17 of a question"):
+    with pytest.raises(RelmError, match="sequence_length: 20 tokens are too few for 17 tokens of a question"):
         window_questions(paragraphs_of(made_file()), small, WindowLengths(20, 8, 17), labelled=False)
 
 
 def test_a_tokenizer_without_a_template_for_pairs_is_refused(tmp_path: Path) -> None:
     Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(RelmError, match=r"has no special token \[CLS\] or <s>"):
+    with pytest.raises(RelmError, match=r"lacks the special token \[CLS\] or <s>"):
         window_questions(paragraphs_of(made_file()), load_tokenizer(tmp_path / "tokenizer.json"), WindowLengths(), False)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relm.examples.contract import drawn_indices, numbers_at
+from relm.examples.contract import draw_indices, numbers_at
 from relm.examples.order import example_indices
 
 
@@ -35,19 +35,19 @@ def test_ordered_examples_are_read_from_first_to_last() -> None:
 
 def test_drawn_examples_are_drawn_with_replacement() -> None:
     indices, epochs = numbers_at(Numbered(5, is_drawn=True), 7, POSITIONS)
-    assert indices.tolist() == drawn_indices(7, POSITIONS, 5).tolist()
+    assert indices.tolist() == draw_indices(7, POSITIONS, 5).tolist()
     assert epochs.tolist() == [0, 0, 1, 2]
 
 
 def test_draws_never_change() -> None:
     """Published runs read these examples."""
-    assert drawn_indices(0, np.arange(6), 10).tolist() == [1, 0, 7, 2, 5, 4]
-    assert drawn_indices(1, np.array([10**12]), 1_003_790).tolist() == [959865]
+    assert draw_indices(0, np.arange(6), 10).tolist() == [1, 0, 7, 2, 5, 4]
+    assert draw_indices(1, np.array([10**12]), 1_003_790).tolist() == [959865]
 
 
 def test_any_position_can_be_drawn_alone() -> None:
-    together = drawn_indices(3, np.arange(2000), 1234)
-    assert [int(drawn_indices(3, np.array([position]), 1234)[0]) for position in (0, 1, 1233, 1234, 1999)] == [
+    together = draw_indices(3, np.arange(2000), 1234)
+    assert [int(draw_indices(3, np.array([position]), 1234)[0]) for position in (0, 1, 1233, 1234, 1999)] == [
         together[position] for position in (0, 1, 1233, 1234, 1999)
     ]
 
@@ -55,14 +55,14 @@ def test_any_position_can_be_drawn_alone() -> None:
 @pytest.mark.parametrize("size", [2, 7, 64])
 def test_every_example_is_as_likely_at_every_position(size: int) -> None:
     draws = 4000 * size
-    counts = np.bincount(drawn_indices(11, np.arange(draws), size), minlength=size)
+    counts = np.bincount(draw_indices(11, np.arange(draws), size), minlength=size)
     chi_square = float(((counts - 4000) ** 2 / 4000).sum())
     # Of size - 1 degrees of freedom: five sigma from its mean, so that nothing but a fault fails.
     assert abs(chi_square - (size - 1)) < 5 * np.sqrt(2 * (size - 1)) + 5
 
 
 def test_draws_do_not_depend_on_each_other() -> None:
-    drawn = drawn_indices(12, np.arange(40_000), 6).reshape(-1, 2)
+    drawn = draw_indices(12, np.arange(40_000), 6).reshape(-1, 2)
     pairs = np.bincount(drawn[:, 0] * 6 + drawn[:, 1], minlength=36)
     expected = 20_000 / 36
     assert abs(float(((pairs - expected) ** 2 / expected).sum()) - 35) < 5 * np.sqrt(70)
@@ -71,10 +71,10 @@ def test_draws_do_not_depend_on_each_other() -> None:
 def test_examples_repeat_as_often_as_chance_repeats_them() -> None:
     """A share of 1 - 1/e of n draws from n examples are different; in a permutation all are."""
     size = 10_000
-    different = len(np.unique(drawn_indices(13, np.arange(size), size))) / size
+    different = len(np.unique(draw_indices(13, np.arange(size), size))) / size
     assert different == pytest.approx(1 - np.exp(-1), abs=0.015)
 
 
 def test_another_seed_draws_others() -> None:
-    first, second = (drawn_indices(seed, np.arange(20_000), 1000) for seed in (1, 2))
+    first, second = (draw_indices(seed, np.arange(20_000), 1000) for seed in (1, 2))
     assert np.mean(first == second) < 0.005

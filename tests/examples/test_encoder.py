@@ -239,14 +239,14 @@ def test_samples_detect_a_wrong_encoder() -> None:
     assert isinstance(encoder.fast, Characters)
     encoder.fast_encoder = Wrong(encoder.fast.ids)
     encoder.encoded(["b", "a" * 99, "b"])  # the sample is of the text in the middle
-    with pytest.raises(Disagreement, match="the tokenizers library and Wrong give different ids for 'aab"):
+    with pytest.raises(Disagreement, match="Wrong and the tokenizers library give different ids for 'aab"):
         encoder.encoded(["a" * 99, "aab", "a"])
 
 
 def test_samples_of_utf8_are_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = TextEncoder(byte_tokenizer())
     monkeypatch.setattr(ByteLevel, "utf8_encoded", lambda self, texts: [np.zeros(0, dtype=np.int32) for _ in texts.texts])
-    with pytest.raises(Disagreement, match=r"ByteLevel give different ids for '中{82}'"):
+    with pytest.raises(Disagreement, match=r"ByteLevel and the tokenizers library give different ids for '中{82}'"):
         encoder.utf8_encoded(Utf8Texts.of(["中".encode() * 1001]))
 
 

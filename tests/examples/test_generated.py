@@ -130,5 +130,5 @@ def test_an_example_that_does_not_exist_is_refused() -> None:
 
 
 def test_options_that_fit_no_examples_are_refused_at_once() -> None:
-    with pytest.raises(RelmError, match="the tokenizer has no mask token"):
+    with pytest.raises(RelmError, match="the tokenizer lacks a mask token"):
         GeneratedExamples(objective("masked"), 56, SpecialIds(), 5, 0)

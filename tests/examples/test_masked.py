@@ -317,7 +317,7 @@ def test_each_epoch_and_each_seed_masks_other_tokens(tmp_path: Path, tokenizer: 
 
 def test_a_file_without_text_is_refused_unless_its_sidecar_records_no_documents(tmp_path: Path, tokenizer: Path) -> None:
     blank = write_texts(tmp_path / "blank.jsonl", ["", " \n "])
-    with pytest.raises(RelmError, match=r"blank\.jsonl: holds no text; run the step that extracts"):
+    with pytest.raises(RelmError, match=r"blank\.jsonl: holds no text; extract"):
         built(blank, tokenizer, tmp_path / "a.arrow")
     assert not (tmp_path / "a.arrow").exists()
     empty = write_texts(tmp_path / "empty.jsonl", [])
@@ -337,7 +337,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, tokenizer: Path, d
     with pytest.raises(RelmError, match="sequence_length: 2 leaves no room"):
         pregenerate_masked(documents, tokenizer, tmp_path / "a.arrow", short, "en", 1)
     one = write_texts(tmp_path / "one.jsonl", ["a .\nb ."])
-    with pytest.raises(RelmError, match="there is only one; give each file two documents"):
+    with pytest.raises(RelmError, match="found one document; give each file at least two"):
         built(one, tokenizer, tmp_path / "a.arrow", packing="sentence_pairs")
     built(documents, tokenizer, tmp_path / "a.arrow")
     examples = examples_of(tmp_path, [tmp_path / "a.arrow"])

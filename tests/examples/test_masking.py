@@ -4,7 +4,7 @@ from scipy import stats
 
 from relm.errors import RelmError
 from relm.examples import masking as module
-from relm.examples.masking import MaskedRows, candidates, capacity, first_fits, masked_rows, selected
+from relm.examples.masking import MaskedRows, candidates, capacity, choose_fitting, mask_rows, selected
 from relm.examples.order import row_keys
 from relm.examples.tokenization.tokenizer_files import SpecialIds
 from relm.recipes.objectives import Masked
@@ -27,7 +27,7 @@ def rows_like(row: list[int], count: int) -> tuple[np.ndarray, np.ndarray]:
 def hide(row: list[int], count: int, epoch: int = 0, **options: object) -> MaskedRows:
     settings = Masked.model_validate(options)
     ids, lengths = rows_like(row, count)
-    return masked_rows(ids, lengths, keys_of(count, epoch), settings, SPECIAL, VOCABULARY, capacity(settings, ids.shape[1]))
+    return mask_rows(ids, lengths, keys_of(count, epoch), settings, SPECIAL, VOCABULARY, capacity(settings, ids.shape[1]))
 
 
 def masked_flags(found: MaskedRows) -> np.ndarray:
@@ -74,12 +74,12 @@ def test_exact_masks_its_count_of_tokens() -> None:
     ids = np.where(np.arange(40) < lengths[:, None], 9, PAD).astype(np.int32)
     ids[:, 0], ids[np.arange(38), lengths - 1] = CLS, SEP
     options = Masked(probability=0.15, max_predictions=4)
-    found = masked_rows(ids, lengths, keys_of(38), options, SPECIAL, VOCABULARY, 4)
+    found = mask_rows(ids, lengths, keys_of(38), options, SPECIAL, VOCABULARY, 4)
     # The nearest whole number to 15 % of the length, one at least and four at most: 1.5 gives 2, 2.5 would give 2.
     expected = [1] * 7 + [2] * 7 + [3] * 7 + [4] * 17
     assert found.counts.tolist() == expected == [min(4, max(1, round(0.15 * length))) for length in lengths]
     assert masked_flags(found).sum(axis=1).tolist() == expected
-    assert masked_rows(ids[:1], lengths[:1], keys_of(1), Masked(probability=0.9), SPECIAL, 50, 9).counts.tolist() == [1]
+    assert mask_rows(ids[:1], lengths[:1], keys_of(1), Masked(probability=0.9), SPECIAL, 50, 9).counts.tolist() == [1]
 
 
 def test_masked_tokens_are_labels_in_order_and_all_else_stays() -> None:
@@ -97,7 +97,7 @@ def test_masked_tokens_are_labels_in_order_and_all_else_stays() -> None:
 def test_unused_entries_are_zero_and_the_given_rows_unchanged() -> None:
     ids, lengths = rows_like([CLS, 10, 11, SEP, *[PAD] * 36], 3)
     before = ids.copy()
-    found = masked_rows(ids, lengths, keys_of(3), Masked(), SPECIAL, VOCABULARY, 6)
+    found = mask_rows(ids, lengths, keys_of(3), Masked(), SPECIAL, VOCABULARY, 6)
     assert np.array_equal(ids, before)
     assert found.counts.tolist() == [1, 1, 1]
     assert not found.positions[:, 1:].any()
@@ -138,7 +138,7 @@ def test_more_masked_tokens_than_capacity_are_an_error_not_a_lost_label() -> Non
     ids, lengths = rows_like(TWENTY, 1000)
     options = Masked(selection="bernoulli", probability=0.15)
     with pytest.raises(RelmError, match=r"bernoulli drew more than 5 tokens of one sequence.*set masked.max_predictions: 5"):
-        masked_rows(ids, lengths, keys_of(1000), options, SPECIAL, VOCABULARY, 5)
+        mask_rows(ids, lengths, keys_of(1000), options, SPECIAL, VOCABULARY, 5)
     with pytest.raises(ValueError, match="bernoulli with whole_words needs max_predictions"):
         Masked(selection="bernoulli", whole_words=True)
 
@@ -168,7 +168,7 @@ def test_random_replacements_are_any_token_but_a_special_one() -> None:
     special = SpecialIds(end_of_text=7, pad=49, unk=48, cls=5, sep=7, mask=0)  # anywhere, two of them the same
     ids = np.full((5000, 20), 20, np.uint16)
     options = Masked(mask_share=0.0, random_share=1.0)
-    found = masked_rows(ids, np.full(5000, 20), keys_of(5000), options, special, VOCABULARY, 3)
+    found = mask_rows(ids, np.full(5000, 20), keys_of(5000), options, special, VOCABULARY, 3)
     drawn = np.bincount(found.input_ids[masked_flags(found)], minlength=VOCABULARY)
     assert not drawn[[0, 5, 7, 48, 49]].any()
     assert np.count_nonzero(drawn) == 45
@@ -191,7 +191,7 @@ def test_a_row_has_the_same_mask_in_every_batch(whole_words: bool, monkeypatch: 
     options = Masked(whole_words=whole_words, max_predictions=8)
 
     def run(rows: np.ndarray) -> MaskedRows:
-        return masked_rows(ids[rows], lengths[rows], keys_of(200)[rows], options, SPECIAL, VOCABULARY, 8, starts[rows])
+        return mask_rows(ids[rows], lengths[rows], keys_of(200)[rows], options, SPECIAL, VOCABULARY, 8, starts[rows])
 
     together = run(np.arange(200))
     order = generator.permutation(200)
@@ -211,7 +211,7 @@ def test_epochs_seeds_and_neighbouring_rows_have_different_masks() -> None:
     options = Masked(probability=0.25)
 
     def flags(keys: np.ndarray) -> np.ndarray:
-        return masked_flags(masked_rows(ids, lengths, keys, options, SPECIAL, VOCABULARY, 5))
+        return masked_flags(mask_rows(ids, lengths, keys, options, SPECIAL, VOCABULARY, 5))
 
     first = flags(keys_of(5000))
     others = {"epoch": flags(keys_of(5000, epoch=1)), "seed": flags(keys_of(5000, seed=1)), "row": np.roll(first, 1, axis=0)}
@@ -231,7 +231,7 @@ def test_the_masks_of_a_seed_never_change() -> None:
     assert found.input_ids[0].tolist() == [2, 10, 11, 12, 20, 14, 28, 16, 17, 18, 3, 20, 21, 22, 23, 24, 25, 4, 27, 3]
     starts = flags_of([1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1], 3)
     ids, lengths = rows_like(TWENTY, 3)
-    words = masked_rows(ids, lengths, keys_of(3), Masked(whole_words=True, probability=0.25), SPECIAL, VOCABULARY, 5, starts)
+    words = mask_rows(ids, lengths, keys_of(3), Masked(whole_words=True, probability=0.25), SPECIAL, VOCABULARY, 5, starts)
     assert words.positions.tolist() == [[6, 11, 12, 13, 17], [3, 4, 5, 6, 13], [1, 2, 7, 8, 9]]
 
 
@@ -245,7 +245,7 @@ def masked_words(count: int, capacity: int, **options: object) -> list[list[int]
     ids, lengths = rows_like(TWENTY, count)
     settings = Masked.model_validate({"whole_words": True, **options})
     starts = flags_of(WORDS, count)
-    found = masked_rows(ids, lengths, keys_of(count), settings, SPECIAL, VOCABULARY, capacity, starts)
+    found = mask_rows(ids, lengths, keys_of(count), settings, SPECIAL, VOCABULARY, capacity, starts)
     return [np.flatnonzero(row).tolist() for row in masked_flags(found)]
 
 
@@ -278,7 +278,7 @@ def test_bernoulli_takes_words_independently() -> None:
 def test_a_row_of_one_long_word_has_no_mask() -> None:
     ids, lengths = rows_like([CLS, 10, 11, 12, SEP], 2)
     starts = flags_of([1, 1, 0, 0, 1], 2)
-    found = masked_rows(ids, lengths, keys_of(2), Masked(whole_words=True), SPECIAL, VOCABULARY, 1, starts)
+    found = mask_rows(ids, lengths, keys_of(2), Masked(whole_words=True), SPECIAL, VOCABULARY, 1, starts)
     assert found.counts.tolist() == [0, 0]
     assert np.array_equal(found.input_ids, ids)
 
@@ -286,7 +286,7 @@ def test_a_row_of_one_long_word_has_no_mask() -> None:
 def test_a_word_ends_with_its_row() -> None:
     ids = np.full((3, 4), 20, np.uint16)  # no special token between the rows, and no word starts
     options = Masked(whole_words=True, probability=0.99)
-    found = masked_rows(ids, np.full(3, 4), keys_of(3), options, SPECIAL, VOCABULARY, 4, np.zeros((3, 4), bool))
+    found = mask_rows(ids, np.full(3, 4), keys_of(3), options, SPECIAL, VOCABULARY, 4, np.zeros((3, 4), bool))
     assert found.counts.tolist() == [4, 4, 4]
 
 
@@ -301,8 +301,8 @@ def test_items_are_taken_as_one_by_one() -> None:
             if 0 < size <= left:
                 expected[row, thing] = True
                 left -= size
-    assert np.array_equal(first_fits(sizes, room), expected)
-    assert first_fits(np.array([[4, 3, 2, 1]]), np.array([4])).tolist() == [[True, False, False, False]]
+    assert np.array_equal(choose_fitting(sizes, room), expected)
+    assert choose_fitting(np.array([[4, 3, 2, 1]]), np.array([4])).tolist() == [[True, False, False, False]]
 
 
 def test_the_count_of_words_offered_together_changes_nothing() -> None:

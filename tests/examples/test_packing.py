@@ -4,7 +4,7 @@ from scipy import stats
 
 from relm.errors import RelmError
 from relm.examples import packing as module
-from relm.examples.packing import FOLLOWS, NO_PAIR, RANDOM, Packing, Sequences, Text, packed, truncated, with_cuts
+from relm.examples.packing import FOLLOWS, NO_PAIR, RANDOM, Packing, Sequences, Text, cut_sentences, packed, truncated
 from relm.recipes.objectives import Masked
 
 
@@ -88,9 +88,9 @@ def test_a_sentence_longer_than_a_sequence_is_cut_into_pieces(name: str) -> None
 
 
 def test_pieces_begin_where_sentences_and_their_parts_do() -> None:
-    assert with_cuts(np.array([0, 3, 14, 16]), 5, 4).tolist() == [0, 3, 7, 11, 14, 16]
-    assert with_cuts(np.array([5, 10, 20]), 10, 5).tolist() == [5, 10, 20]
-    assert with_cuts(np.array([7]), 10, 5).tolist() == [7]
+    assert cut_sentences(np.array([0, 3, 14, 16]), 5, 4).tolist() == [0, 3, 7, 11, 14, 16]
+    assert cut_sentences(np.array([5, 10, 20]), 10, 5).tolist() == [5, 10, 20]
+    assert cut_sentences(np.array([7]), 10, 5).tolist() == [7]
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
@@ -251,9 +251,9 @@ def test_no_documents_give_no_sequences() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(RelmError, match=r"random second segments from other documents.*use full_sentences"):
         all_of(text_of([3, 4]), options("sentence_pairs", 23))
-    with pytest.raises(RelmError, match=r"sequence_length: 4 leaves no room .* sentence_pairs; it must be 5 at least"):
+    with pytest.raises(RelmError, match=r"sequence_length: 4 leaves no room .* sentence_pairs; set at least 5"):
         all_of(TINY, options("sentence_pairs", 4))
-    with pytest.raises(RelmError, match=r"sequence_length: 2 .* full_sentences; it must be 3"):
+    with pytest.raises(RelmError, match=r"sequence_length: 2 .* full_sentences; set at least 3"):
         all_of(TINY, options("full_sentences", 2))
     assert all_of(TINY, options("sentence_pairs", 5)).truncated > 0
     assert len(all_of(TINY, options("full_sentences", 3)).label) == 18

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from relm.artifact import read_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
-from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
+from relm.examples.chunks import Chunk, encode_chunk
 from relm.examples.documents import Lines, chunks_of, counts_of
-from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
+from relm.examples.pregenerate import check_in_background, pregenerate_stream
 from relm.examples.tokenization.byte_level import ByteLevel
 from relm.examples.tokenization.encoder import Disagreement
 from relm.examples.tokenization.tokenizer_files import load_tokenizer, train_tokenizer
@@ -139,18 +140,22 @@ def test_chunks_are_the_same_whether_their_lines_are_numbered_or_not(tmp_path, m
         assert not list(chunks_of(file, numbered=False))
 
 
-def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
-    """Run `encoded_chunk` in a worker that the system kills at an offset."""
+def chunk(lines: Lines, tokenizer: Path, sha256: str) -> Chunk:
+    return encode_chunk(lines, tokenizer=tokenizer, tokenizer_sha256=sha256, dtype="uint16", end_of_text_id=None)
+
+
+def killed_at(victim: int, lines: Lines, **options: Any) -> Chunk:
+    """Run `encode_chunk` in a worker that the system kills at an offset."""
     if lines.start >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    return encoded_chunk(encoding, end_of_text_id, lines)
+    return encode_chunk(lines, **options)
 
 
 def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
     documents = write_documents("a.jsonl", prose)
     with_small_chunks(monkeypatch, 4096)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 20_000))
+        patched.setattr(module, "encode_chunk", functools.partial(killed_at, 20_000))
         with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
             pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
@@ -184,7 +189,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
 def test_a_tokenizer_that_changes_midway_is_refused(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
-        encoded_chunk(ChunkEncoding(tokenizer, "0" * 64, "uint16"), 0, Lines(documents, 1, 0, documents.stat().st_size))
+        chunk(Lines(documents, 1, 0, documents.stat().st_size), tokenizer, "0" * 64)
 
 
 def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
@@ -203,11 +208,11 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
 
 @pytest.mark.parametrize("number", [400, 65_536, -1])
 def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer, prose, write_documents, monkeypatch, number) -> None:
-    def strange(encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
-        chunk = encoded_chunk(encoding, end_of_text_id, lines)
+    def strange(lines: Lines, **options: Any) -> Chunk:
+        chunk = encode_chunk(lines, **options)
         return chunk._replace(tokens=np.full(len(chunk.tokens), number, dtype=np.int32))
 
-    monkeypatch.setattr(module, "encoded_chunk", strange)
+    monkeypatch.setattr(module, "encode_chunk", strange)
     documents = write_documents("a.jsonl", [" ".join(prose[:40])])
     with pytest.raises(RelmError, match=rf"token ids {number} to {number}, but the vocabulary has 0 to 399"):
         pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
@@ -219,8 +224,9 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer, prose, write
 ON_A_SMALL_DISK = """
 import resource, sys
 from pathlib import Path
+from typing import Any
 from relm.errors import RelmError
-from relm.examples.pregenerate import checked_meanwhile, pregenerate_stream
+from relm.examples.pregenerate import check_in_background, pregenerate_stream
 from relm.recipes.objectives import Objective
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
@@ -258,14 +264,14 @@ def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
 def test_a_sample_is_compared_in_every_fourth_mib(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
     line = write_documents("a.jsonl", prose[:1]).read_bytes()
     monkeypatch.setattr(ByteLevel, "encoded", lambda self, texts: [np.zeros(1, dtype=np.int32)])
-    encoding = ChunkEncoding(tokenizer, load_tokenizer(tokenizer).sha256, "uint16")
+    sha256 = load_tokenizer(tokenizer).sha256
     found = []
     for mib in range(9):
         with open(tmp_path / "holes.jsonl", "wb") as file:
             file.seek(mib * 2**20)
             file.write(line)
         try:
-            encoded_chunk(encoding, None, Lines(tmp_path / "holes.jsonl", 1, mib * 2**20, len(line)))
+            chunk(Lines(tmp_path / "holes.jsonl", 1, mib * 2**20, len(line)), tokenizer, sha256)
         except Disagreement:
             found.append(mib)
     assert found == [0, 4, 8]
@@ -284,25 +290,25 @@ def test_the_block_runs_while_the_file_is_hashed(tmp_path, write_documents, monk
         return check(path)
 
     monkeypatch.setattr(module, "checked_documents", slow)
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         goes_on.set()  # reached although the check waits
         assert checked() == (sha256_of(documents), False)
 
 
 def test_a_changed_file_is_reported_as_such_even_if_the_block_finds_another_fault(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
-    with pytest.raises(RelmError, match="line 1: not JSON"), checked_meanwhile(documents):
+    with pytest.raises(RelmError, match="line 1: not JSON"), check_in_background(documents):
         raise RelmError("line 1: not JSON")
     documents.write_bytes(documents.read_bytes().replace(b"one", b'o"e'))
-    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents):
+    with pytest.raises(RelmError, match="changed since it was made"), check_in_background(documents):
         raise RelmError("line 1: not JSON")
-    with pytest.raises(RelmError, match="changed since it was made"), checked_meanwhile(documents) as checked:
+    with pytest.raises(RelmError, match="changed since it was made"), check_in_background(documents) as checked:
         checked()
     sidecar_of(documents).unlink()
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         assert checked() == (sha256_of(documents), False)
 
 
 def test_an_absent_file_is_refused_before_the_block(tmp_path) -> None:
-    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), checked_meanwhile(tmp_path / "absent.jsonl"):
+    with pytest.raises(RelmError, match=r"absent\.jsonl: no such file"), check_in_background(tmp_path / "absent.jsonl"):
         raise AssertionError("the block ran")

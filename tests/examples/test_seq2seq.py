@@ -148,7 +148,7 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(tmp_path, words, write_do
     content = json.loads(words.read_text())
     content["added_tokens"] = content["added_tokens"][::2]
     words.write_text(json.dumps(content))
-    with pytest.raises(RelmError, match=r"words\.json: has no special token .*</s>"):
+    with pytest.raises(RelmError, match=r"words\.json: lacks the special token .*</s>"):
         pregenerate_seq2seq(write_documents("a.jsonl", ["să"]), words, tmp_path / "a.arrow", objective(), "ro")
 
 

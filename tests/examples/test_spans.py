@@ -52,6 +52,6 @@ def test_a_file_without_a_usable_answer_is_refused(tokenizer: Path, tmp_path: Pa
     paragraph["qas"] = paragraph["qas"][3:]
     content["data"][0]["paragraphs"] = [paragraph]
     (tmp_path / "made.json").write_text(json.dumps(content))
-    with pytest.raises(RelmError, match=r"made.json: no answer is where the file says; give a file of SQuAD 1.1"):
+    with pytest.raises(RelmError, match=r"made.json: no answer is at its offset; give a file of SQuAD 1.1"):
         write_span_table(tmp_path / "made.json", tokenizer, tmp_path / "train.arrow", OBJECTIVE, LENGTHS)
     assert not (tmp_path / "train.arrow.json").exists()

@@ -26,7 +26,7 @@ def changed(keys: tuple[Any, ...], value: Any) -> bytes:
 
 
 FAULTS = {
-    "no UTF-8": (b'{"data": "\xff"}', "byte 10 is not UTF-8"),
+    "no UTF-8": (b'{"data": "\xff"}', "byte 10: not valid UTF-8"),
     "no JSON": (b"{", "not JSON"),
     "a list": (b"[]", r"expected an object, found \[\]"),
     "no data": (b"{}", "data is missing"),
@@ -42,10 +42,10 @@ FAULTS = {
         r"answers\[0\].answer_start: expected at most 91, where the context ends, found 95",
     ),
     "an empty answer": (changed((*QUESTION, "answers", 1, "text"), " "), r"answers\[1\].text: expected a part of the context"),
-    "SQuAD 2.0": (changed((*QUESTION, "answers"), []), r"qas\[0\].answers: expected at least one, found none: SQuAD 2.0 has"),
+    "SQuAD 2.0": (changed((*QUESTION, "answers"), []), r"qas\[0\].answers: expected at least one, found none, as in SQuAD 2.0"),
     "an id twice": (
         changed((*QUESTION, "id"), "1-0"),
-        r"data\[0\].paragraphs\[1\].qas\[0\].id: '1-0' is also that of data\[0\].paragraphs\[0\].qas\[0\]",
+        r"data\[0\].paragraphs\[1\].qas\[0\].id: expected a unique id, found '1-0' as in data\[0\].paragraphs\[0\].qas\[0\]",
     ),
 }
 

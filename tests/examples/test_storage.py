@@ -132,7 +132,7 @@ def test_a_token_outside_the_vocabulary_is_refused(tmp_path) -> None:
 
 def test_a_document_too_long_for_the_format_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(storage, "LARGEST_DOCUMENT", 3)
-    with pytest.raises(RelmError, match=r"a document of 4 tokens; the format's limit is 3"):
+    with pytest.raises(RelmError, match=r"a document has 4 tokens, the format holds 3"):
         written(tmp_path / "a.bin", [1, 1, 1], [1, 1, 1, 1])
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path) -> None:
     manifest, shard = tmp_path / "manifest.json", written(tmp_path / "a.bin", [1, 2, 3])
     path = tmp_path / "a.bin"
     path.write_bytes(struct.pack("<3H", 1, 2, 4))
-    with pytest.raises(RelmError, match=r"a\.bin: sha256 is .*manifest\.json says .*: changed since"):
+    with pytest.raises(RelmError, match=r"a\.bin: changed: sha256 is .*manifest\.json says"):
         TokenStream(manifest, [shard])
     assert TokenStream(manifest, [shard], check_content=False).tokens(0, 3).tolist() == [1, 2, 4]
     path.write_bytes(struct.pack("<2H", 1, 2))
@@ -187,5 +187,35 @@ def test_an_index_that_is_not_the_manifests_is_refused(tmp_path) -> None:
 def test_a_manifest_that_contradicts_itself_is_refused(tmp_path) -> None:
     shard = written(tmp_path / "a.bin", [1, 2])
     wrong = Shard(shard.file, shard.sha256, shard.size, "int32", shard.tokens, shard.documents)
-    with pytest.raises(RelmError, match=r"holds 1 int32 tokens, .*manifest\.json says 2"):
+    with pytest.raises(RelmError, match=r"has 1 int32 tokens, but .*manifest\.json says 2"):
         TokenStream(tmp_path / "manifest.json", [wrong])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "step", "end", "tokens", "index"),
+    [
+        (
+            50_257,
+            7,
+            50_256,
+            "abe8ed1ca09cee4a985e71f7558829b05c5738f1fcc48607f0c07c9ce049a156",
+            "de2357e5c112a29cda42d4772e5d763abe00b66800c48963161754592581ce9a",
+        ),
+        (
+            250_112,
+            70_001,
+            1,
+            "88b6d36fa1cd9b181ecd65a183d0f3a043a6c3e9bf9b81e3ee7fcc209522af6f",
+            "4720ea2957306dbe4574bb04a2815cadeecc0437e5615b6e8fe570a169b26d00",
+        ),
+    ],
+)
+def test_shards_have_the_bytes_that_megatron_writes(tmp_path, vocabulary_size, step, end, tokens, index) -> None:
+    """Compared with files of IndexedDatasetBuilder.add_document of Megatron-LM's megatron/core/datasets/indexed_dataset.py."""
+
+    def token(document: int, position: int) -> int:
+        return (step * document * (document if step == 7 else 1) + 3 * position) % vocabulary_size
+
+    documents = [[*(token(number, position) for position in range(1 + number * 5 % 11)), end] for number in range(40)]
+    written(tmp_path / "a.bin", *documents, vocabulary_size=vocabulary_size)
+    assert (sha256_of(tmp_path / "a.bin"), sha256_of(tmp_path / "a.idx")) == (tokens, index)

@@ -14,7 +14,7 @@ from glue_files import EXAMPLES
 from question_files import SAMPLE
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.examples.text_pairs import PairSequences, encode_pairs, kept_lengths
+from relm.examples.text_pairs import PairSequences, encode_pairs, share_room
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 from small_tokenizers import save_words
 
@@ -85,7 +85,7 @@ def test_texts_lose_tokens_as_in_transformers_whatever_their_lengths(made: Calla
     for first, second, length in itertools.product(range(11), range(11), range(5, 13)):
         texts = [" ".join(WORDS[:first])], [" ".join(WORDS[:second])]
         (segments,) = theirs(*texts, truncation="longest_first", max_length=length)["token_type_ids"]
-        assert kept_lengths(first, second, length - 3) == (segments.count(0) - 2, segments.count(1) - 1)
+        assert share_room(first, second, length - 3) == (segments.count(0) - 2, segments.count(1) - 1)
 
 
 def test_texts_lose_tokens_as_in_the_original_but_for_one() -> None:
@@ -95,7 +95,7 @@ def test_texts_lose_tokens_as_in_the_original_but_for_one() -> None:
         return first, second
 
     for first, second, room in itertools.product(range(30), range(30), range(2, 40)):
-        wanted, found = original(first, second, room), kept_lengths(first, second, room)
+        wanted, found = original(first, second, room), share_room(first, second, room)
         differs = room % 2 == 1 and room < 2 * first and first <= second
         assert found == ((wanted[0] - 1, wanted[1] + 1) if differs else wanted), (first, second, room)
 
@@ -112,5 +112,5 @@ def test_a_sequence_by_hand(made: Callable[[str], Made]) -> None:
 
 def test_a_tokenizer_with_another_template_is_refused(tmp_path: Path) -> None:
     path = save_words(tmp_path / "tokenizer.json", ["[UNK]", "[CLS]", "[SEP]", "a"], ["[UNK]", "[CLS]", "[SEP]"], "[UNK]")
-    with pytest.raises(RelmError, match=r"adds 0 tokens to two texts, expected 3, as BERT's, or 4, as RoBERTa's"):
+    with pytest.raises(RelmError, match=r"adds 0 tokens to two texts, expected 3 as BERT or 4 as RoBERTa"):
         encode_pairs(load_tokenizer(path), ["a"], ["a"], 8)

@@ -26,14 +26,20 @@ def dump(pages: str, namespaces: str = "") -> str:
 
 # Content -> a part of the error.
 REFUSED = {
-    "key of a namespace is text": (dump("", '<namespace key="x">Talk</namespace>'), "has the key 'x', expected a whole number"),
-    "key of a namespace is empty": (dump("", '<namespace key="">Talk</namespace>'), "has the key '', expected a whole number"),
+    "key of a namespace is text": (
+        dump("", '<namespace key="x">Talk</namespace>'),
+        "<namespace>: key: expected a whole number, found 'x'",
+    ),
+    "key of a namespace is empty": (
+        dump("", '<namespace key="">Talk</namespace>'),
+        "<namespace>: key: expected a whole number, found ''",
+    ),
     "key of 5,000 digits": (dump("", f'<namespace key="{"9" * 5000}">T</namespace>'), "expected a whole number"),
     "no title": (dump("<page><ns>0</ns><id>1</id></page>"), "a <page> without <title> or <id> ends here"),
     "no id": (dump("<page><title>T</title><ns>0</ns></page>"), "a <page> without <title> or <id> ends here"),
     "absurd nesting": (dump("<a>" * 10_000), "<a> stands 50 elements deep"),
-    "entities that grow": ('<!DOCTYPE a [<!ENTITY b "cc">]>' + dump(page(1)), "not a MediaWiki dump"),
-    "another root": ("<html><body/></html>", "not a MediaWiki dump"),
+    "entities that grow": ('<!DOCTYPE a [<!ENTITY b "cc">]>' + dump(page(1)), "expected a MediaWiki dump"),
+    "another root": ("<html><body/></html>", "expected a MediaWiki dump"),
     "page never ends": (dump(page(1))[:-40], "ends too early"),
     "text of gigabytes": (dump(page(1, text="x" * 5000)), "<text> has more than 1,000 characters"),
     "tag that never ends": (dump("")[:-14] + f'<page name="{"x" * 5000}', "a tag or a comment never ends"),

@@ -194,9 +194,9 @@ SHARD: dict[str, Any] = {
     "length_histogram": [[2, 2]],
 }
 COUNTS = {
-    "more tokens": ({"tokens": 5}, "5 tokens of 2 bytes are not the 8 bytes of its file"),
-    "fewer tokens": ({"tokens": 3}, "3 tokens of 2 bytes are not the 8 bytes"),
-    "wider tokens": ({"dtype": "int32"}, "4 tokens of 4 bytes are not the 8 bytes"),
+    "more tokens": ({"tokens": 5}, "expected 5 tokens of 2 bytes, found a file of 8 bytes"),
+    "fewer tokens": ({"tokens": 3}, "expected 3 tokens of 2 bytes, found a file of 8 bytes"),
+    "wider tokens": ({"dtype": "int32"}, "expected 4 tokens of 4 bytes, found a file of 8 bytes"),
     "unknown type": ({"dtype": "object"}, "dtype: expected uint16 or int32, found 'object'"),
     "more documents than tokens": ({"documents": 9}, "9 documents with 4 tokens"),
     "tokens are true": ({"tokens": True}, "tokens: Input should be a valid integer, found True"),
@@ -217,9 +217,17 @@ def test_a_sidecar_of_another_shape_is_refused(changed: dict[str, Any], message:
 
 
 MANIFESTS = {
-    "tokens of a split": (("splits", "train", "tokens"), 400, "splits.train.tokens is 400, but its shards have 4"),
-    "documents of a split": (("splits", "train", "documents"), 1, "splits.train.documents is 1, but its shards have 2"),
-    "tokens of a shard": (("splits", "train", "shards", 0, "tokens"), 400, "400 tokens of 2 bytes are not the 8 bytes"),
+    "tokens of a split": (("splits", "train", "tokens"), 400, "splits.train.tokens: expected 4 as in its shards, found 400"),
+    "documents of a split": (
+        ("splits", "train", "documents"),
+        1,
+        "splits.train.documents: expected 2 as in its shards, found 1",
+    ),
+    "tokens of a shard": (
+        ("splits", "train", "shards", 0, "tokens"),
+        400,
+        "expected 400 tokens of 2 bytes, found a file of 8 bytes",
+    ),
     "no splits": (("splits",), {}, "splits: Dictionary should have at least 1 item"),
     "negative size": (
         ("splits", "train", "shards", 0, "size"),

@@ -118,17 +118,25 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         parquet(["sentence", "label", "idx"], [["a", "a"], [1, 1], [0, 0]]),
         "x, row 2: repeats x, row 1",
     ),
-    "GLUE: a score of other digits": ("stsb", "sentence1\tsentence2\tscore\na\tb\t٣\n".encode(), "x, line 2: the label is '٣'"),
-    "GLUE: a score with an underscore": ("stsb", b"sentence1\tsentence2\tscore\na\tb\t0_1\n", "x, line 2: the label is '0_1'"),
+    "GLUE: a score of other digits": (
+        "stsb",
+        "sentence1\tsentence2\tscore\na\tb\t٣\n".encode(),
+        "x, line 2: label: expected a score from 0 to 5, found '٣'",
+    ),
+    "GLUE: a score with an underscore": (
+        "stsb",
+        b"sentence1\tsentence2\tscore\na\tb\t0_1\n",
+        "x, line 2: label: expected a score from 0 to 5, found '0_1'",
+    ),
     "GLUE: a score of 5,000 digits": (
         "stsb",
         f"sentence1\tsentence2\tscore\na\tb\t{'9' * 5000}\n".encode(),
-        "x, line 2: the label is",
+        "x, line 2: label: expected",
     ),
     "GLUE: text that is not UTF-8 in parquet": (
         "sst2",
         parquet(["sentence", "label"], [not_utf8(), [1]]),
-        "x: cannot be read as a parquet",
+        "x: damaged, or not Parquet",
     ),
     "parquet: a column twice": (
         "sst2",
@@ -145,12 +153,12 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "parquet: question that is not UTF-8": (
         "piqa",
         parquet([*PIQA], [not_utf8(), ["b"], ["c"], [0]]),
-        "x: cannot be read as a parquet",
+        "x: damaged, or not Parquet",
     ),
     "parquet: a date beyond all calendars": (
         "piqa",
         parquet([*PIQA, "d"], [["a"], ["b"], ["c"], [0], pa.array([1 << 61], pa.timestamp("us"))]),
-        "x: cannot be read as a parquet",
+        "x: damaged, or not Parquet",
     ),
     "parquet: a bomb": (
         "piqa",

@@ -93,7 +93,7 @@ def test_tokens_are_trained_on_and_a_changed_file_is_refused(tokens: Commands, m
     write_shard(tokens.folder / "mirror" / "train_2.bin", seed=9, length=210)
     refused = tokens.snakemake(str(download))
     assert refused.returncode != 0
-    assert "This sha256 is that of the first download" in refused.stdout
+    assert "This is the sha256 of the first download" in refused.stdout
     assert record["sha256"] in refused.stdout
 
 

@@ -1,1 +1,1 @@
-"""Removal of what nothing needs any more from the work folder."""
+"""Remove from the work folder what nothing needs any more."""

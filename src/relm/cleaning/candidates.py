@@ -1,4 +1,4 @@
-"""Files and folders that could be removed from the work folder, each with the reason, and with what keeps it after all."""
+"""Find files and folders to remove from the work folder, each with the reason, or with what keeps it."""
 
 import os
 import re
@@ -17,9 +17,9 @@ from relm.reporting.run_record import DiskUse, RunRecord, measure
 
 RUN, DATA, UNFINISHED = "run", "data", "unfinished"
 _KEYED_NAME = re.compile(rf".+-{KEY.pattern}")
-# Names under which files and folders are written, or moved before they are removed.
+# Names of files and folders while they are written, or before they are removed.
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<state>partial|part|part\.json|before|removed)|\.import\..+")
-# Scratch folders of `relm reproduce`, right in the work folder.
+# Scratch folders of `relm reproduce`, directly in the work folder.
 _SCRATCH = re.compile(r"replay-.+")
 
 
@@ -33,15 +33,15 @@ class Candidate:
     disk: DiskUse
     run: RunRecord | None = None
     kept: str | None = None
-    """The reason why it stays after all; None: it is to be removed."""
+    """Why it stays after all; None: it is to be removed."""
 
 
 def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, keep: Sequence[str]) -> list[Candidate]:
-    """Return all candidates: runs, then the data that none of the remaining runs needs, then unfinished files."""
+    """Return all candidates: runs, then data that no remaining run needs, then unfinished files."""
     for name in keep:
         if not any(_find_named(run, [name]) for run in needs.runs):
             known = ", ".join(dict.fromkeys(run.name for run in needs.runs)) or "none"
-            raise RelmError(f"--keep {name}: {work}/runs has no such run; it has {known}; `relm runs` lists them")
+            raise RelmError(f"--keep {name}: unknown run; {work}/runs has {known}. `relm runs` lists them")
 
     def judge(found: Candidate) -> Candidate:
         named = None if found.run is None else _find_named(found.run, keep)
@@ -60,7 +60,7 @@ def find_candidates(work: Path, needs: Needs, uses: Uses, minimum_age: float, ke
 
 
 def _find_named(run: RunRecord, names: Sequence[str]) -> str | None:
-    """Return the name by which a run is kept: its own, that of its recipe, or one with its fingerprint."""
+    """Return the name in `names` of a run, of its recipe or with its fingerprint; None: no such name."""
     own = {run.name, str(RunName.parse(run.name)._replace(machine=None)), f"{run.name}/{run.fingerprint}", run.fingerprint}
     return next((name for name in names if name in own), None)
 
@@ -81,7 +81,7 @@ def _old_data(work: Path, needs: Needs) -> Iterator[Candidate]:
 
 
 def _unfinished(work: Path, needs: Needs, removed: set[Path]) -> Iterator[Candidate]:
-    """Yield files and folders that a killed process left; those in folders that are removed anyway are left out."""
+    """Yield files and folders that a killed process left, except in folders that are removed anyway."""
     for inside, folders, files in os.walk(work):
         folder = Path(inside)
         for name in sorted([*folders, *files]):
@@ -93,14 +93,14 @@ def _unfinished(work: Path, needs: Needs, removed: set[Path]) -> Iterator[Candid
 
 
 def _describe_unfinished(path: Path, work: Path, needs: Needs) -> str | None:
-    """Return a phrase on what a killed process left; None: it left nothing, or something that is wanted still."""
+    """Return a phrase about what a killed process left; None: nothing, or something still wanted."""
     if path.parent == work and _SCRATCH.fullmatch(path.name):
         return "scratch files of a killed command"
     found = _UNFINISHED.fullmatch(path.name)
     if found is None:
         return None
     whole = path.with_name(found["name"] or "")
-    if found["state"] == "before":  # of a folder that was being replaced it may be the only copy
+    if found["state"] == "before":  # perhaps the only copy of a folder that was being replaced
         return "the replaced version of a folder" if whole.exists() else None
     if found["state"] in ("part", "part.json"):  # the next download resumes there
         return None if needs.has(whole) and not whole.exists() else "a part of a download that no recipe asks for"
@@ -108,7 +108,7 @@ def _describe_unfinished(path: Path, work: Path, needs: Needs) -> str | None:
 
 
 def find_hindrance(candidate: Candidate, work: Path, uses: Uses) -> str | None:
-    """Return the reason why a path must not be removed now: it is outside the work folder, locked, or in use; else None."""
+    """Return why a path must not be removed now: it is outside the work folder, locked or in use; None: it may be."""
     path = candidate.path
     if path.is_symlink():
         return "a symbolic link"

@@ -1,4 +1,4 @@
-"""The files of the work folder that recipes, published results and kept runs need. What is not known counts as needed."""
+"""Find the files of the work folder that recipes, published results and kept runs need; unknown ones count as needed."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,15 +16,15 @@ from relm.reporting.run_record import RunRecord, find_requested, find_runs, iter
 
 
 class Needs:
-    """The needed files and folders of a work folder, and the faults because of which more may be needed."""
+    """The needed files and folders of a work folder, and the faults that may hide more of them."""
 
     def __init__(self, projects: Sequence[Project], work: Path) -> None:
-        """Plan every recipe and twin of each checkout, and read what its published results name."""
+        """Plan every recipe and twin of each checkout, and read the files that its published results name."""
         self._projects, self._work = projects, work
         self._needed: set[Path] = set()
         self._stamps = self._read_stamps()
         self.faults = [fault for project in projects for fault in project.faults()]
-        """Reasons why it is not known which data are needed."""
+        """Why some needed data may be unknown."""
         self.runs = find_runs(work, projects)
         for project in projects:
             for name in project.names():
@@ -42,11 +42,11 @@ class Needs:
                 self.add_run(run)
 
     def has(self, path: Path) -> bool:
-        """Return True if a file is needed, or anything in a folder."""
+        """Return True if a file, or anything in a folder, is needed."""
         return path in self._needed
 
     def has_run(self, run: RunRecord) -> bool:
-        """Return True if a recipe asks for a run or has faults, or a published result names it or its files."""
+        """Return True if a recipe asks for a run or has faults, or a published result names the run or its files."""
         return run.is_published or not run.is_old or self.has(run.folder)
 
     def add_run(self, run: RunRecord) -> None:
@@ -55,12 +55,12 @@ class Needs:
         if isinstance(recorded, list) and all(isinstance(path, str) for path in recorded):
             self._add(self._work / path for path in recorded)
         else:
-            self.faults.append(f"{run.folder}: which data it needs was not recorded")
+            self.faults.append(f"{run.folder}: lacks a record of its data")
 
     def require_unchanged(self) -> None:
         """Raise RelmError if a recipe or a published result was edited since the needs were found."""
         if self._read_stamps() != self._stamps:
-            raise RelmError("a recipe or a published result changed meanwhile; run it again")
+            raise RelmError("a recipe or a published result changed meanwhile; run relm gc again")
 
     def _read_stamps(self) -> dict[Path, list[int]]:
         found = [project.recipes.rglob("*.yaml") for project in self._projects]
@@ -80,7 +80,7 @@ class Needs:
             entries = [entry for step in steps for entry in (*step["inputs"], *step["outputs"])]
             self._add(expand_path(entry["path"]) for entry in entries if entry["path"].startswith("work/"))
         except (RelmError, KeyError, TypeError, AttributeError):
-            self.faults.append(f"{path}: damaged, so that nobody knows which files it names")
+            self.faults.append(f"{path}: damaged, so the files that it names are unknown")
 
     def _add(self, paths: Iterable[Path]) -> None:
         for path in paths:

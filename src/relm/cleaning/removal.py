@@ -1,7 +1,7 @@
 """`relm gc`: show what nothing needs any more, and remove it.
 
-A folder is first renamed, to `.NAME.removed` beside it, and then emptied: whatever kills the command, a folder under its own
-name is whole. What a kill leaves under the other name nothing reads, and the next `relm gc` removes it.
+A folder is first renamed to `.NAME.removed` in the same place and then emptied: so a folder NAME is always whole, whatever
+kills the command. Nothing reads what a kill leaves under the other name, and the next `relm gc` removes it.
 """
 
 import contextlib
@@ -31,12 +31,10 @@ SHOWN_FAULTS = 3
 
 
 def clean(work: Path, projects: Sequence[Project], minimum_age: float, keep: Sequence[str] = (), removes: bool = False) -> str:
-    """Find what nothing needs in a work folder, remove it if wanted, and return a text on it.
+    """Find what nothing needs in a work folder, remove it if `removes`, and return a text about it.
 
-    Args:
-        projects: the checkouts whose recipes and results count.
-        minimum_age: seconds since the last change.
-        keep: names of runs that stay, NAME, NAME/FINGERPRINT or FINGERPRINT.
+    The recipes and results of all `projects` count. `minimum_age` is in seconds since the last change; `keep` are names of runs
+    that stay: NAME, NAME/FINGERPRINT or FINGERPRINT.
     """
     needs = Needs(projects, work)
     found = collect(work, needs, minimum_age, keep, removes)
@@ -44,21 +42,21 @@ def clean(work: Path, projects: Sequence[Project], minimum_age: float, keep: Seq
 
 
 def collect(work: Path, needs: Needs, minimum_age: float, keep: Sequence[str], removes: bool) -> list[Candidate]:
-    """Find what nothing needs, and remove it if wanted; all data stay where it is not known which of them are needed."""
-    uses, why = Uses(), "not known whether it is needed, see below"
+    """Find what nothing needs, and remove it if `removes`; with faults in the needs all data stay."""
+    uses, why = Uses(), "it may be needed, see below"
     found = find_candidates(work, needs, uses, minimum_age, keep)
     found = [replace(each, kept=why) if needs.faults and each.kind == DATA and each.kept is None else each for each in found]
     return [_remove(each, work, needs, uses) if removes and each.kept is None else each for each in found]
 
 
 def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candidate:
-    """Remove a candidate unless something has come to need it since it was found; it says so then."""
+    """Remove a candidate, unless something needs it by now; then say so in the result."""
     needs.require_unchanged()
     hindrance = find_hindrance(candidate, work, uses) if candidate.path.exists() else "another command removed it"
     if hindrance is not None:
         return replace(candidate, kept=hindrance)
     try:
-        with contextlib.ExitStack() as stack:  # no trainer starts there meanwhile
+        with contextlib.ExitStack() as stack:  # so that no trainer starts there meanwhile
             for lock in candidate.run.folder.glob("*/lock") if candidate.run else ():
                 stack.enter_context(run_lock(lock))
             _remove_path(candidate.path)
@@ -69,13 +67,13 @@ def _remove(candidate: Candidate, work: Path, needs: Needs, uses: Uses) -> Candi
             f"{error.filename or candidate.path}: cannot be removed: {error.strerror}; correct its permissions and run it again"
         ) from error
     if candidate.kind == RUN:
-        with contextlib.suppress(OSError):  # other runs of the recipe are there still
+        with contextlib.suppress(OSError):  # the recipe has other runs
             candidate.path.parent.rmdir()
     return candidate
 
 
 def _remove_path(path: Path) -> None:
-    """Remove a file, or a folder in two steps: it is renamed, and then emptied."""
+    """Remove a file, or a folder in two steps: rename it, then empty it."""
     if not path.is_dir():
         path.unlink()
         return
@@ -97,7 +95,7 @@ def _remove_path(path: Path) -> None:
 
 
 def _lines(found: Sequence[Candidate]) -> Iterator[str]:
-    """Yield the candidates by kind, each with its size and the reason, and last what is kept after all."""
+    """Yield the candidates by kind, each with its size and the reason, and last those that are kept."""
     titled = [(TITLES[each.kind] if each.kept is None else "kept", each) for each in found]
     for title, group in groupby(sorted(titled, key=lambda pair: pair[0] == "kept"), lambda pair: pair[0]):
         yield f"{title}:"
@@ -108,7 +106,7 @@ def _lines(found: Sequence[Candidate]) -> Iterator[str]:
 
 
 def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) -> Iterator[str]:
-    """Yield the sum, the way on, and what is not known."""
+    """Yield the sum, what to do next, and the faults."""
     gone = [each for each in found if each.kept is None]
     size = format_bytes(sum(each.disk.freed for each in gone))
     count = f"{len(gone)} file{'s' if len(gone) != 1 else ''} or folder{'s' if len(gone) != 1 else ''}"
@@ -119,12 +117,12 @@ def _notes(work: Path, needs: Needs, found: Sequence[Candidate], removes: bool) 
     else:
         yield f"would remove {count} of {size}; nothing was changed, --yes removes them"
     if needs.faults:
-        yield "Documents, examples and tokenizers stay until these are put right:"
+        yield "Documents, examples and tokenizers stay until these are corrected:"
         yield from (f"  {fault}" for fault in needs.faults[:SHOWN_FAULTS])
     if len(needs.faults) > SHOWN_FAULTS:
         yield f"  and {len(needs.faults) - SHOWN_FAULTS} more"
     if not work.resolve().is_relative_to(Path.cwd().resolve()):
         yield (
-            f"{work} lies outside this checkout: if another one shares it, name that with --also, or what only its recipes "
+            f"{work} is outside this checkout: if another checkout shares it, name that with --also, or what only its recipes "
             "need counts as not needed."
         )

@@ -1,4 +1,4 @@
-"""The files of the work folder that living processes use: their open files, their commands, and Snakemake's locks."""
+"""Find the files that running processes use: their open files, their commands, and Snakemake's locks."""
 
 import contextlib
 import os
@@ -11,19 +11,19 @@ import psutil
 from relm.cluster.supervision import STATE, list_locked
 from relm.reporting.live_steps import list_live_steps
 
-# A look at all processes is taken again once it is older, in seconds.
+# Seconds for which a look at all processes is valid.
 VALID = 0.5
 
 
 class Uses:
-    """The uses of files by processes of this machine, looked up again after half a second."""
+    """The uses of files by processes of this machine, updated after half a second."""
 
     def __init__(self) -> None:
         self._paths: set[str] = set()
         self._time = float("-inf")
 
     def find(self, path: Path) -> str | None:
-        """Return a phrase on the process that uses a file, or anything in a folder; None without one."""
+        """Return a phrase if a process uses a file, or anything in a folder; otherwise None."""
         if time.monotonic() - self._time > VALID:
             self._paths, self._time = set(_list_used()), time.monotonic()
         real = os.path.realpath(path)
@@ -32,7 +32,7 @@ class Uses:
 
 
 def _list_used() -> Iterator[str]:
-    """Yield the paths that other processes have open, stand in, name in a step's command, or have locked by Snakemake."""
+    """Yield the paths that other processes have open, run in, name in a step's command, or lock through Snakemake."""
     for step in list_live_steps():
         yield from map(os.path.realpath, step.words)
     states = {STATE.absolute()}
@@ -50,8 +50,8 @@ def _list_used() -> Iterator[str]:
 
 
 def _list_open(pid: int) -> Iterator[str]:
-    """Yield the paths of a process's open files and of those that it has mapped; none of another user's process."""
-    with contextlib.suppress(OSError):  # it ended, or is not ours
+    """Yield the paths of a process's open and mapped files; none for another user's process."""
+    with contextlib.suppress(OSError):  # it ended, or is another user's
         yield from (os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd"))
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             yield from {line.rstrip("\n").split(maxsplit=5)[5] for line in file if "/" in line}

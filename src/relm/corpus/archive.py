@@ -1,8 +1,7 @@
 """Read one file from a downloaded archive or compressed file.
 
-Members are opened by their exact name and read as a stream; nothing is unpacked to a path that an archive chooses, links are
-refused, and the reader decides how many bytes it takes. Memory stays small whatever an archive states about itself. Every
-fault of the content is a `SourceFault`.
+A member is opened by its exact name and read as a stream: an archive never chooses a path, links are errors, and the reader
+decides how many bytes it takes. Memory stays small whatever an archive states. Every fault of the content is a `SourceFault`.
 """
 
 import contextlib
@@ -23,8 +22,11 @@ from relm.corpus.tar_members import NAMES_KEPT, absent_member, open_tar_member
 from relm.errors import RelmError
 
 BLOCK = 1 << 20
-LARGEST_ZIP_DIRECTORY = 4 << 20  # bytes; that of a wheel with 10,000 files has about 1 MB. zipfile holds all of it in memory
-ZIP_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks a block of any other kind at once, however long
+LARGEST_ZIP_DIRECTORY = 4 << 20  # bytes, all held in memory; a wheel with 10,000 files has about 1 MB
+ZIP_COMPRESSIONS = (
+    zipfile.ZIP_STORED,
+    zipfile.ZIP_DEFLATED,
+)  # zipfile unpacks a block of any other kind at once, whatever its size
 # ArithmeticError: offsets that fit no file; LookupError, struct.error: lists and records that end early; RuntimeError:
 # encrypted, a compression that is not supported, or recursion.
 FAULTS = (
@@ -46,8 +48,8 @@ FAULTS = (
 def read_content(path: Path, member: str | None, compression: str | None, largest: int) -> Iterator[bytes]:
     """Yield the bytes of a file, or of one member of a zip or tar archive, decompressed, in blocks of up to a MiB.
 
-    The member has its exact name in the archive; the compression is that of the member, or of the file. `largest`, the largest
-    size of the wanted content in bytes, limits how much of an archive is unpacked to find it.
+    The compression is that of the member, or of the file. `largest`, the largest size of the wanted content in bytes, limits
+    how much of an archive is unpacked to find it.
     """
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(_open_regular(path))
@@ -62,7 +64,7 @@ def read_content(path: Path, member: str | None, compression: str | None, larges
 
 
 def _open_regular(path: Path) -> IO[bytes]:
-    """Return a file opened for reading; opening a named pipe would wait for ever."""
+    """Open a regular file for reading; opening a named pipe would wait for ever."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise SourceFault("cannot be read: it is not a regular file")
@@ -81,11 +83,11 @@ def _open_member(raw: IO[bytes], member: str, largest: int, stack: contextlib.Ex
 
 
 class _ZipReader(io.BufferedReader):
-    """An archive for zipfile, which reads the directory in one piece of the length that the archive states."""
+    """A file for zipfile, which would read a directory of any length that the archive states."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > LARGEST_ZIP_DIRECTORY:
-            raise SourceFault(f"the zip archive has a directory of {size:,} bytes, expected {LARGEST_ZIP_DIRECTORY:,} at most")
+            raise SourceFault(f"the zip archive has a directory of {size:,} bytes, expected at most {LARGEST_ZIP_DIRECTORY:,}")
         return super().read(size)
 
 
@@ -103,13 +105,11 @@ def _open_zip_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -
 
 @contextlib.contextmanager
 def explain_faults(raw: IO[bytes], size: int, location: str, remedy: str) -> Iterator[None]:
-    """Raise RelmError with a file's name for a fault of its content, and the place in its `size` bytes."""
+    """Turn a fault of a file's content into a RelmError with its name and the place in its `size` bytes."""
     try:
         yield
     except SourceFault as fault:
         raise RelmError(f"{location}: {fault}; {remedy}") from None
     except FAULTS as error:
         found = clip(str(error)) or type(error).__name__
-        raise RelmError(
-            f"{location}: is damaged or truncated near byte {raw.tell():,} of {size:,} ({found}); {remedy}"
-        ) from None
+        raise RelmError(f"{location}: damaged or truncated near byte {raw.tell():,} of {size:,} ({found}); {remedy}") from None

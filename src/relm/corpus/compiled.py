@@ -1,7 +1,6 @@
-"""The functions of relm that are compiled: they do the same as Python code of relm in less time.
+"""Compiled functions that do what Python code of relm does, in less time.
 
-Each is None where nothing was compiled, because there was no C compiler when the environment was made, as for the images, or
-where the C source has changed since.
+Each is None if the environment was made without a C compiler, as for the images, or the C source has changed since.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ def _find(module: str, name: str) -> Any:
 
 
 decompress_together: Callable[[bytes, Sequence[int]], bytes | None] | None = _find("relm_bzip2_walks", "decompress")
-"""Returns the content of up to `TOGETHER` blocks, given by the bits where each begins and ends, or None if one is not sound."""
+"""Return the content of up to `TOGETHER` blocks, given by the bits where each begins and ends; None: one is damaged."""
 
 count_words: Callable[[str], int] | None = _find("relm_text_passes", "count_words")
 collect_lines: Callable[[str, Callable[[str], tuple[int, str, bool] | None], Callable[[str], bool]], str] | None = _find(

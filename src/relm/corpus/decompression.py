@@ -13,8 +13,8 @@ from typing import IO, Any, Protocol
 from relm.errors import RelmError
 from relm.progress import ProgressBar
 
-BLOCK = 1 << 20  # bytes that are decompressed at once
-LARGEST_XZ_MEMORY = 256 << 20  # bytes of the decoder, which an .xz file chooses; those of `xz -9` take 65 MiB
+BLOCK = 1 << 20  # bytes to decompress at once
+LARGEST_XZ_MEMORY = 256 << 20  # bytes of the decoder, which an .xz file chooses; `xz -9` takes 65 MiB
 SIGNATURES = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x5d\x00\x00\x80": "xz"}
 
 
@@ -22,16 +22,16 @@ class Readable(Protocol):
     """An open file of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes; an empty string at the end."""
+        """Return up to `size` bytes, none at the end."""
 
 
 def find_compression(head: bytes) -> str | None:
-    """Return the compression of a file from its first 8 bytes; None: it has none."""
+    """Return the compression of a file from its first 8 bytes; None: not compressed."""
     return next((kind for signature, kind in SIGNATURES.items() if head.startswith(signature)), None)
 
 
 def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> Readable:
-    """Return the content of a file, compressed by gzip, bzip2, xz (which includes .lzma) or not, as a stream of a stack."""
+    """Return the content of a file, plain or compressed by gzip, bzip2 or xz (.lzma too), as a stream that a stack closes."""
     if compression == "gzip":
         return stack.enter_context(gzip.open(raw, "rb"))
     if compression == "bzip2":
@@ -42,14 +42,14 @@ def open_decompressed(raw: IO[bytes], compression: str | None, stack: contextlib
 
 
 def open_content(raw: IO[bytes], stack: contextlib.ExitStack) -> Readable:
-    """Return the content of a file, decompressed if its first bytes are those of a compression."""
+    """Return the content of a file, decompressed as its first bytes require."""
     head = raw.read(8)
     raw.seek(0)
     return open_decompressed(raw, find_compression(head), stack)
 
 
 def read_decompressed(path: Path) -> Iterator[bytes]:
-    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal."""
+    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes, with a progress bar."""
     with refuse_damage(path), open(path, "rb") as raw, contextlib.ExitStack() as stack:
         bar = stack.enter_context(reading_bar(path))
         file = open_content(raw, stack)
@@ -65,7 +65,7 @@ def reading_bar(path: Path) -> ProgressBar:
 
 @contextlib.contextmanager
 def refuse_damage(path: Path) -> Iterator[None]:
-    """Raise RelmError, with the file's name, where the file cannot be read, is truncated or is damaged."""
+    """Raise RelmError with the file's name if it cannot be read, is truncated or damaged."""
     try:
         yield
     except EOFError:
@@ -79,7 +79,7 @@ def refuse_damage(path: Path) -> Iterator[None]:
 
 
 class _XzReader(io.RawIOBase):
-    """The content of an .xz file, of one stream or several; `lzma.open` lets the file choose the decoder's memory."""
+    """The content of an .xz file with any number of streams; `lzma.open` would let the file choose the decoder's memory."""
 
     def __init__(self, compressed: IO[bytes]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _XzReader(io.RawIOBase):
         return len(block)
 
     def _has_more(self) -> bool:
-        """Return whether there is another stream where one has ended; zeros between streams are padding."""
+        """Return whether more content follows; zeros between streams are padding."""
         if not self._decompressor.eof:
             return True
         rest = self._decompressor.unused_data.lstrip(b"\0")

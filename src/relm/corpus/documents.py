@@ -1,7 +1,7 @@
-"""Documents: the JSON lines between extraction and tokenisation, and which of them are held out of training.
+"""Documents: the JSON lines between extraction and tokenisation, and the choice of those held out of training.
 
-One object a line, UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source; two files a shard, one for each
-split.
+Each line is one object in UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source; a shard has one file for
+each split.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from relm.corpus import compiled
 from relm.errors import RelmError
 
 TRAIN, HELD_OUT = "train", "held_out"
-# Numbers for which `choose_split` gives the same split, whatever share of documents is held out.
+# Numbers for which `choose_split` gives these splits, whatever share of documents is held out.
 TRAINED_NUMBER, HELD_OUT_NUMBER = 1, 0
 
-# The longest document, in bytes of the source: anything longer is not one document and may not fit into memory.
+# The longest document, in bytes of the source: more is not one document and may not fit into memory.
 LONGEST = 1 << 26
-# Words are counted in pieces of this many characters: a list of all words of a long text takes ten times its memory.
+# Words are counted in pieces of this many characters: a list of all words takes ten times the memory of a text.
 COUNTED = 1 << 20
 _RARELY_ESCAPED = bytes(each for each in range(32) if each != ord("\n"))
 
@@ -34,18 +34,18 @@ class Document(NamedTuple):
     """One article, page or file."""
 
     id: str
-    """The source's own name for it: a page id, a path."""
+    """The name in the source: a page id, a path."""
     title: str
-    """The title; it decides the split, unless the source has no titles."""
+    """The title; it decides the split if the source has titles."""
     text: str
     """Plain text."""
 
 
 class Encoded(NamedTuple):
-    """A document ready to be written, with its counts."""
+    """The line of a document, with its counts."""
 
     number: int
-    """The number that decides the split: `hash_title` of its title or of its text, or 0 and 1 for the two parts of a file."""
+    """Decides the split: `hash_title` of its title or text, or 0 and 1 for the two parts of a file."""
     line: bytes
     """Its JSON and a newline."""
     words: int
@@ -53,16 +53,16 @@ class Encoded(NamedTuple):
     bytes: int
     """The size of its text in UTF-8."""
     unknown: Mapping[str, int] = {}
-    """Templates within its sentences whose text is not known, and how often each stands there."""
+    """Templates within its sentences whose text is unknown, and how often each occurs."""
 
 
 class Skipped(NamedTuple):
-    """Something in the source that does not become a document."""
+    """An entry of the source that does not become a document."""
 
     reason: str
-    """The name under which it is counted, such as redirects."""
+    """The name that counts it, such as redirects."""
     damage: str | None = None
-    """Its place and what is wrong with it, if the user should know."""
+    """Its place and fault, if the user should know."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class DocumentCounts:
 
 
 def hash_title(title: str) -> int:
-    """Return the first eight bytes, big-endian, of the sha256 of a title in UTF-8: it depends on nothing but the title."""
+    """Return the first eight bytes, big-endian, of the sha256 of a title in UTF-8."""
     return int.from_bytes(hashlib.sha256(title.encode()).digest()[:8], "big")
 
 
@@ -91,7 +91,7 @@ def choose_split(number: int, held_out_one_in: int) -> str:
 
 
 def find_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
-    """Return the value of `held_out_one_in` nearest below ``wanted``, else above it, that leaves documents in both splits."""
+    """Return the `held_out_one_in` closest to ``wanted`` (lower ones first) that empties no split; None: none does."""
     for one_in in itertools.chain(range(wanted, 1, -1), range(wanted + 1, wanted + 1000)):
         held_out = sum(choose_split(number, one_in) == HELD_OUT for number in numbers)
         if 0 < held_out < len(numbers):
@@ -106,7 +106,7 @@ def count_words(text: str) -> int:
     words = 0
     for start in range(0, len(text), COUNTED):
         words += len(text[start : start + COUNTED].split())
-        words -= bool(start and not text[start - 1].isspace() and not text[start].isspace())  # one word in two pieces
+        words -= bool(start and not text[start - 1].isspace() and not text[start].isspace())  # the pieces share a word
     return words
 
 
@@ -125,14 +125,14 @@ def encode_document(document: Document, decided_by: str | None = None) -> Encode
 
 @contextlib.contextmanager
 def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]]:
-    """Open the files of all splits for writing; they appear together when the block ends without an error, or not at all.
+    """Open the files of all splits for writing; they appear together if the block ends without an error.
 
-    A sidecar of an earlier attempt is removed just before, so that it never describes another file's content.
+    Earlier sidecars are removed just before, so that they never describe another content.
     """
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(atomic_file(path)) for split, path in outputs.items()}
         yield files
-        for file in files.values():  # a full disk fails here, before the first file gets its name
+        for file in files.values():  # a full disk fails here, before a file gets its name
             file.flush()
             os.fsync(file.fileno())
         for path in outputs.values():
@@ -140,11 +140,11 @@ def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a file of JSON lines in order; an error names the file and line."""
+    """Yield the documents of a file of JSON lines in order; errors have the file and line."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below, when the generator ends
     except OSError as error:
-        raise RelmError(f"{path}: cannot be read: {error.strerror}; run the step that makes it") from None
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; extract the documents first") from None
     with file:
         for number, line in enumerate(file, 1):
             yield parse_document(line, f"{path}, line {number}")
@@ -153,12 +153,12 @@ def read_documents(path: Path) -> Iterator[Document]:
 def parse_document(line: bytes, location: str) -> Document:
     """Return the document of one line of JSON; `location` is for messages.
 
-    Raises RelmError unless it is JSON in UTF-8, an object with exactly the keys of a document, all strings.
+    Raises RelmError unless the line is an object of JSON in UTF-8 with the keys of a document, all strings.
     """
     try:
         value = json.loads(line)
         if isinstance(value, dict):
-            "".join(map(str, value.values())).encode()  # an escaped half of a surrogate pair is not text
+            "".join(map(str, value.values())).encode()  # half of a surrogate pair, escaped, is not text
     except (json.JSONDecodeError, UnicodeError) as error:
         raise RelmError(f"{location}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
     if not isinstance(value, dict) or set(value) != set(Document._fields):

@@ -1,4 +1,4 @@
-"""The step from downloaded bytes to documents."""
+"""Extract documents from downloaded bytes."""
 
 import collections
 import contextlib
@@ -33,40 +33,23 @@ from relm.recipes.declaration import load
 from relm.recipes.files.folder_contents import describe_left_out
 from relm.recipes.identity import folder_files
 
-# Bytes of the source for each further worker: with fewer, starting one takes longer than it saves.
+# Bytes of the source per further worker: with fewer, starting one takes longer than it saves.
 BYTES_PER_WORKER = 300_000
 
-# Damaged entries that are named one by one.
+# Damaged entries to name one by one.
 NAMED = 20
-# Unknown templates that are named: in the summary, and in the sidecar. Of more names than the last, new ones are not counted.
+# Unknown templates to name in the summary and in the sidecar; after the last number, new names are not counted.
 SHOWN_TEMPLATES, KEPT_TEMPLATES, COUNTED_TEMPLATES = 5, 30, 50_000
-# The numbers of this many documents are remembered, to suggest a working held_out_one_in if a split stays empty.
+# Documents whose numbers are kept, to suggest a working held_out_one_in if a split stays empty.
 REMEMBERED = 1000
 
 
 class SourceFile(NamedTuple):
-    """A file that documents are read from."""
+    """A file with documents."""
 
     name: str
-    """Its name in the dataset's `files`, or its path inside the folder; documents without an id are named after it."""
+    """Name in the dataset's `files`, or path inside the folder; documents without an id are named after it."""
     path: Path
-
-
-class Batch(NamedTuple):
-    """One work item of a worker."""
-
-    file: str
-    content: Any
-    """The value that the format's reader yields; None: the file is empty."""
-
-
-class BatchResult(NamedTuple):
-    """The outcomes of one batch."""
-
-    file: str
-    outcomes: list[Encoded | Skipped]
-    fault: RelmError | None
-    """The error in the entry after the last of them, if any."""
 
 
 class Tally(NamedTuple):
@@ -87,12 +70,12 @@ class Tally(NamedTuple):
             self.numbers.append(document.number)
 
     def most_frequent(self, count: int) -> list[tuple[str, int]]:
-        """Return the unknown templates that stand most often within sentences; of equal ones the first by name."""
+        """Return the most frequent unknown templates within sentences; of equal ones the first by name."""
         return sorted(self.unknown.items(), key=lambda item: (-item[1], item[0]))[:count]
 
     @property
     def documents(self) -> int:
-        """The documents of both splits."""
+        """Return the number of documents in both splits."""
         return sum(count.documents for count in self.counts.values())
 
 
@@ -105,12 +88,12 @@ def extract(
 ) -> str:
     """Write the documents of one shard, a file for each split, and return a sentence about them.
 
-    The files' bytes do not depend on the number of workers (None: as many as there are cores). Their sidecars have the facts
-    documents, words, bytes (of the text in UTF-8), and ``skipped``: how many entries of the source became no document, by
-    reason, up to the last document written. `source` is the downloaded file, or the folder of a dataset in one; None for a
-    dataset of the hub. `documents` is the most that are written; None: all.
+    The number of workers (None: one per core) changes no byte. The sidecars have the facts documents, words, bytes (of the text
+    in UTF-8), and ``skipped``: how many entries of the source, up to the last document, were skipped, by reason. `source` is
+    the downloaded file or the dataset's folder; None for a dataset of the hub. `documents` limits how many are written; None:
+    all.
 
-    Raises RelmError if the source is absent or damaged, a worker died, or a split of a whole source would have no document.
+    Raises RelmError if the source is absent or damaged, a worker died, or a split of a whole source would be empty.
     """
     started = time.perf_counter()
     tally = Tally(
@@ -125,7 +108,7 @@ def extract(
     with split_files(outputs) as written, contextlib.closing(outcomes):
         for file, outcome in outcomes:
             if isinstance(outcome, Skipped):
-                # A reason that a sound source never gives, as for doubled pages, is counted only where it occurs.
+                # A reason that is unusual, such as doubled pages, is in the sidecar only if it occurs.
                 tally.skipped[outcome.reason] = tally.skipped.get(outcome.reason, 0) + 1
                 _name_damage(outcome, tally.skipped[outcome.reason], file)
                 continue
@@ -149,18 +132,18 @@ def extract(
 
 
 def _list_source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
-    """Return the files in the order in which they are read; a dataset of the hub counts as one."""
+    """Return the files in the order of reading; a dataset of the hub counts as one."""
     if dataset.hub:
         return [SourceFile(dataset.split, Path())]
     if source is None:
-        raise RelmError(f"format {dataset.format} needs a source: a downloaded file or a folder")
+        raise RelmError(f"format {dataset.format}: needs a source; give a downloaded file or a folder")
     if not source.is_dir():
         return [SourceFile(source.name, source)]
     paths = folder_files(dataset.model_copy(update={"folder": str(source)}))
     files = [SourceFile(path.relative_to(source).as_posix(), path) for path in paths]
     if absent := set(dataset.held_out_files) - {file.name for file in files}:
-        raise RelmError(f"{source}: held_out_files: {min(absent)} is not there; it has {', '.join(f.name for f in files)}")
-    # Held-out files first, so that a run with few documents has some of both; within each split the order stays.
+        raise RelmError(f"{source}: held_out_files: found no {min(absent)}; it has {', '.join(f.name for f in files)}")
+    # Held-out files first, so that a run with few documents has both; within each split the order stays.
     return sorted(files, key=lambda file: file.name not in dataset.held_out_files)
 
 
@@ -180,7 +163,7 @@ def _make_splitter(
 
 
 def _choose_held_out(dataset: Dataset, names: list[str]) -> frozenset[int]:
-    """Return the `hash_title` of each held-out file of a folder: the lowest, one in `held_out_one_in` but at least one."""
+    """Return the `hash_title` of each held-out file of a folder: the lowest, one in `held_out_one_in`, at least one."""
     numbers = sorted(map(hash_title, names))
     return frozenset(numbers[: max(1, len(numbers) // dataset.one_in)] if len(numbers) > 1 else ())
 
@@ -189,22 +172,22 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
     """Raise RelmError unless both splits have documents."""
     name = str(source or _name_source(dataset, source))
     if not tally.documents:
-        raise RelmError(f"{name}: contains no document{_format_skipped('; skipped: ', tally)}; nothing was written")
+        raise RelmError(f"{name}: contains no documents{_format_skipped('; skipped: ', tally)}; nothing was written")
     if all(count.documents for count in tally.counts.values()):
         return
     if dataset.held_out_end is not None:
         raise RelmError(
-            f"{name}: held_out_end: {dataset.held_out_end} of {tally.documents} documents leaves one split empty: each file is "
-            "two; correct it, or read more documents"
+            f"{name}: held_out_end: {dataset.held_out_end} of {tally.documents} documents empties a split; correct it or read "
+            "more documents"
         )
     if dataset.held_out_files:
         if dataset.files:
-            return  # a shard is one file, and so of one split
+            return  # a shard is one file, so it has one split
         lacking = "left for" if tally.counts[HELD_OUT].documents else "held out of"
-        raise RelmError(f"{name}: no document is {lacking} training; correct held_out_files, or read more documents")
+        raise RelmError(f"{name}: no documents are {lacking} training; correct held_out_files, or read more documents")
     numbers = tally.numbers
     if FORMATS[dataset.format].one_document_a_file and len(dataset.files) > 1:
-        # A shard is one file and so one document: it is the dataset that has two splits.
+        # A shard is one file, so one document; the dataset must have both splits.
         numbers = [hash_title(file) for file in dataset.files]
     one_in = dataset.one_in
     held_out = sum(choose_split(number, one_in) == HELD_OUT for number in numbers)
@@ -213,8 +196,8 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
     lacking = "left for" if held_out else "held out of"
     fitting = find_held_out_one_in(numbers, one_in)
     raise RelmError(
-        f"{name}: with held_out_one_in: {one_in}, no document (of {len(numbers)}) is {lacking} training; "
-        + (f"set held_out_one_in: {fitting} in the dataset's file" if fitting else "two documents at least are needed")
+        f"{name}: with held_out_one_in: {one_in}, none of {len(numbers)} documents is {lacking} training; "
+        + (f"set held_out_one_in: {fitting} in the dataset's file" if fitting else "give at least two documents")
     )
 
 
@@ -227,13 +210,13 @@ def _format_skipped(label: str, tally: Tally) -> str:
 
 
 def _format_unknown(tally: Tally) -> str:
-    """Name the templates that left holes in sentences."""
+    """Return a clause with the templates that left holes in sentences."""
     named = ", ".join(f"{{{{{escape_controls(name)}}}}} {count:,}" for name, count in tally.most_frequent(SHOWN_TEMPLATES))
     return f"; {tally.unknown.total():,} templates in sentences show nothing, most often {named}" if named else ""
 
 
 def _name_damage(entry: Skipped, count: int, file: str) -> None:
-    """Warn of a damaged entry, the `count`-th, unless many have been named."""
+    """Warn about a damaged entry, the `count`-th, unless many were named before."""
     if entry.damage is not None and count <= NAMED:
         tqdm.write(f"warning: {entry.damage}; skipped", file=sys.stderr)
     elif entry.damage is not None and count == NAMED + 1:
@@ -262,43 +245,46 @@ def _format_summary(dataset: Dataset, name: str, tally: Tally, seconds: float) -
 def _read_outcomes(
     dataset: Dataset, files: list[SourceFile], workers: int
 ) -> Generator[tuple[str, Encoded | Skipped], None, None]:
-    """Yield (name of the file, outcome) in the order of the source; raise the source's first fault."""
+    """Yield (name of the file, outcome) in the order of the source, and raise its first fault."""
     if dataset.hub is None:
         workers = min(workers, 1 + _count_bytes(files) // BYTES_PER_WORKER)
-    make = functools.partial(_process_batch, dataset)
     task = f"extracting {files[0].path if len(files) == 1 else dataset.folder}"
     if reader := FORMATS[dataset.format].reader:
         names = {file.path: file.name for file in files}
         for path, outcome in load(reader)(dataset, list(names), workers, task):
             yield names[path], outcome
         return
-    for made in ordered_map(make, _read_batches(dataset, files), workers, task):
-        for outcome in made.outcomes:
-            yield made.file, outcome
-        if made.fault:
-            raise made.fault
+    make = functools.partial(_process_batch, dataset)
+    for file, found, fault in ordered_map(make, _read_batches(dataset, files), workers, task):
+        for outcome in found:
+            yield file, outcome
+        if fault:
+            raise fault
 
 
 def _count_bytes(files: list[SourceFile]) -> int:
     return sum(file.path.stat().st_size for file in files if file.path.is_file())
 
 
-def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
+def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each file with each value of the format's reader, or with None if the file is empty."""
     for file in files:
         empty = True
         for content in load(FORMATS[dataset.format].batches)(dataset, file.path):
-            yield Batch(file.name, content)
+            yield file.name, content
             empty = False
         if empty:
-            yield Batch(file.name, None)
+            yield file.name, None
 
 
-def _process_batch(dataset: Dataset, batch: Batch) -> BatchResult:
-    """Return the outcomes of a batch. A fault is part of them, so that it is raised after all documents before it."""
-    outcomes: list[Encoded | Skipped] = [] if batch.content is not None else [Skipped("empty")]
+def _process_batch(dataset: Dataset, batch: tuple[str, Any]) -> tuple[str, list[Encoded | Skipped], RelmError | None]:
+    """Return the file, the outcomes and the fault of a batch; so a fault can be raised after the documents before it."""
+    file, content = batch
+    outcomes: list[Encoded | Skipped] = []
+    if content is None:
+        return file, [Skipped("empty")], None
     try:
-        if batch.content is not None:
-            outcomes.extend(load(FORMATS[dataset.format].documents)(dataset, batch.file, batch.content))
+        outcomes.extend(load(FORMATS[dataset.format].documents)(dataset, file, content))
     except RelmError as error:
-        return BatchResult(batch.file, outcomes, error)
-    return BatchResult(batch.file, outcomes, None)
+        return file, outcomes, error
+    return file, outcomes, None

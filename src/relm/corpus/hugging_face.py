@@ -1,7 +1,7 @@
-"""Rows of a dataset of the Hugging Face hub, pinned by its commit, which the `datasets` library reads.
+"""Read rows of a dataset of the Hugging Face hub, pinned by its commit, with the `datasets` library.
 
-Only data files are read, by five of the library's readers. There are no loading scripts: the library has refused them
-since its version 4, and readers that would unpickle are refused here.
+It reads only data files, with five of the library's readers. The library runs no loading scripts since its version 4; readers
+that would unpickle are errors here.
 """
 
 import tempfile
@@ -21,8 +21,8 @@ ROWS = 256
 
 
 def batch_hugging_face(dataset: Dataset, path: Path) -> Iterator[RowRange]:
-    """Yield the rows of one split, streamed; only the columns that are read."""
-    assert dataset.hub is not None, "the section sees to it"
+    """Yield the rows of one split as a stream, with only the columns that are read."""
+    assert dataset.hub is not None, "checked by the section"
     location = f"{dataset.hub.name} at {dataset.hub.revision[:7]}"
     first = 1
     try:
@@ -35,24 +35,28 @@ def batch_hugging_face(dataset: Dataset, path: Path) -> Iterator[RowRange]:
                 bar.update(len(table))
     except RelmError as error:
         raise RelmError(f"{location}: {error}") from None
-    except Exception as error:  # the library passes on the exceptions of its many parts
+    except Exception as error:  # the library raises exceptions of its many parts
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise RelmError(f"{location}, split {dataset.split}, after row {first - 1}: cannot be read ({reason})") from None
+        raise RelmError(
+            f"{location}, split {dataset.split}, after row {first - 1}: cannot be read ({reason}); run it again"
+        ) from None
 
 
 def _open_stream(hub: Hub, split: str, cache: str) -> Any:
     """Return the split as a `datasets.IterableDataset`."""
-    # Without the prefix a local folder of the same name would be read instead.
+    # Without the prefix the library would read a local folder of the same name.
     builder = datasets.load_dataset_builder(f"hf://datasets/{hub.name}", hub.config, revision=hub.revision, cache_dir=cache)
     reader = type(builder).__module__.split(".")
     if reader[:2] != ["datasets", "packaged_modules"] or reader[2] not in READERS:
-        raise RelmError(f"its files need the reader {'.'.join(reader)}; only the readers {', '.join(READERS)} are allowed")
+        raise RelmError(
+            f"its files need the reader {'.'.join(reader)}, expected one of {', '.join(READERS)}; use another dataset"
+        )
     _check_data_files(builder, hub)
     return builder.as_streaming_dataset(split)
 
 
 def _check_data_files(builder: Any, hub: Hub) -> None:
-    """Raise RelmError unless all data files of every split are part of the pinned commit; a card can name any address."""
+    """Raise RelmError unless the pinned commit has all data files of every split; a card can name any address."""
     pinned = f"hf://datasets/{hub.name}@{hub.revision}/"
     for file in (str(file) for split in (builder.config.data_files or {}).values() for file in split):
         if not file.startswith(pinned) or "::" in file or ".." in file.split("/"):

@@ -1,7 +1,7 @@
-"""Documents in arrays of JSON: a file that holds one array of objects, or a tar archive of such files.
+"""Read documents in arrays of JSON: a file with one array of objects, or a tar archive of such files.
 
-An archive is read once, from its front to its end, a member at a time. Whatever it states about itself, no more is unpacked
-than is in proportion to its size, and no array is read that does not fit into memory.
+An archive is read once, from front to end, a member at a time. Whatever it states, it unpacks only in proportion to its size,
+and an array that does not fit into memory is an error.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from relm.errors import RelmError
 from relm.limits import require_memory
 from relm.recipes.datasets import Dataset
 
-# Objects of one batch for a worker.
+# Objects in one batch for a worker.
 BATCH = 1000
-# Bytes of memory for a byte of JSON: those of the file, and 2.5 for stories with their keys when they are parsed.
+# Bytes of memory per byte of JSON: the file, and 2.5 for parsed stories with their keys.
 MEMORY_OF_JSON = 4
 
 
@@ -46,13 +46,13 @@ def batch_json_arrays(dataset: Dataset, path: Path) -> Iterator[Slice]:
         for first in range(0, len(content), BATCH):
             yield Slice(path, member, first + 1, [_keep_keys(dataset, record) for record in content[first : first + BATCH]])
     if absent:
-        raise RelmError(f"{path}: json_arrays.held_out_members: {min(absent)} is not in it; correct the dataset's file")
+        raise RelmError(f"{path}: json_arrays.held_out_members: found no {min(absent)}; correct the dataset's file")
 
 
 def _keep_keys(dataset: Dataset, record: Any) -> Any:
-    """Return an object with the keys that are read alone, since a batch is copied to another process.
+    """Return an object with only the keys that are read, because a batch is copied to another process.
 
-    One that lacks a key stays whole, for the message.
+    An object that lacks a key stays whole for the message.
     """
     keys = list_keys(dataset)
     return {key: record[key] for key in keys} if isinstance(record, dict) and all(key in record for key in keys) else record
@@ -73,18 +73,18 @@ def _read_arrays(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _holds_array(entry: tarfile.TarInfo) -> bool:
-    """Return whether a member is a file of JSON; macOS adds files whose names begin with `._`."""
+    """Return whether a member is a JSON file; macOS adds files whose names begin with `._`."""
     name = Path(entry.name).name
     return entry.isfile() and name.endswith(".json") and not name.startswith(".")
 
 
 def _parse(file: IO[bytes], size: int, path: Path, name: str) -> list[Any]:
-    """Return the array in a file, which is parsed as a whole."""
+    """Parse a whole file, and return its array."""
     require_memory(MEMORY_OF_JSON * size, f"{path}: {name}, an array of {size:,} bytes", "divide it into several files")
     try:
         found = json.loads(file.read())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RelmError(f"{path}: {name}: not valid JSON ({error}); each file holds one array of objects") from None
+        raise RelmError(f"{path}: {name}: not valid JSON ({error}); expected one array of objects") from None
     if not isinstance(found, list):
         raise RelmError(f"{path}: {name}: expected an array of objects, found a {type(found).__name__}")
     return found

@@ -1,4 +1,4 @@
-"""Documents in line-based files: one document a line, one sentence a line, or the articles of WikiText."""
+"""Read documents in line-based files: one document per line, one sentence per line, or the articles of WikiText."""
 
 import itertools
 import re
@@ -11,10 +11,10 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
-# Characters of the documents in one batch for a worker.
+# Characters in one batch for a worker.
 BATCH = 1 << 20
 
-# A heading of the first level, as in " = Robert Boulter = "; that of the second begins with " = = ".
+# A heading of the first level, such as " = Robert Boulter = "; one of the second begins with " = = ".
 _HEADING = re.compile(r" = (?!= )(\S(?:.*\S)?) = ?")
 
 # (number of its first line, title, text)
@@ -30,7 +30,7 @@ def batch_lines(dataset: Dataset, path: Path) -> Iterator[LineBlock]:
 
 
 def extract_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
-    """Yield each line that is not blank, named FILE:LINE; its text decides the split."""
+    """Yield a document for each line that is not blank, named FILE:LINE; its text decides the split."""
     for number, line in split_lines(block):
         if line.strip():
             name = f"{file}:{number}"
@@ -43,7 +43,7 @@ def extract_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Enc
 
 
 def batch_sentences(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
-    """Yield the documents of a file with one sentence a line and blank lines between documents, in batches."""
+    """Yield the documents of a file with one sentence per line and blank lines between documents, in batches."""
     return _batch(_read_sentence_documents(path))
 
 
@@ -62,7 +62,7 @@ def _read_sentence_documents(path: Path) -> Iterator[NumberedText]:
 
 
 def extract_sentences(dataset: Dataset, file: str, batch: list[NumberedText]) -> Iterator[Encoded]:
-    """Yield each document, its sentences still one a line, named FILE:LINE; its text decides the split."""
+    """Yield each document, still with one sentence per line, named FILE:LINE; its text decides the split."""
     for number, _, text in batch:
         name = f"{file}:{number}"
         yield encode_document(Document(name, name, text), decided_by=text)
@@ -74,9 +74,9 @@ def extract_sentences(dataset: Dataset, file: str, batch: list[NumberedText]) ->
 def batch_articles(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
     """Yield the articles of a WikiText file, raw or processed, in batches: https://arxiv.org/abs/1609.07843.
 
-    An article begins at a heading of the first level between two blank lines; a line in the form of a heading in
-    the middle of a text, as formulas and legends of tables do, begins none. What precedes the first heading belongs to the
-    first article. The texts, concatenated with line ends, are all lines of the file.
+    An article begins at a heading of the first level between two blank lines; elsewhere in a text, formulas and legends of
+    tables may look like headings. Text before the first heading belongs to the first article. The texts, concatenated with line
+    ends, are all lines of the file.
     """
     return _batch(_read_articles(path))
 
@@ -85,7 +85,7 @@ def _read_articles(path: Path) -> Iterator[NumberedText]:
     title = None
     lines: list[tuple[int, str]] = []
     length, follows_blank = 0, True
-    # One line ahead is read: a heading has a blank line after it.
+    # Reads one line ahead: a heading has a blank line after it.
     for (number, line), (_, following) in itertools.pairwise(itertools.chain(read_lines(path), [(0, "")])):
         heading = _HEADING.fullmatch(line) if follows_blank and not following.strip() else None
         if heading and title is not None:
@@ -101,8 +101,8 @@ def _read_articles(path: Path) -> Iterator[NumberedText]:
         yield _concatenate(lines, title)
     elif lines:
         raise RelmError(
-            f"{path}: no heading of the first level, such as ' = Robert Boulter = ' between blank lines: "
-            "is this a WikiText file? text_lines and text_sentences read other texts"
+            f"{path}: expected headings of the first level, such as ' = Robert Boulter = ' between blank lines; "
+            "read text without them with format: text_lines or text_sentences"
         )
 
 

@@ -1,7 +1,6 @@
-"""Read text files in blocks of whole lines: plain or compressed, of any size; text that is not UTF-8 is an error.
+"""Read text files in UTF-8, plain or compressed, of any size, in blocks of whole lines.
 
-Lines end with LF or CRLF; a byte-order mark at the beginning of the file is not part of the first. No other character ends a
-line.
+Only LF and CRLF end a line; a byte-order mark at the beginning of the file is removed.
 """
 
 import codecs
@@ -20,7 +19,7 @@ class LineBlock(NamedTuple):
 
     path: Path
     content: bytes
-    """All but the file's last block end with LF."""
+    """Ends with LF, except perhaps in the file's last block."""
     first_line: int
     """The position of its first line, counted from 1."""
     first_byte: int
@@ -40,7 +39,9 @@ def read_line_blocks(path: Path) -> Iterator[LineBlock]:
             line, byte = line + content.count(b"\n"), byte + len(content)
             waiting = [block[cut:]]
         if sum(map(len, waiting)) > LONGEST:
-            raise RelmError(f"{path}, line {line}: longer than {format_bytes(LONGEST)}: is this a file of text lines?")
+            raise RelmError(
+                f"{path}, line {line}: expected at most {format_bytes(LONGEST)} in a line; give a file of text lines"
+            )
     if rest := b"".join(waiting):
         yield LineBlock(path, rest, line, byte)
 
@@ -48,8 +49,7 @@ def read_line_blocks(path: Path) -> Iterator[LineBlock]:
 def split_lines(block: LineBlock, takes_damaged: bool = False, or_else: str = "") -> list[tuple[int, str]]:
     """Return (position from 1, line without its end) for each line of a block.
 
-    With `takes_damaged` lines with halves of surrogate pairs and NULs are returned too; `or_else` is what else the user can do
-    about them.
+    `takes_damaged` returns lines with halves of surrogate pairs and NULs too; `or_else` is a further remedy for the message.
     """
     try:
         text = block.content.decode(errors="surrogatepass" if takes_damaged else "strict")

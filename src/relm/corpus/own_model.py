@@ -1,4 +1,4 @@
-"""Copy a file from the user's own model folder once, so that later steps do not depend on the folder."""
+"""Copy a file from the user's model folder once, so that later steps do not depend on the folder."""
 
 import hashlib
 from pathlib import Path
@@ -13,8 +13,8 @@ BLOCK = 1 << 20
 def copy_own_file(source: Path, expected_sha256: str | None, destination: Path) -> str:
     """Copy a file to `destination`, write its sidecar, and return a sentence about it.
 
-    Raises RelmError, and changes nothing, if the file is absent or has another sha256 than the expected one (None: any), or the
-    disk is full.
+    Raises RelmError and changes nothing if the file is absent, its sha256 is not the expected one (None: any), or the disk is
+    full.
     """
     if not source.is_file():
         raise RelmError(f"{source}: no such file; correct `folder` in the model's file, or add the file")
@@ -26,8 +26,8 @@ def copy_own_file(source: Path, expected_sha256: str | None, destination: Path) 
             copy.write(block)
         if expected_sha256 not in (None, digest.hexdigest()):
             raise RelmError(
-                f"{source}: sha256 is {digest.hexdigest()}, but the run was planned with {expected_sha256}: the file was "
-                "edited since; run the snakemake command again"
+                f"{source}: changed: sha256 is {digest.hexdigest()}, but the run was planned with {expected_sha256}; "
+                "run the snakemake command again"
             )
     write_sidecar(destination)
     return f"{destination.name}: {size:,} bytes from {source}"

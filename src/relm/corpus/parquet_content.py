@@ -1,4 +1,4 @@
-"""The content of a small Parquet file, such as a published test, as columns of Python's values."""
+"""Read a small Parquet file, such as a published test, as columns of Python values."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,14 +11,14 @@ from relm.errors import RelmError
 
 # The first bytes of a Parquet file.
 PARQUET = b"PAR1"
-# Rows that are unpacked at once: few, because a dictionary of one long text may stand for each.
+# Rows to unpack at once: few, because each may be a reference to one long text in a dictionary.
 ROWS = 64
 
 
 def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
     """Return the columns of a Parquet file; `name` is the file's, for messages.
 
-    Raises RelmError if it is truncated, damaged or not Parquet, has two columns or fields of one name, or is out of proportion.
+    Raises RelmError if it is truncated, damaged or not Parquet, has a name twice, or unpacks out of proportion.
     """
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
@@ -34,12 +34,12 @@ def parse_parquet(content: bytes, name: str) -> dict[str, list[Any]]:
                     columns[column] += values.to_pylist()
     except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError, RecursionError) as error:
         reason = str(error).split("\n")[0]
-        raise RelmError(f"{name}: cannot be read as a parquet file ({reason:.200}); download it again") from None
+        raise RelmError(f"{name}: damaged, or not Parquet ({reason:.200}); download it again") from None
     return columns
 
 
 def _require_different_names(fields: Iterable[pa.Field], name: str) -> None:
-    """Raise if two columns, or two fields of a structure, have the same name."""
+    """Raise RelmError if two columns, or two fields of a structure, share a name."""
     fields = list(fields)
     if (double := find_repeated(field.name for field in fields)) is not None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file in which each name occurs once")

@@ -1,4 +1,4 @@
-"""Rows of Parquet files."""
+"""Read rows of Parquet files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,12 @@ from relm.errors import RelmError
 from relm.progress import ProgressBar
 from relm.recipes.datasets import Dataset
 
-# Bytes of a table in one batch for a worker, and its most rows.
+# Bytes and rows of a table in one batch for a worker, at most.
 BATCH, ROWS = 1 << 20, 4096
 
 
 def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
-    """Yield the rows of a Parquet file, only the columns that are read, a piece of a row group at a time."""
+    """Yield the rows of a Parquet file, with only the columns that are read, a piece of a row group at a time."""
     first = 1
     try:
         # Without buffering ahead a row group is read page by page, however large it is.

@@ -1,8 +1,8 @@
-"""Read the texts of documents in bulk, without the JSON parser, where their lines have the form in which relm writes them.
+"""Read the texts of documents in bulk, without the JSON parser, from lines in the form in which relm writes them.
 
-A line is plain if it is ``{"id":"...","title":"...","text":"..."}``, with or without spaces between the parts, and if no string
-has an escape other than those of two characters, such as ``\\n``. Whatever else JSON allows, and every fault, is the parser's:
-the function here recognises a line or returns None, and never decides that a line is wrong.
+A line is plain if it is ``{"id":"...","title":"...","text":"..."}``, with or without spaces between the parts, and all escapes
+in its strings have two characters, such as ``\\n``. All else that JSON allows, and every fault, is left to the parser: this
+module recognises a line or returns None, and never decides that a line is wrong.
 """
 
 import re
@@ -18,7 +18,7 @@ _STRING = rb'"' + _PLAIN + rb'(?:\\["\\/bfnrt]' + _PLAIN + rb')*"'
 _HEAD = re.compile(rb'\{ *"id": *' + _STRING + rb', *"title": *' + _STRING + rb', *"text": *"')
 _TAIL = b'"}'
 _QUOTE, _BACKSLASH, _SPACE = (np.uint8(ord(character)) for character in '"\\ ')
-# One is never in UTF-8 and separates texts; the other, forbidden in the strings of JSON, stands for an escaped backslash.
+# The first, never in UTF-8, separates texts; the second, forbidden in the strings of JSON, marks an escaped backslash.
 _SEPARATOR, _ESCAPED_BACKSLASH = b"\xff", b"\1"
 # The second byte of an escape -> its character; 0 for any other second byte.
 _ESCAPED = np.zeros(256, dtype=np.uint8)
@@ -26,7 +26,7 @@ _ESCAPED[list(b'"\\/bfnrt')] = list(b'"' + _ESCAPED_BACKSLASH + b"/\b\f\n\r\t")
 
 
 def read_plain_texts(content: bytes) -> Utf8Texts | None:
-    """Return the text of each line in UTF-8, the last perhaps without its newline, or None unless all lines are plain."""
+    """Return the text of each line in UTF-8; None: a line is not plain. The last one may lack its newline."""
     if not content:
         return Utf8Texts.of([])
     if (bodies := _bodies(content)) is None:
@@ -46,7 +46,7 @@ def read_plain_texts(content: bytes) -> Utf8Texts | None:
 
 
 def _bodies(content: bytes) -> list[memoryview] | None:
-    """Return what each line has between the quotes of its text; None if a line has another form."""
+    """Return the text between the quotes of each line, with its escapes; None: a line has another form."""
     bodies = []
     view = memoryview(content)
     start, size = 0, len(content)
@@ -74,10 +74,9 @@ def _is_utf8(content: bytes) -> bool:
 
 
 def _unescape(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
-    """Put the character of each escape in the place of its second byte, which leaves the first one, a backslash, to be removed.
+    """Put the character of each escape into its second byte, and return the characters; the backslash is removed later.
 
-    Return the characters; None if a body, of those that separators divide, has a control character, a quote, or a backslash
-    that begins no escape.
+    None: a text has a control character, a quote, or a backslash without an escape.
     """
     if data.min(initial=_SPACE) < _SPACE:
         return None
@@ -93,7 +92,7 @@ def _unescape(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
 
 
 def _escapes(backslashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions of the backslashes that begin an escape: of a run of them the first, the third and so on."""
+    """Return the positions of backslashes that begin an escape: in a run the first, the third and so on."""
     follows = np.diff(backslashes, prepend=-2) == 1
     if not follows.any():
         return backslashes
@@ -104,9 +103,9 @@ def _escapes(backslashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _split(joined: bytearray, data: npt.NDArray[np.uint8]) -> list[bytes]:
-    """Return the texts between the separators, and replace these by those of `Utf8Texts`.
+    """Return the texts between the separators, and put those of `Utf8Texts` in their places.
 
-    A search finds separators faster than ``split``, which looks at each byte.
+    A search is faster than ``split``, which looks at each byte.
     """
     texts, ends = [], []
     start = 0

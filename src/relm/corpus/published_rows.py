@@ -1,6 +1,6 @@
-"""Rows of published tests: JSON that is parsed strictly, whatever others wrote, and rows that must differ.
+"""Check rows of published tests: parse JSON strictly, and find repeated rows.
 
-A fault is one sentence that names the file and, where it has lines, the line.
+An error names the file and, if it has lines, the line.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from relm.artifact import DEEPEST_JSON
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 
-# More digits than the greatest number of 64 bits has; Python takes no number of thousands of digits.
+# As many digits as the greatest number of 64 bits has; Python converts no number of thousands of digits.
 MOST_DIGITS = 20
-# Keys that number the rows of a test. A row that is repeated with its number was copied by mistake.
+# Keys that number the rows of a test; a repeated row with a number was copied by mistake.
 NUMBERS = ("idx", "index", "id", "ind", "pairID")
-# A file may unpack to this many bytes, or to this multiple of its size if that is more. BLiMP's archive unpacks to 13 times.
+# A file may unpack to this many bytes, or to this multiple of its size if that is more; BLiMP's archive unpacks to 13 times.
 LARGEST_UNPACKED, LARGEST_RATIO = 32 << 20, 20
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -25,8 +25,8 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def parse_json(text: str, where: str, remedy: str) -> Any:
     """Return the value of a JSON text, a line or a whole file; `where` and `remedy` are for messages.
 
-    Raises RelmError if it is not JSON, is nested deeply or has a number of many digits, a key twice in one object, or half of a
-    surrogate pair.
+    Raises RelmError if it is not JSON, is nested deeply, or has a number of many digits, a key twice in one object, or half of
+    a surrogate pair.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _integer(digits: str) -> int:
 
 
 def _require_plain(value: Any, where: str, has_surrogates: bool) -> None:
-    """Raise if a value is nested deeply, or a text in it has half of a surrogate pair; looks at one level at a time."""
+    """Raise an error if a value is nested deeply, or a text in it has half of a surrogate pair."""
     level = [value]
     for _ in range(DEEPEST_JSON):
         for text in filter(lambda each: isinstance(each, str), level if has_surrogates else ()):
@@ -66,7 +66,7 @@ def _require_plain(value: Any, where: str, has_surrogates: bool) -> None:
 
 
 def require_text(text: str, where: str) -> None:
-    """Raise RelmError if a text has half of a surrogate pair, which has no bytes and no token."""
+    """Raise RelmError if a text has half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -77,7 +77,7 @@ def require_text(text: str, where: str) -> None:
 
 
 def find_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that occurs a second time; None: all differ.
+    """Return the first name that occurs twice; None: all differ.
 
     >>> find_repeated(["a", "b", "c", "b", "a"])
     'b'
@@ -87,20 +87,20 @@ def find_repeated(names: Iterable[str]) -> str | None:
 
 
 def require_proportion(unpacked: int, size: int, name: str) -> None:
-    """Raise RelmError if a file, which holds texts, unpacks to bytes out of proportion to its size."""
+    """Raise RelmError if a file of texts unpacks out of proportion to its size."""
     if unpacked > (most := max(LARGEST_UNPACKED, LARGEST_RATIO * size)):
         raise RelmError(
-            f"{name}: unpacks to {format_bytes(unpacked)} or more, expected at most {format_bytes(most)}; download it again, "
+            f"{name}: unpacks to at least {format_bytes(unpacked)}, expected at most {format_bytes(most)}; download it again, "
             "or give the texts without compression"
         )
 
 
 def require_new(row: Mapping[str, Any], where: str, seen: dict[bytes, str]) -> None:
-    """Raise RelmError if a row is the same as an earlier one, its number included; official files repeat rows without a number.
+    """Raise RelmError if a row with a number repeats an earlier one; official files repeat rows without a number.
 
-    The place `where` of the row is added to those of earlier rows, `seen`.
+    `seen` has the places of earlier rows, and gets the place `where` of this one.
     """
     if any(name in row for name in NUMBERS):
         digest = hashlib.sha256(repr(row).encode("utf-8", "surrogatepass")).digest()
         if (first := seen.setdefault(digest, where)) != where:
-            raise RelmError(f"{where}: repeats {first}, with the same number; delete one of them, or download the file again")
+            raise RelmError(f"{where}: repeats {first} with the same number; delete one of them, or download the file again")

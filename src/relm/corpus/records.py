@@ -1,4 +1,4 @@
-"""Documents in records, mappings of keys to values: lines of JSON, rows of Parquet, rows of a Hugging Face dataset."""
+"""Make documents of records: lines of JSON, rows of Parquet, rows of a Hugging Face dataset."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# How a record is counted that has something else than text.
+# The count of records with something other than text.
 DAMAGED = "damaged_records"
-SKIP = "set `skip_damaged_records: true` to do without it"
+SKIP = "set `skip_damaged_records: true` to skip it"
 
 
 class DamagedText(RelmError):
@@ -26,7 +26,7 @@ class RowRange(NamedTuple):
     """Some consecutive rows of a table."""
 
     source: str
-    """The file or dataset that they are from, for messages."""
+    """The file or dataset, for messages."""
     first: int
     """The position of the first row, counted from 1."""
     table: "pa.RecordBatch | pa.Table"
@@ -39,11 +39,11 @@ def list_keys(dataset: Dataset) -> list[str]:
 
 
 def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
-    """Raise RelmError unless all keys that are read are present once."""
+    """Raise RelmError unless each key that is read is present once."""
     if missing := [key for key in list_keys(dataset) if key not in found]:
         raise RelmError(
-            f"{location}: no key {missing[0]!r}, it has {', '.join(map(repr, found)) or 'none'}; "
-            "set `text_key` (and `id_key`, `title_key`) in the dataset's file to the right keys"
+            f"{location}: lacks the key {missing[0]!r}; it has {', '.join(map(repr, found)) or 'none'}. "
+            "Correct `text_key`, `id_key` and `title_key` in the dataset's file"
         )
     if double := [key for key in list_keys(dataset) if list(found).count(key) > 1]:
         raise RelmError(f"{location}: has the column {double[0]!r} twice; give a file in which each name occurs once")
@@ -53,9 +53,9 @@ def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
 
 
 def extract_record(dataset: Dataset, record: Mapping[str, Any], name: str, location: str) -> Encoded | Skipped:
-    """Return the document of a record, the text of ``text_key``, or `Skipped` where that is null or blank, or may be damaged.
+    """Return the document of a record, or `Skipped` if its text is null or blank, or is damaged and may be.
 
-    The name is its id, where the dataset has no ``id_key``; the location is for messages.
+    The name is the id if the dataset has no ``id_key``; the location is for messages.
     """
     try:
         return _extract_sound(dataset, record, name, location)
@@ -102,7 +102,7 @@ def _require_text(value: Any, key: str, location: str, whole_number: bool = Fals
 
 
 def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
-    """Yield the document of each line, one JSON object, named FILE:LINE unless it has an id; blank lines are skipped."""
+    """Yield the document of each line, a JSON object, named FILE:LINE unless it has an id; blank lines are skipped."""
     for number, line in split_lines(block, takes_damaged=dataset.skip_damaged_records, or_else=f", or {SKIP}"):
         location = f"{block.path}, line {number}"
         if not line.strip():
@@ -114,7 +114,7 @@ def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterato
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RelmError(f"{location}: not valid JSON ({error}); each line holds one object") from None
+            raise RelmError(f"{location}: not valid JSON ({error}); expected one object per line") from None
         if not isinstance(record, dict):
             raise RelmError(f'{location}: expected an object, as in {{"text": ...}}, found {line:.60}')
         yield extract_record(dataset, record, f"{file}:{number}", location)
@@ -124,7 +124,7 @@ def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterato
 
 
 def extract_rows(dataset: Dataset, file: str, rows: RowRange) -> Iterator[Encoded | Skipped]:
-    """Yield one document a row, named FILE:ROW unless it has an id."""
+    """Yield one document per row, named FILE:ROW unless it has an id."""
     try:
         columns = [rows.table.column(key).to_pylist() for key in list_keys(dataset)]
     except UnicodeDecodeError as error:

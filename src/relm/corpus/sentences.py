@@ -1,8 +1,7 @@
-"""Split text into sentences by rules: Wikimedia's segmenter, https://github.com/wikimedia/sentencex, which needs no model.
+"""Split text into sentences by the rules of Wikimedia's segmenter, https://github.com/wikimedia/sentencex, without a model.
 
-A full stop ends a sentence unless it follows an abbreviation of the language or a number, or is inside quotes or
-parentheses. For English it has lists of abbreviations, for Romanian (as for every language it has no rules for) it applies
-the English ones: "Str. Mare" then becomes two sentences.
+A full stop ends a sentence unless it follows an abbreviation of the language or a number, or is inside quotes or parentheses.
+Languages without rules, such as Romanian, get the English abbreviations: "Str. Mare" becomes two sentences.
 """
 
 import itertools
@@ -17,9 +16,9 @@ _PLAIN_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace(
 def split_sentences(text: str, language: str) -> list[str]:
     """Return the sentences of a text in order; concatenated, they are the text, character for character.
 
-    White space between two sentences begins the second one, as a space belongs to the word after it in byte-level BPE; at the
-    end of the text it stays with the last sentence. No piece is white space alone, unless the whole text is. The first subtag
-    of the BCP 47 code chooses the rules; a language without rules gets the English ones.
+    White space between two sentences begins the second one, because in byte-level BPE a space belongs to the word after it; at
+    the end of the text it stays with the last sentence. Only a text of white space gives a piece of white space. The first
+    subtag of the BCP 47 code chooses the rules; a language without rules gets the English ones.
 
     >>> split_sentences("Dr. Li left.  He came back?", "en")
     ['Dr. Li left.', '  He came back?']
@@ -41,7 +40,7 @@ def split_sentences(text: str, language: str) -> list[str]:
 def _cut_segments(text: str, rules: str) -> list[str]:
     """Return the segments of a text, as the segmenter splits it.
 
-    It panics at a single letter, a non-ASCII space and a full stop, as in "plan B .": such spaces are then replaced by plain
+    It panics at a single letter, a non-ASCII space and a full stop, as in "plan B .": then such spaces are replaced by plain
     ones for it. A text at which it still panics stays whole.
     """
     try:
@@ -63,7 +62,8 @@ def _require_panic(error: BaseException) -> None:
 
 
 def _choose_rules(language: str) -> str:
-    """
+    """Return the code of the rules for a language.
+
     >>> _choose_rules("pt-BR"), _choose_rules("EN_us"), _choose_rules("")
     ('pt', 'en', 'en')
     """

@@ -1,7 +1,7 @@
-"""Find a member of a tar archive, or read all that are wanted, in one pass and bounded memory.
+"""Find a member of a tar archive, or read all wanted ones, in one pass and bounded memory.
 
-`tarfile` reads a header into memory whatever length it states (a pax header, a long name, the map of a sparse file) and keeps
-each of them. Here a header may take LARGEST_TAR_HEADER bytes, and none is kept.
+`tarfile` reads a header of any stated length into memory (a pax header, a long name, the map of a sparse file) and keeps it.
+Here a header may take LARGEST_TAR_HEADER bytes, and is not kept.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from typing import IO, Any, Self, cast
 from relm.corpus.decompression import Readable, open_content
 from relm.corpus.download.source_faults import SourceFault, clip, clip_list
 
-LARGEST_TAR_HEADER = 1 << 20  # bytes, with the extensions that precede it
+LARGEST_TAR_HEADER = 1 << 20  # bytes, extensions before it included
 HEADER = LARGEST_TAR_HEADER + tarfile.RECORDSIZE  # tarfile reads ahead by a record
-MOST_MEMBERS = 100_000  # that are read before the wanted one
+MOST_MEMBERS = 100_000  # to read before the wanted one
 # An archive may unpack to this multiple of its size: text to 5 times, zeros in gzip to 1,000 times.
 LARGEST_RATIO, RATIO_ALLOWANCE = 250, 64 << 20
-READS_AT_END = 10  # tarfile reads on without an end to skip what a header says to be there
-NAMES_KEPT = 1000  # for the message about a member that is absent
+READS_AT_END = 10  # tarfile would read on for ever to skip what a header announces
+NAMES_KEPT = 1000  # for the message about an absent member
 
 
 class _LimitedStream:
-    """A stream for tarfile; reading past `limit`, which the caller moves on, is a fault of the source."""
+    """A stream for tarfile; reading past `limit`, which the caller advances, is a fault of the source."""
 
     def __init__(self, content: Readable, limit: int) -> None:
         self._content, self._position, self._reads_at_end = content, 0, 0
@@ -42,7 +42,7 @@ class _LimitedStream:
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """A header that must be whole; tarfile takes one that is damaged or cut for the end of the archive."""
+    """A header that must be whole; tarfile takes a damaged or cut one for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -53,14 +53,14 @@ class _StrictHeader(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as error:
             if len(buf) < tarfile.BLOCKSIZE:
-                raise SourceFault("the archive is truncated: it ends without an end marker") from None
+                raise SourceFault("the archive is truncated: it lacks an end marker") from None
             raise SourceFault(f"the archive is damaged: a member's header cannot be read ({error})") from None
 
 
 def open_tar_member(unpacked: Readable, member: str, largest: int, archive_size: int) -> IO[bytes]:
     """Return a member of a decompressed tar archive, which is read from front to back, once.
 
-    `largest` is the largest size of the wanted content, `archive_size` that of the compressed archive, both in bytes.
+    `largest` is the largest size of the wanted content, `archive_size` the size of the compressed archive, both in bytes.
     """
     names, count = list[str](), 0
 
@@ -79,21 +79,21 @@ def open_tar_member(unpacked: Readable, member: str, largest: int, archive_size:
 def read_tar_members(
     unpacked: Readable, is_wanted: Callable[[tarfile.TarInfo], bool], *, archive_size: int, allowance: int = 0
 ) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-    """Yield the wanted members of a decompressed tar archive, each open for reading until the next one is asked for.
+    """Yield the wanted members of a decompressed tar archive, each open for reading until the next one is requested.
 
-    The archive of `archive_size` bytes, compressed, may unpack to what is in proportion to that, and `allowance` bytes.
+    The compressed archive of `archive_size` bytes may unpack to a proportional size plus `allowance` bytes.
     """
     most = max(LARGEST_RATIO * archive_size, RATIO_ALLOWANCE) + allowance
     stream = _LimitedStream(unpacked, HEADER)
     archive = tarfile.open(fileobj=cast(Any, stream), mode="r|", tarinfo=_StrictHeader)  # noqa: SIM115 - has no file to close
     while (entry := archive.next()) is not None:
-        if max(archive.offset, entry.size) > most:  # a file with holes is larger than its place in the archive
+        if max(archive.offset, entry.size) > most:  # a file with holes is larger than its part of the archive
             raise SourceFault(f"the archive unpacks to more than {most:,} bytes, out of proportion to its size")
         stream.limit = archive.offset + HEADER
         if is_wanted(entry):
             content = archive.extractfile(entry) if entry.isreg() else None
             if content is None:
-                raise SourceFault(f"{entry.name} in the archive is a link or a device, expected a regular file")
+                raise SourceFault(f"{entry.name} in the archive: expected a regular file, found a link or a device")
             yield entry, content
         archive.members = []  # type: ignore[attr-defined] # tarfile keeps them all
         if sum(len(key) + len(value) for key, value in archive.pax_headers.items()) > LARGEST_TAR_HEADER:
@@ -101,7 +101,7 @@ def read_tar_members(
 
 
 def is_tar(raw: IO[bytes]) -> bool:
-    """Return whether a file is a tar archive, compressed or not; no more of it is unpacked than a header."""
+    """Return whether a file is a tar archive, plain or compressed, after unpacking one header."""
     with contextlib.ExitStack() as stack:
         head = open_content(raw, stack).read(tarfile.BLOCKSIZE)
     raw.seek(0)
@@ -115,6 +115,6 @@ def is_tar(raw: IO[bytes]) -> bool:
 
 
 def absent_member(member: str, names: Sequence[str], count: int) -> SourceFault:
-    """Return the fault that an archive lacks a member among its `count` members, the first of which have these names."""
+    """Return the fault of an archive that lacks a member; it has `count` members, the first of which have these names."""
     near = difflib.get_close_matches(member, names, n=3) or names[:3]
     return SourceFault(f"the archive has no {member} among its {count:,} members, such as {clip_list(near, none='none')}")

@@ -1,7 +1,7 @@
-"""Text files in a tar archive as documents, one a file; the archive may hold further tar archives, one level deep.
+"""Read text files in a tar archive as documents; the archive may hold further tar archives, one level deep.
 
-OpenWebText is published so: an archive of 20,000 compressed archives of some 400 pages each. Nothing is unpacked to the disk:
-this process reads the outer archive once, from its front to its end, and workers unpack the inner ones in memory.
+OpenWebText is published like this: an archive of 20,000 compressed archives of about 400 pages each. Nothing is unpacked to the
+disk: this process reads the outer archive once, from front to end, and workers unpack the inner ones in memory.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from relm.recipes.datasets import Dataset
 
 # Bytes of texts in one batch for a worker; an inner archive is a separate batch.
 BATCH = 1 << 20
-# The largest inner archive, in bytes: the worker that reads it has all of it in memory.
+# The largest inner archive, in bytes: a worker has all of it in memory.
 LARGEST_INNER = 256 << 20
 TEXT = ".txt"
 INNER = (".tar", ".tgz", ".gz", ".bz2", ".xz")
@@ -34,9 +34,9 @@ class Member(NamedTuple):
     name: str
     """Its path, without a `./` at the front."""
     content: bytes | None
-    """A text, or an archive; None: it is neither, or has a name that an earlier member has."""
+    """A text or an archive; None: another file, or the same name as an earlier member."""
     reason: str = ""
-    """The reason for which a member without content is skipped."""
+    """Why a member without content is skipped."""
 
 
 class Members(NamedTuple):
@@ -63,7 +63,7 @@ def batch_text_archives(dataset: Dataset, path: Path) -> Iterator[Members]:
 
 
 def extract_text_archives(dataset: Dataset, file: str, batch: Members) -> Iterator[Encoded | Skipped]:
-    """Yield the document of each text, named FILE/PATH, or FILE/ARCHIVE/PATH where it is in an inner archive.
+    """Yield the document of each text, named FILE/PATH, or FILE/ARCHIVE/PATH in an inner archive.
 
     The title is the file's name up to its first dot; the text decides the split.
     """
@@ -99,15 +99,15 @@ def _read_inner(dataset: Dataset, name: str, raw: IO[bytes], location: str) -> I
 def _read_archive(
     raw: IO[bytes], location: str, size: int, left_out: frozenset[str], suffixes: tuple[str, ...]
 ) -> Iterator[Member]:
-    """Yield the members of a tar archive of `size` bytes, compressed or not, except the paths that are left out.
+    """Yield the members of a tar archive of `size` bytes, plain or compressed, except the paths that are left out.
 
-    Members with other suffixes are yielded without their content.
+    Members with other suffixes come without their content.
     """
     seen: set[str] = set()
     with contextlib.ExitStack() as stack:
         stack.enter_context(explain_faults(raw, size, location, _REMEDY))
         if not is_tar(raw):
-            raise SourceFault("is not a tar archive")
+            raise SourceFault("not a tar archive")
         unpacked = open_content(raw, stack)
         for entry, content in read_tar_members(unpacked, _is_wanted(left_out, suffixes), archive_size=size):
             name = _plain_name(entry)
@@ -120,7 +120,7 @@ _REMEDY = "download the archive again, or list the member in `text_archives.left
 
 
 def _is_wanted(left_out: frozenset[str], suffixes: tuple[str, ...]) -> Callable[[tarfile.TarInfo], bool]:
-    """Return a function that is True for files, except those left out and those of macOS, and for links in their place."""
+    """Return a function that is True for files, and links in their places, except macOS's files and those left out."""
 
     def is_wanted(entry: tarfile.TarInfo) -> bool:
         name = _plain_name(entry)
@@ -139,7 +139,7 @@ def _plain_name(entry: tarfile.TarInfo) -> str:
     try:
         entry.name.encode()
     except UnicodeEncodeError:
-        raise SourceFault(f"member {clip(entry.name)!r} has a name that is not valid UTF-8") from None
+        raise SourceFault(f"the name of member {clip(entry.name)!r} is not valid UTF-8") from None
     return str(path)
 
 
@@ -147,7 +147,9 @@ def _read_whole(entry: tarfile.TarInfo, content: IO[bytes]) -> bytes:
     largest = LONGEST if entry.name.endswith(TEXT) else LARGEST_INNER
     if entry.size > largest:
         kind = "one document" if entry.name.endswith(TEXT) else "an archive in an archive"
-        raise SourceFault(f"{clip(entry.name)} has {format_bytes(entry.size)}, more than the {format_bytes(largest)} of {kind}")
+        raise SourceFault(
+            f"{clip(entry.name)} has {format_bytes(entry.size)}, expected at most {format_bytes(largest)} for {kind}"
+        )
     return content.read()
 
 
@@ -155,7 +157,7 @@ def _read_whole(entry: tarfile.TarInfo, content: IO[bytes]) -> bytes:
 
 
 def _make_document(name: str, content: bytes, location: str) -> Encoded | Skipped:
-    """Return the document of a text; each line ends with LF, whether it ended with CRLF, CR or LF."""
+    """Return the document of a text; CRLF and CR become LF."""
     text = decode_text(content, location, _LEAVE_OUT).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         return Skipped("empty")

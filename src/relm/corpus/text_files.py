@@ -1,4 +1,4 @@
-"""Text files as documents: one a file, UTF-8, unchanged, or two where the end of each is held out."""
+"""Read text files in UTF-8 as documents: one per file, or two if the end of each is held out."""
 
 import codecs
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from relm.recipes.datasets import Dataset
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file: a byte-order mark is removed, CRLF becomes LF, nothing else changes."""
+    """Return the text of a file, without a byte-order mark and with LF for CRLF."""
     try:
         size = path.stat().st_size
         content = path.read_bytes() if size <= LONGEST else b""
     except OSError as error:
-        raise RelmError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; correct the path or its permissions") from None
     if size > LONGEST:
         raise RelmError(
-            f"{path}: has {format_bytes(size)}, more than the {format_bytes(LONGEST)} of one document; if it holds "
+            f"{path}: has {format_bytes(size)}, expected at most {format_bytes(LONGEST)} for one document; if it holds "
             "many, read it with format: text_lines or text_sentences"
         )
     return decode_text(content, str(path), "save the file as UTF-8").replace("\r\n", "\n")
 
 
 def decode_text(content: bytes, location: str, remedy: str) -> str:
-    """Return the text of a file in UTF-8, without a byte order mark; `location` and `remedy` are for messages."""
+    """Return the text of a file in UTF-8, without a byte-order mark; `location` and `remedy` are for messages."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -43,9 +43,9 @@ def batch_text_files(dataset: Dataset, path: Path) -> Iterator[Path]:
 
 
 def extract_text_files(dataset: Dataset, file: str, path: Path) -> Iterator[Encoded | Skipped]:
-    """Yield a file's text as one document, named after the file; one of white space alone is skipped.
+    """Yield a file's text as one document, named after the file, or skip it if blank.
 
-    With `held_out_end` it is two, named FILE:CHARACTER by their first characters, counted from 0.
+    With `held_out_end` it becomes two documents FILE:CHARACTER, after their first characters, counted from 0.
     """
     text = read_text(path)
     if not text.strip():

@@ -1,4 +1,4 @@
-"""Texts in UTF-8, many at a time, and the counts of their words and bytes by few passes over their bytes."""
+"""Count words and bytes of many texts in UTF-8 at once, in few passes over their bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Flags = npt.NDArray[np.bool_]
 
 SEPARATOR = b"\n"
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x4000)])
-# First byte of a character beyond ASCII -> its continuation bytes, and the least and greatest second byte (Unicode, table 3-7).
+# First byte of a character beyond ASCII -> number of continuation bytes, least and greatest second byte (Unicode, table 3-7).
 _FOLLOWING = np.zeros(256, dtype=np.int64)
 _FOLLOWING[0xC2:0xE0], _FOLLOWING[0xE0:0xF0], _FOLLOWING[0xF0:0xF5] = 1, 2, 3
 _LEAST, _GREATEST = np.full(256, 0x80, dtype=np.uint8), np.full(256, 0xBF, dtype=np.uint8)
@@ -29,13 +29,13 @@ class Utf8Texts:
     joined: bytes | bytearray
     """The texts with a newline between them."""
     blanks_only: bool = False
-    """True: all control characters up to U+001F are white space."""
+    """True if all control characters up to U+001F are white space."""
     known_leads: Offsets | None = None
-    """`leads`, where they are known."""
+    """`leads`, if known."""
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> "Utf8Texts":
-        """Return the texts, not necessarily the only ones of a document."""
+        """Make the collection of some texts."""
         return cls(texts, SEPARATOR.join(texts))
 
     @cached_property
@@ -115,7 +115,7 @@ def valid_leads(data: npt.NDArray[np.uint8]) -> Offsets | None:
     second = data[leads + 1]
     if not ((_LEAST[first] <= second) & (second <= _GREATEST[first])).all():
         return None
-    for place in (2, 3):  # every continuation byte that there is follows one of the leads, as there are just as many
+    for place in (2, 3):  # each continuation byte follows a lead, because their numbers agree
         last = data[leads[following >= place] + place]
         if not (last & 0xC0 == 0x80).all():
             return None

@@ -1,9 +1,9 @@
-"""Apply a function to many items by several processes, with the results in the items' order.
+"""Apply a function to many items in several processes, with the results in the items' order.
 
-The processes are spawned, so they inherit no locks or threads. Each has two pipes, for items and for results: when
-the parent dies for any reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of
-that pipe and raises. Arrays are neither copied into the pickled message nor out of it. A small item waits in the pipe of a busy
-worker, which thus goes on at once, and not when the parent has taken its result.
+The processes are spawned, so they inherit no locks or threads. Each has two pipes, for items and for results: if the parent
+dies for any reason, they read the end of their pipe and exit; if one of them dies, the parent reads the end of that pipe and
+raises. Arrays are never copied into or out of the pickled message. A small item waits in the pipe of a busy worker, which can
+then go on at once, before the parent has taken its result.
 """
 
 import collections
@@ -29,13 +29,13 @@ from relm.errors import RelmError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Bytes of a pipe for results, if the system permits: a worker need not wait until the parent reads its result. Linux gives one
-# user 64 MiB of large pipes, and small ones after that.
+# Bytes of a pipe for results, if the system permits, so that a worker need not wait until the parent reads its result. Linux
+# gives one user 64 MiB of large pipes, then small ones.
 PIPE = 2**19
-# Bytes of the largest message that may wait in the pipe of a busy worker. Any pipe has room for two of them, so the parent
-# never waits for a worker that itself waits until the parent reads its result.
+# Bytes of the largest message that may wait in the pipe of a busy worker. Any pipe holds two of them, so the parent never
+# waits for a worker that waits until the parent reads its result.
 SMALL = 2**12
-# Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
+# Items read ahead per worker: one is processed, one waits, the third bridges an item that takes long.
 READ_AHEAD = 3
 
 
@@ -44,9 +44,9 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yield the results of ``map(function, items)``, computed by several processes; one worker means this process.
 
-    An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a
-    worker are in memory. The function, its arguments and its results are sent to the workers, so they must be importable. A
-    worker that dies raises RelmError with the name of the task.
+    As with ``map``, an error of ``items`` is raised after the results of all items before it. At most `READ_AHEAD` items per
+    worker are in memory. The function, its arguments and its results travel between processes, so they must be importable. If a
+    worker dies, RelmError names the task.
     """
     if workers <= 1:
         yield from map(function, items)
@@ -90,7 +90,7 @@ def _start_ready(team: "_Team", ready: collections.deque[tuple[int, "_Message"]]
 
 
 class _Team:
-    """The worker processes, each idle, or busy with one item while another one may wait in its pipe."""
+    """The worker processes, each idle, or busy with one item while another may wait in its pipe."""
 
     def __init__(self, function: Callable[[Any], Any], task: str) -> None:
         self.function = function
@@ -99,7 +99,7 @@ class _Team:
         self.processes: dict[Connection, BaseProcess] = {}
         self.items: dict[Connection, Connection] = {}
         self.given: dict[Connection, collections.deque[int]] = {}
-        """Numbers of the items that a worker has not answered."""
+        """Numbers of the items without an answer."""
         self.selector = selectors.DefaultSelector()
 
     def hire(self, workers: int) -> None:
@@ -122,11 +122,11 @@ class _Team:
         except OSError as error:
             hired = len(self.processes)
             raise RelmError(
-                f"{self.task}: only {hired} of {workers} worker processes could be started ({error.strerror}); use fewer"
+                f"{self.task}: started only {hired} of {workers} worker processes ({error.strerror}); use fewer"
             ) from None
 
     def start(self, number: int, item: "_Message") -> bool:
-        """Give an item to a worker, and return True; return False if all have enough to do."""
+        """Give an item to a worker and return True; return False if all have enough to do."""
         connection, given = min(self.given.items(), key=lambda worker: len(worker[1]))
         if len(given) > item.is_small:
             return False
@@ -138,7 +138,7 @@ class _Team:
         return True
 
     def finished(self, block: bool) -> dict[int, Any]:
-        """Return the results that have arrived, by item number; with ``block`` at least one, if any worker is busy."""
+        """Return the results that have arrived, by item number; with ``block``, wait for at least one if a worker is busy."""
         results: dict[int, Any] = {}
         if not any(self.given.values()):
             return results
@@ -175,7 +175,7 @@ class _Team:
 
 @contextlib.contextmanager
 def _no_command_to_import() -> Iterator[None]:
-    """Hide the command that this process runs from a process that is spawned: importing it would take half a second."""
+    """Hide this process's command from spawned processes: importing it would take half a second."""
     command = sys.modules["__main__"]
     name = getattr(getattr(command, "__spec__", None), "name", None) or Path(getattr(command, "__file__", None) or "").name
     if name not in ("relm.__main__", "relm"):  # a script may define the function that the workers call
@@ -203,12 +203,12 @@ def _work(items: Connection, results: Connection, function: Callable[[Any], Any]
             except Exception as error:
                 answer = (None, error)
             _Message(answer).send(results)
-            if number == 0:  # what the first item has loaded stays, and is not searched again and again
+            if number == 0:  # what the first item has loaded stays, and is not searched at each collection
                 gc.freeze()
 
 
 class _Message:
-    """A value to be sent: the sizes of its arrays, its pickled form without them, and their bytes."""
+    """A value to send: the sizes of its arrays, its pickled form without them, and their bytes."""
 
     def __init__(self, value: Any) -> None:
         arrays: list[pickle.PickleBuffer] = []
@@ -218,7 +218,7 @@ class _Message:
 
     @property
     def is_small(self) -> bool:
-        """Return whether it has no array, and at most `SMALL` bytes."""
+        """Return whether it has at most `SMALL` bytes, and no arrays."""
         return not self.arrays and len(self.head) <= SMALL
 
     def send(self, connection: Connection) -> None:

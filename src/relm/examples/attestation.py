@@ -1,8 +1,8 @@
-"""The attestation of a run's examples and their order, computed before training and compared elsewhere.
+"""Attest a run's examples and their order before training, to compare them elsewhere.
 
-Two runs with equal attestations read the same tokens in the same order: every batch follows from the seed, the count of
-examples and the batch size (`relm.examples.order`), and the first and the last batch show that the arithmetic and the stored
-examples are the same too.
+Two runs with equal attestations read the same tokens in the same order. Every batch follows from the seed, the number of
+examples and the batch size (`relm.examples.order`); the first and last batches show that the arithmetic and the stored examples
+are the same too.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def attest(examples: Examples, order_seed: int, phase: str, global_batch_size: i
 def check_attestation(
     path: Path, examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int
 ) -> dict[str, Any]:
-    """Compare an `order.json` with a run that is about to start or resume; raise RelmError that names every difference."""
+    """Compare an `order.json` with a run that is about to start or resume, and raise RelmError with every difference."""
     attested, found = read_json(path), order_facts(examples, order_seed, phase, global_batch_size, steps)
     before, now = dict(_leaves(attested)), dict(_leaves(found))
     different = [
@@ -55,7 +55,7 @@ def check_attestation(
     if different:
         raise RelmError(
             f"{path}: this run would not read the attested examples:\n" + "\n".join(different) + "\n"
-            "use the attested recipe and examples, or delete the file to start another run"
+            "Use the attested recipe and examples, or delete the file to start another run"
         )
     return found
 

@@ -15,14 +15,13 @@ Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 def pregenerate(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Encode a file of documents as one shard of examples: `output` with its sidecar, and an .idx beside a .bin; return a
-    sentence.
+    """Encode a file of documents as one shard of examples, `output`, with a sidecar and for a .bin an .idx; return a sentence.
 
     `documents` are JSON lines, compared with their sidecar if they have one. The objective decides the content; objectives that
-    read a stream of tokens share one. The language, a BCP 47 code, is the sentence splitter's. The count of workers (None: one
-    for each core) changes no byte.
+    read a stream of tokens share one. The language, a BCP 47 code, chooses the rules of the sentence splitter. The number of
+    workers (None: one per core) changes no byte.
 
-    Raises RelmError for an input that is absent, changed or faulty (names the file and line), or when a worker was killed.
+    Raises RelmError for an input that is absent, changed or damaged, with its file and line, or when a worker was killed.
     """
     build = _pregenerate(objective)
     try:
@@ -30,14 +29,14 @@ def pregenerate(
     except Disagreement as disagreement:
         with library_only():
             sentence = build(documents, tokenizer, output, objective, language, workers)
-        return f"{sentence}; by the tokenizers library alone, since {disagreement}"
+        return f"{sentence}; encoded by the tokenizers library, because {disagreement}"
 
 
 def _pregenerate(objective: Objective) -> Pregenerate:
     original = objective.original
     name = (original and original.pregenerate) or objective.declaration.pregenerate
     if name is None:
-        raise RelmError(f"objective {objective.objective}: no documents make its examples; the evaluation of a task does")
+        raise RelmError(f"objective {objective.objective}: not for pregeneration; an evaluation makes its examples")
     function: Pregenerate = load(name)
     return function
 
@@ -45,9 +44,9 @@ def _pregenerate(objective: Objective) -> Pregenerate:
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
     """Return the examples of one split, which can be read in any order.
 
-    The seed is that of masks that are drawn at reading time. `check_content` compares each shard's sha256 with the manifest,
-    not its size alone. Raises RelmError for a shard that is absent or not the manifest's, another objective, or a split that is
-    too short.
+    The seed decides masks that are drawn at reading time. `check_content` compares each shard's sha256 with the manifest;
+    otherwise only its size. Raises RelmError if a shard is absent or differs from the manifest, the objective is another one,
+    or the split is too short.
     """
     original = objective.original
     read = load((original and original.read) or objective.declaration.read)

@@ -1,10 +1,9 @@
-"""The causal objective: documents are concatenated into one stream of tokens, and windows of it are examples.
+"""The causal objective: concatenate documents into one stream of tokens, whose windows are the examples.
 
-The end of text follows every document, where the tokenizer has one. Example i with sequence length L is tokens i S to i S + L,
-both included: L inputs and, shifted by one, L labels. The stride S is L by default. With S = L neighbours share one token, so
-every token except the stream's first is a label exactly once, apart from the rest at the end that fills no window; with a
-smaller S windows overlap. With S = 1 a window begins at each of the first n - L of n tokens; drawn with replacement, these are
-nanoGPT's.
+An end of text follows every document if the tokenizer has one. Example i with sequence length L is tokens i S to i S + L, both
+included: L inputs and, shifted by one, L labels. The stride S is L by default. With S = L neighbours share one token, so every
+token except the stream's first is a label exactly once, apart from the last ones, which fill no window. With a smaller S
+windows overlap. With S = 1 a window begins at each of the first n - L of n tokens; nanoGPT draws such windows with replacement.
 """
 
 from pathlib import Path
@@ -32,13 +31,12 @@ def with_end_of_text(
 
 
 def window_count(tokens: int, sequence_length: int, stride: int | None = None) -> int:
-    """Return the count of whole windows of `sequence_length` labels in `tokens` tokens, one beginning every `stride` tokens."""
+    """Return how many whole windows of `sequence_length` labels `tokens` tokens have, one every `stride` tokens."""
     return max(0, 1 + (tokens - sequence_length - 1) // (stride or sequence_length))
 
 
 def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
-    """Return the document in its row, (rows, length), that each token belongs to, counted from 0; an end of text ends its
-    document.
+    """Return the number of each token's document in its row, (rows, length), counted from 0; an end of text ends its document.
 
     >>> document_ids(np.array([[5, 6, 0, 7, 0, 0, 8]]), end_of_text_id=0)
     array([[0, 0, 0, 1, 1, 2, 3]])
@@ -52,7 +50,7 @@ def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[Token
     """Open the token stream of a split, and return it with its manifest."""
     facts = read_manifest(manifest)
     if facts.layout != TOKEN_STREAM:
-        raise RelmError(f"{manifest}: holds a {facts.layout} of {facts.objective} examples, expected a stream of tokens")
+        raise RelmError(f"{manifest}: expected a stream of tokens, found a {facts.layout} of {facts.objective} examples")
     return TokenStream(manifest, facts.split(split, manifest), check_content), facts
 
 
@@ -62,7 +60,7 @@ class CausalExamples:
     def __init__(
         self, manifest: Path, split: str, sequence_length: int, options: Causal | None = None, check_content: bool = True
     ) -> None:
-        """Open the shards of a split; `check_content` compares each sha256 with the manifest, not the size alone."""
+        """Open the shards of a split; `check_content` compares each sha256 with the manifest, otherwise only the size."""
         self.options = options or Causal()
         self.stream, facts = open_windows(manifest, split, check_content)
         self.sequence_length = sequence_length
@@ -70,12 +68,12 @@ class CausalExamples:
         if (self.options.end_of_text == "never") != (self.end_of_text_id is None):
             has, key = ("no", "never") if self.end_of_text_id is None else ("an", "after or between")
             raise RelmError(
-                f"{manifest}: its tokenizer has {has} end-of-text token; found causal.end_of_text: {self.options.end_of_text}, "
+                f"{manifest}: its tokenizer has {has} end-of-text token, but causal.end_of_text is {self.options.end_of_text}; "
                 f"set it to {key} or use another tokenizer"
             )
         if not len(self):
             raise RelmError(
-                f"{manifest}: split {split} has {self.tokens:,} tokens, an example of sequence_length "
+                f"{manifest}: split {split} has {self.tokens:,} tokens, but an example of sequence_length "
                 f"{sequence_length} needs {sequence_length + 1:,}; shorten it or use more documents"
             )
 
@@ -86,7 +84,7 @@ class CausalExamples:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of the stream, without the last end of text where it stands between documents only."""
+        """Return the number of tokens, without the last end of text if one belongs only between documents."""
         return len(self.stream) - (self.options.end_of_text == "between" and len(self.stream) > 0)
 
     def __len__(self) -> int:
@@ -123,5 +121,5 @@ def generate_causal(objective: Objective, vocabulary: Vocabulary, keys: Draws) -
 
 
 def causal_lengths(objective: Objective) -> tuple[int, int, int, bool]:
-    """Return the lengths of an example, which is scored at every position, and true if it has a mask of its documents."""
+    """Return the lengths of an example, which is scored at every position, and True for attention within documents."""
     return objective.sequence_length, 0, objective.sequence_length, objective.causal.document_attention

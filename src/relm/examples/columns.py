@@ -12,7 +12,7 @@ import pyarrow as pa
 from relm.errors import RelmError
 
 FACTS = b"relm"
-AGAIN = "delete it with its sidecar and give the command that makes it again"
+AGAIN = "delete it and its sidecar, and make it again"
 
 Kind = Literal["uint16", "int32", "int8", "bool", "float32"]
 Array = npt.NDArray[Any]
@@ -65,7 +65,7 @@ def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, 
     """Return the facts and columns in a table's schema; `path` is for the error message."""
     metadata = schema.metadata or {}
     if FACTS not in metadata:
-        raise RelmError(f"{path}: an Arrow file of another program: its schema lacks the key {FACTS.decode()}; {AGAIN}")
+        raise RelmError(f"{path}: its schema lacks the key {FACTS.decode()}, so another program wrote it; {AGAIN}")
     columns = {}
     for field in schema:
         value, width = field.type, None
@@ -74,6 +74,7 @@ def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, 
         elif pa.types.is_list(field.type):
             value, width = field.type.value_type, "ragged"
         if value not in KINDS or field.nullable:
-            raise RelmError(f"{path}: column {field.name} is {field}, which no table of examples has; {AGAIN}")
+            kind = f"{field.type}{' with nulls' if field.nullable else ''}"
+            raise RelmError(f"{path}: column {field.name} has the type {kind}, which relm does not write; {AGAIN}")
         columns[field.name] = Column(field.name, KINDS[value], width)
     return json.loads(metadata[FACTS]), columns

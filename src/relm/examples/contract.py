@@ -1,4 +1,4 @@
-"""The interface between training and the examples of every objective: their count, and a batch of given indices."""
+"""The interface between training and the examples of every objective: their number, and a batch of given indices."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -41,41 +41,36 @@ class Examples(Protocol):
     """
 
     def __len__(self) -> int:
-        """Return the count of examples in an epoch."""
+        """Return the number of examples in an epoch."""
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
         """Return the examples with these indices in their epochs, in this order.
 
-        Args:
-            indices: (examples,), from 0 to len(self) - 1.
-            epochs: (examples,), counted from 0; draws that differ between epochs depend on them.
-
-        Raises:
-            IndexError: there is no such example.
+        `indices`, (examples,), are 0 to len(self) - 1, otherwise IndexError is raised. `epochs`, (examples,), count from 0;
+        draws that differ between epochs depend on them.
         """
 
 
 def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tuple[Integers, Integers]:
-    """Return the indices and epochs of the examples that a run reads at some positions, the arguments of `Examples.batch`.
+    """Return the indices and epochs of the examples at some positions of a run, the arguments of `Examples.batch`.
 
-    Positions are absolute, over all epochs, each as long as the count of examples. Examples with `is_ordered` are read from
-    first to last, those with `is_drawn` with replacement, all others by a permutation; the seed is that of the permutation or
-    the draws.
+    Positions count over all epochs. Examples with `is_ordered` are read from first to last, those with `is_drawn` with
+    replacement, all others in the order of a permutation; the seed decides the permutation or the draws.
     """
     size = len(examples)
     if getattr(examples, "is_ordered", False):
         return positions % size, epochs_of(positions, size)
     if getattr(examples, "is_drawn", False):
-        return drawn_indices(order_seed, positions, size), epochs_of(positions, size)
+        return draw_indices(order_seed, positions, size), epochs_of(positions, size)
     return example_indices(order_seed, positions, size), epochs_of(positions, size)
 
 
-def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
+def draw_indices(seed: int, positions: Integers, size: int) -> Integers:
     """Return an example for each position, drawn with replacement, uniformly and independently; both are (n,)."""
     return below(row_keys("examples with replacement", seed, np.zeros_like(positions), positions), size)
 
 
 def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
-    """Check that indices are those of examples."""
+    """Raise IndexError unless all indices are below `size`."""
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
         raise IndexError(f"examples are 0 to {size - 1}, requested {indices.min()} to {indices.max()}")

@@ -1,4 +1,4 @@
-r"""Cut passages of tests out of documents, by the rules of Megatron-LM's ``tools/openwebtext/filter_ngrams.py``.
+r"""Cut passages of tests out of documents by the rules of Megatron-LM's ``tools/openwebtext/filter_ngrams.py``.
 
 Words are what Python's ``\w+`` finds in the text in lower case. A test's sequences are all 13 words in a row of each of its
 texts, and the whole text where it has 8 to 12. Of a document that has one of them, 200 characters on both sides are cut out
@@ -6,10 +6,10 @@ with it, up to the next full stop, question or exclamation mark; of what is left
 the last one is searched again. A document of more than 10 pieces is removed. A sequence that is in 10 documents or more is a
 common phrase and no passage.
 
-What the original does unexpectedly is done here too, so that the pieces are the same: the length of a passage is that of its
-words with one space between them; a text of fewer than 13 words has no passage, and in one of exactly 13 words shorter ones are
-sought at its beginning alone; a piece of 200 characters or fewer is dropped only where something was cut. Documents are counted
-from the front to the end, behind each sequence found, so that only the first 13 words of a longer common phrase count as one.
+The original's surprises are kept, so that the pieces are the same: the length of a passage is that of its words with one space
+between them; a text of fewer than 13 words has no passage; in a text of exactly 13 words shorter sequences are sought only at
+its beginning; a piece of 200 characters or fewer is dropped only where something was cut. The search for common phrases goes on
+behind each sequence that it finds, so only the first 13 words of a longer phrase count.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 # GPT-3's paper (https://arxiv.org/abs/2005.14165, appendix C) compares 13 words too, and 8 at least where texts are short.
 LONGEST, SHORTEST = 13, 8
-# Characters that are cut on each side of a passage, and those that a piece has at most if it is dropped.
+# Characters that are cut on each side of a passage; a piece of at most as many characters is dropped.
 EACH_SIDE = SHORT = 200
 MOST_PIECES = 10
 # A sequence in this many documents is a common phrase.
@@ -32,22 +32,22 @@ Piece = tuple[int, int]
 
 
 class WordSequences(NamedTuple):
-    """Sequences of words that are sought, with a space between two words."""
+    """The sequences of words to find, with a space between two words."""
 
     known: frozenset[str]
     lengths: list[int]
     """Their counts of words, each once, ascending."""
     beginnings: frozenset[str]
-    """The first 8 words of each, without which no longer ones are compared."""
+    """The first 8 words of each; only where these match are longer ones compared."""
 
     def may_be_in(self, words: Sequence[str]) -> bool:
-        """Return False if no sequence is among the words; fast, so that most documents are passed over."""
+        """Return False if the words have none of the sequences; most documents end here, so this is fast."""
         shifted = (itertools.islice(words, first, None) for first in range(SHORTEST))
         return not self.beginnings.isdisjoint(map(" ".join, zip(*shifted, strict=False)))
 
     @classmethod
     def of(cls, sequences: Iterable[str]) -> "WordSequences":
-        """Return some sequences of 8 words or more."""
+        """Make the collection of some sequences of 8 words or more."""
         known = frozenset(sequences)
         lengths = sorted({sequence.count(" ") + 1 for sequence in known})
         return cls(known, lengths, frozenset(_begin(sequence.split(" ")) for sequence in known))
@@ -65,7 +65,7 @@ class Words(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """A sought sequence in a text."""
+    """A sequence that was found in a text."""
 
     start: int
     sequence: str
@@ -90,7 +90,7 @@ def list_sequences(text: str) -> list[str]:
 
 
 def _find_first(text: str, sought: WordSequences) -> _Match | None:
-    """Return the sought sequence that the original finds first."""
+    """Return the sequence that the original finds first."""
     words, positions = find_words(text)
     last = len(words) - LONGEST
     for first in range(last + 1):
@@ -107,10 +107,7 @@ def _find_first(text: str, sought: WordSequences) -> _Match | None:
 
 
 def find_sequences(text: str, sought: WordSequences) -> list[str]:
-    """Return the sought sequences that a document has, each once, in the order in which they are found.
-
-    The search goes on behind each, so that of two that overlap only the first is found.
-    """
+    """Return the sequences of a document, each once, as they are found; of two that overlap only the first."""
     found: dict[str, None] = {}
     while match := _find_first(text, sought):
         found[match.sequence] = None
@@ -119,7 +116,7 @@ def find_sequences(text: str, sought: WordSequences) -> list[str]:
 
 
 def find_every(text: str, sought: WordSequences) -> list[str]:
-    """Return all sought sequences that a document has, each once, also those that overlap.
+    """Return all sequences of a document, each once, also those that overlap.
 
     >>> find_every("A b c d e f g h i", WordSequences.of(["a b c d e f g h", "b c d e f g h i"]))
     ['a b c d e f g h', 'b c d e f g h i']
@@ -131,16 +128,16 @@ def find_every(text: str, sought: WordSequences) -> list[str]:
 
 
 class Cut(NamedTuple):
-    """A document without the passages that were found in it."""
+    """The rest of a document whose passages are cut out."""
 
     pieces: list[Piece]
-    """The pieces that stay, in order; none if the document goes as a whole."""
+    """The pieces that stay, in order; empty if the whole document goes."""
     first: str
     """The sequence that was found first."""
 
 
 def cut_passages(text: str, sought: WordSequences) -> Cut | None:
-    """Return what stays of a document; None: it has no sought sequence.
+    """Return the pieces of a document that stay; None: it has none of the sequences.
 
     >>> passage = "seven eight nine ten eleven twelve thirteen fourteen"
     >>> text = "a " * 150 + f". It is {passage}" + " b" * 150 + ". Then" + " c" * 150
@@ -163,7 +160,7 @@ def cut_passages(text: str, sought: WordSequences) -> Cut | None:
 
 
 def _split(text: str, match: _Match) -> tuple[int, int]:
-    """Return the end of what stays before a passage, and the start of what may stay after it."""
+    """Return where the piece before a passage ends, and where the one after it begins."""
     before = min(match.start - EACH_SIDE, len(text) - 1)
     while before > 0 and text[before] not in _ENDS:
         before -= 1

@@ -1,4 +1,4 @@
-"""Write tables of examples: with progress, and the sidecar at the end."""
+"""Write tables of examples with a progress bar, and their sidecars at the end."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ class TableSource(NamedTuple):
 
 
 class Table:
-    """A table that is being written, from `open_table`."""
+    """A table that `open_table` writes."""
 
     def __init__(self, writer: TableWriter, bar: ProgressBar) -> None:
         self.tokens = 0
-        """The tokens of all rows so far, padding not counted."""
+        """The tokens of all rows so far, without padding."""
         self.histogram: list[list[int]] = []
         self.counts: dict[str, float] = {}
         """Further facts for the sidecar."""
@@ -41,11 +41,11 @@ class Table:
 
     @property
     def examples(self) -> int:
-        """The rows so far."""
+        """Return the number of rows so far."""
         return self._writer.rows
 
     def append(self, columns: Mapping[str, Any], lengths: npt.NDArray[np.integer], progress: int | None = None) -> None:
-        """Append rows of `lengths` tokens; `progress` is that of the bar, the count of rows by default."""
+        """Append rows of `lengths` tokens; the bar advances by `progress`, by default the number of rows."""
         self._writer.append(columns)
         self.tokens += int(lengths.sum(dtype=np.int64))
         self.histogram = summed([self.histogram, length_histogram(lengths)])
@@ -65,7 +65,7 @@ def open_table(
 ) -> Iterator[Table]:
     """Write the table `output`, and its sidecar when the block ends without an error.
 
-    `total` and `unit` are those of the bar; `more` are further facts for the table and its sidecar.
+    The bar counts `unit` up to `total`; `more` are further facts for the table and its sidecar.
     """
     facts = {
         **first_facts(objective, loaded),
@@ -86,12 +86,12 @@ def open_table(
 
 
 def first_facts(objective: Objective, loaded: LoadedTokenizer) -> dict[str, Any]:
-    """Return the facts that a sidecar begins with, before its counts of documents."""
+    """Return the first facts of a sidecar, before its counts of documents."""
     return {"objective": objective.objective, "layout": objective.layout, "dtype": dtype_of(loaded.vocabulary_size)}
 
 
 def last_facts(objective: Objective, loaded: LoadedTokenizer, source: str) -> dict[str, Any]:
-    """Return the facts about the tokenizer, the settings and the source's sha256."""
+    """Return the facts about the tokenizer, the settings and the source."""
     return {
         "tokenizer_sha256": loaded.sha256,
         "vocabulary_size": loaded.vocabulary_size,

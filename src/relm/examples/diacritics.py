@@ -19,7 +19,7 @@ import unicodedata
 
 # The blocks of marks for any script: Combining Diacritical Marks, its Extended and Supplement blocks, Half Marks.
 MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f"
-# No character up to here decomposes, so a text of these alone has no diacritics.
+# No character up to here decomposes, so a text of only these has no diacritics.
 PLAIN = re.compile("[\x00-\xbf]*")
 # Unicode's blocks with Latin letters; a search of all characters would take half a second in each process.
 LATIN = (range(0x41, 0x2200), range(0x2C60, 0x2C80), range(0xA720, 0xA800), range(0xAB30, 0xAB70),
@@ -30,7 +30,7 @@ COMMA_BELOW = str.maketrans("şŞţŢ", "șȘțȚ")
 
 
 def without_diacritics(text: str) -> str:
-    """Return the text without the diacritics of Latin letters, be they composed or separate marks.
+    """Return the text without the diacritics of Latin letters, composed or as separate marks.
 
     >>> without_diacritics("Știința și ŞTIINŢA, cafe\\u0301; đ ł ß; Йод")
     'Stiinta si STIINTA, cafe; đ ł ß; Йод'
@@ -75,5 +75,5 @@ def _diacritics() -> re.Pattern[str]:
 
 
 def _is_latin(character: str) -> bool:
-    # Python knows no scripts, but the name of a letter begins with its script's.
+    # Python has no property for scripts, but the name of a letter begins with its script.
     return unicodedata.category(character)[0] == "L" and unicodedata.name(character, "").startswith("LATIN ")

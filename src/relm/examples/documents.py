@@ -1,4 +1,4 @@
-"""The texts of extracted documents, which tokenizers and examples are built from."""
+"""Read the texts of extracted documents, from which tokenizers and examples are built."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from relm.errors import RelmError
 
 Result = TypeVar("Result")
 
-# Bytes of documents in one task of a worker: some 20 ms of work.
+# Bytes of documents in one task of a worker, about 20 ms of work.
 CHUNK = 2**20
 # Bytes at the end of a chunk in which its last newline is searched first.
 CHUNK_END = 2**16
@@ -28,7 +28,7 @@ class Lines(NamedTuple):
 
     path: Path
     first: int
-    """Number of the first line, counted from 1; 0: not known, and counted only for a message."""
+    """Number of the first line, counted from 1; 0: unknown, and counted only for a message."""
     start: int
     """Offset of the first byte in the file."""
     size: int
@@ -42,11 +42,11 @@ class Lines(NamedTuple):
         if (plain := read_plain_texts(self._content())) is not None:
             return plain
         try:
-            texts = list(document_texts(self.lines, self.path, self.first))
+            texts = list(read_document_texts(self.lines, self.path, self.first))
         except RelmError:
             if self.first:
                 raise
-            texts = list(document_texts(self.lines, self.path, _line_at(self.path, self.start)))
+            texts = list(read_document_texts(self.lines, self.path, _line_at(self.path, self.start)))
         return Utf8Texts.of([text.encode() for text in texts])
 
     @property
@@ -61,7 +61,7 @@ class Lines(NamedTuple):
 
 
 def checked_documents(documents: Path) -> tuple[str, bool]:
-    """Compare a file with its sidecar, if any; return its sha256, and True if the sidecar counts no documents."""
+    """Compare a file with its sidecar, if any; return its sha256, and True if the sidecar counts zero documents."""
     require_documents(documents)
     if sidecar_of(documents).exists():
         sidecar = checked_sidecar(documents)
@@ -72,14 +72,14 @@ def checked_documents(documents: Path) -> tuple[str, bool]:
 def require_documents(documents: Path) -> None:
     """Raise RelmError unless there is such a file."""
     if not documents.exists():
-        raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
+        raise RelmError(f"{documents}: no such file; extract the documents first")
 
 
 def chunks_of(file: IO[bytes], numbered: bool = True) -> Iterator[Lines]:
     """Yield the lines of an opened documents file in chunks of about `CHUNK` bytes, or of one longer line.
 
-    Only the offsets of lines are found here; the workers read them. With `numbered=False` `Lines.first` is 0, and the file is
-    not read but for the ends of chunks.
+    This only finds the offsets of lines; the workers read them. With `numbered=False` `Lines.first` is 0, and of the file only
+    the ends of chunks are read.
     """
     first, start = int(numbered), 0
     while size := _size_of_lines(file, start) or _line_size(file, start):
@@ -90,7 +90,7 @@ def chunks_of(file: IO[bytes], numbered: bool = True) -> Iterator[Lines]:
 
 
 def _size_of_lines(file: IO[bytes], start: int) -> int:
-    """Return the size of the whole lines in `CHUNK` bytes from an offset on; 0 if no line ends there."""
+    """Return the size of the whole lines in the `CHUNK` bytes after an offset; 0 if no line ends there."""
     stop = start + CHUNK
     while stop > start:
         begin = max(start, stop - CHUNK_END)
@@ -101,7 +101,7 @@ def _size_of_lines(file: IO[bytes], start: int) -> int:
 
 
 def _line_at(path: Path, offset: int) -> int:
-    """Return the number of the line, counted from 1, that an offset in a file is in."""
+    """Return the number of the line, counted from 1, at an offset in a file."""
     number = 1
     with open(path, "rb") as file:
         while offset > 0 and (block := file.read(min(CHUNK, offset))):
@@ -115,7 +115,7 @@ def _count_newlines(block: bytes) -> int:
 
 
 def applied(function: Callable[[Lines], Result], lines: Lines) -> tuple[Lines, Result]:
-    """Return the lines with what a function makes of them; a worker calls it."""
+    """Return the lines and the result of a function of them; a worker calls this."""
     return lines, function(lines)
 
 
@@ -136,18 +136,18 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
     return Utf8Texts.of([text.encode() for text in texts]).count()
 
 
-def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
+def read_document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
     """Yield the text of each line of `path`; `lines` begin at line `first_line`."""
     for number, line in zip(count(first_line), lines, strict=False):
         yield parse_document(line, f"{path}, line {number}").text
 
 
-def first_texts(documents: list[Path], limit: int) -> Iterator[str]:
+def read_first_texts(documents: list[Path], limit: int) -> Iterator[str]:
     """Yield texts of several files in order up to `limit` bytes of UTF-8; the last one is truncated between characters."""
     left = limit
     for path in documents:
         with open(path, "rb") as lines:
-            for text in document_texts(lines, path):
+            for text in read_document_texts(lines, path):
                 encoded = text.encode()
                 yield text if len(encoded) <= left else encoded[:left].decode("utf-8", "ignore")
                 left -= len(encoded)

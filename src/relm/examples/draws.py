@@ -1,6 +1,6 @@
 """Counter-based random numbers: a draw follows from the example's key (`order.row_keys`) and the draw's index.
 
-There is no generator with a state, so any part of any example can be drawn alone, and is the same in every batch.
+A generator would have a state; without one any part of any example can be drawn by itself, and is the same in every batch.
 """
 
 import numpy as np
@@ -14,10 +14,7 @@ STEP = 0x9E3779B97F4A7C15
 
 
 def drawn(keys: Draws, number: int | npt.NDArray[np.integer]) -> Draws:
-    """Return the draws with these indices for these keys, 64 random bits each.
-
-    Indices are 0 and above: one for all keys, or an array that broadcasts with them.
-    """
+    """Return the draws with these indices, one for all keys or an array that broadcasts with them, as 64 random bits each."""
     steps = np.asarray(number).astype(np.uint64) * np.array([STEP], np.uint64)
     return mixed(keys + (steps if np.ndim(number) else steps[0]))
 
@@ -39,5 +36,5 @@ def happens(draws: Draws, probability: float) -> npt.NDArray[np.bool_]:
 
 
 def below(draws: Draws, limit: int | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return a whole number from 0 to `limit` - 1 for each draw; limits are so far below 2**64 that the bias is negligible."""
+    """Return an integer from 0 to `limit` - 1 for each draw; limits are far below 2**64, so the bias is negligible."""
     return (draws % np.asarray(limit).astype(np.uint64)).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Random examples with the names, shapes and types of real ones, for runs that only compile and to measure throughput.
+"""Random examples with the names, shapes and types of real ones, for runs that only compile, or measure throughput.
 
-They need no documents and no disk. Draws follow from (seed, epoch, index) alone, as with real examples, and share their code
-wherever that decides a shape.
+They need neither documents nor disk. As in real examples, draws follow from (seed, epoch, index), and the code that decides a
+shape is the same.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from relm.recipes.objectives import Objective
 
 
 class GeneratedExamples:
-    """Any count of random examples of an objective, all of full length."""
+    """Random examples of an objective, all of full length."""
 
     def __init__(self, objective: Objective, vocabulary_size: int, special: SpecialIds, size: int, seed: int) -> None:
-        """Set the parameters of `size` examples an epoch; the special tokens are the real tokenizer's."""
+        """Set up `size` examples per epoch; the special tokens are those of the real tokenizer."""
         self.objective, self.vocabulary = objective, Vocabulary(vocabulary_size, special)
         self.size, self.seed = size, seed
         self._generate = load(objective.declaration.generate)
-        self._generate(objective, self.vocabulary, np.empty(0, dtype=np.uint64))  # raises for options that fit no examples
+        self._generate(objective, self.vocabulary, np.empty(0, dtype=np.uint64))  # raises for impossible options
 
     def __len__(self) -> int:
         return self.size

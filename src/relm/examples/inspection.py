@@ -1,6 +1,6 @@
 """Format the content of a file of examples for a terminal: a few decoded examples with visible masks, and statistics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,18 @@ import numpy.typing as npt
 from relm.artifact import checked_sidecar, sidecar_of
 from relm.corpus.documents import read_documents
 from relm.errors import RelmError
-from relm.examples.formats.megatron import open_indexed
-from relm.examples.inspection_text import Contents, SplitStatistics, format_contents
-from relm.examples.manifest import Manifest, build_manifest, read_manifest, require_shard
+from relm.examples.as_published.graphcore_gpt2 import read_document_sizes
+from relm.examples.inspection_text import format_counts, format_example, format_note
+from relm.examples.manifest import Manifest, Shard, build_manifest, read_manifest, require_shard
+from relm.examples.storage import TokenStream
 from relm.examples.table import ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 from relm.formatting import escape_controls
 from relm.recipes.objectives import TABLE
+
+# The heading and the paragraphs of an example.
+Example = tuple[str, list[str]]
 
 # Tokens of an example to show; the rest is counted.
 SHOWN = 160
@@ -27,49 +31,44 @@ SHOWN_CHARACTERS = 600  # of a document
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
     """Describe a manifest, extracted documents, a table (.arrow), or a stream of tokens (.bin, .idx), for a terminal.
 
-    `examples` of the examples are shown, spread over the file, as token ids where there is no tokenizer.
+    It shows `examples` of the examples, spread over the file; without a tokenizer, as token ids.
     """
-    by_suffix = {".json": _manifest, ".jsonl": _documents, ".bin": _shard, ".idx": _shard, ".arrow": _shard}
+    by_suffix = {".json": _describe_manifest, ".jsonl": _describe_documents}
+    by_suffix |= dict.fromkeys((".bin", ".idx", ".arrow"), _describe_shard)
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
     if path.suffix not in by_suffix:
-        raise RelmError(
-            f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}; `relm "
-            "import` reads files of other programs"
-        )
+        raise RelmError(f"{path}: expected one of {', '.join(by_suffix)}; found a file that ends in {path.suffix or 'nothing'}")
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    return format_contents(by_suffix[path.suffix](path, loaded, max(examples, 0)))
+    return "\n".join(by_suffix[path.suffix](path, loaded, max(examples, 0)))
 
 
-def _documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    """Describe a file of extracted documents, with the beginning of some."""
+def _describe_documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[str]:
+    """Return the lines on a file of extracted documents, with the beginning of some."""
     facts = checked_sidecar(path)
     if not {"documents", "words", "skipped"} <= set(facts):
-        raise RelmError(f"{path}: not a file that `relm extract` wrote; give one of its outputs, or a manifest")
-    wanted = set(_spread(facts["documents"], examples))
-    shown = [
-        (
-            f"document {number:,}: {escape_controls(document.title)}",
-            [escape_controls(line) for line in document.text[:SHOWN_CHARACTERS].split("\n")],
+        raise RelmError(
+            f"{path}: expected an output of `relm extract`, or a manifest; its sidecar lacks the counts of documents"
         )
-        for number, document in enumerate(read_documents(path))
-        if number in wanted
-    ]
-    statistics = [SplitStatistics("all", {name: facts[name] for name in ("documents", "words", "bytes")})]
-    statistics += [SplitStatistics("skipped", facts["skipped"])] if any(facts["skipped"].values()) else []
+    lines = [str(path), "  extracted documents"]
+    lines += format_counts("all", {name: facts[name] for name in ("documents", "words", "bytes")})
+    lines += format_counts("skipped", facts["skipped"]) if any(facts["skipped"].values()) else []
     if unknown := facts.get("unknown_templates"):
-        statistics.append(
-            SplitStatistics("unknown", {escape_controls(f"{{{{{name}}}}}"): count for name, count in unknown.items()})
-        )
-    return Contents(path, "extracted documents", {}, statistics, shown)
+        lines += format_counts("unknown", {escape_controls(f"{{{{{name}}}}}"): count for name, count in unknown.items()})
+    wanted = set(_spread(facts["documents"], examples))
+    for number, document in enumerate(read_documents(path)):
+        if number in wanted:
+            heading = f"document {number:,}: {escape_controls(document.title)}"
+            lines += format_example(heading, [escape_controls(line) for line in document.text[:SHOWN_CHARACTERS].split("\n")])
+    return lines
 
 
-def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+def _describe_manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[str]:
     return _describe(path, path, read_manifest(path), loaded, examples, check_content=False)
 
 
-def _shard(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    """Describe one shard, by its sidecar."""
+def _describe_shard(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[str]:
+    """Return the lines on one shard, by its sidecar."""
     shard = path.with_suffix(".bin") if path.suffix == ".idx" else path
     facts = build_manifest({"all": [shard]}, sidecar_of(shard))
     return _describe(shard, sidecar_of(shard), facts, loaded, examples, check_content=True)
@@ -77,28 +76,21 @@ def _shard(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
 
 def _describe(
     path: Path, listed_in: Path, facts: Manifest, loaded: LoadedTokenizer | None, examples: int, check_content: bool
-) -> Contents:
-    """Describe shards of examples, with some examples of the first that has any."""
+) -> list[str]:
+    """Return the lines on shards of examples, with some examples of the first that has any."""
     if loaded is not None:
         loaded.require_made(path, facts.tokenizer.sha256)
-    kind = "a table" if facts.layout == TABLE else "a stream of tokens"
-    contents = Contents(path, f"{facts.objective} examples, kept as {kind}", _notes(facts, loaded))
+    is_table = facts.layout == TABLE
+    lines = [str(path), f"  {facts.objective} examples, kept as {'a table' if is_table else 'a stream of tokens'}"]
+    lines += [format_note(name, note) for name, note in _notes(facts, loaded).items()]
     for name, split in facts.splits.items():
-        counts = {
-            "shards": len(split.shards),
-            "examples": split.examples,
-            "tokens": split.tokens,
-            "utilisation": split.utilisation,
-            "documents": split.documents,
-            "words": split.words,
-            "bytes": split.bytes,
-        }
-        contents.statistics.append(SplitStatistics(name, counts, split.length_histogram))
-    split = next(iter(facts.splits.values()))
-    first = require_shard(listed_in, next(shard for shard in split.shards if shard.tokens), check_content)
-    show = _format_rows if facts.layout == TABLE else _format_documents
-    contents.examples = show(first, loaded, examples)
-    return contents
+        counted = ("examples", "tokens", "utilisation", "documents", "words", "bytes")
+        counts = {"shards": len(split.shards)} | {key: getattr(split, key) for key in counted}
+        lines += format_counts(name, counts, split.length_histogram)
+    shard = next(shard for shard in next(iter(facts.splits.values())).shards if shard.tokens)
+    first = require_shard(listed_in, shard, check_content)
+    shown = _read_rows(first, loaded, examples) if is_table else _read_documents(listed_in, shard, loaded, examples)
+    return [*lines, *(line for heading, paragraphs in shown for line in format_example(heading, paragraphs))]
 
 
 def _notes(facts: Manifest, loaded: LoadedTokenizer | None) -> dict[str, str]:
@@ -113,8 +105,9 @@ def _notes(facts: Manifest, loaded: LoadedTokenizer | None) -> dict[str, str]:
     return notes
 
 
-def _format_rows(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
-    table, texts, shown = ExampleTable(path), TokenTexts(loaded), []
+def _read_rows(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Iterator[Example]:
+    """Yield some rows of a table."""
+    table, texts = ExampleTable(path), TokenTexts(loaded)
     for number in _spread(len(table), examples):
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
@@ -123,8 +116,7 @@ def _format_rows(path: Path, loaded: LoadedTokenizer | None, examples: int) -> l
             lines = _format_masked(row, row.get("word_starts"), texts)
         else:
             lines = [f"{name}: {str(value)[:60]}" for name, value in row.items()]
-        shown.append((f"example {number:,}", lines))
-    return shown
+        yield f"example {number:,}", lines
 
 
 def _row(table: ExampleTable, name: str, number: int) -> Any:
@@ -152,15 +144,15 @@ def _format_masked(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None,
     return [*lines, f"({length} tokens, {masked}{f'; {label}' if label else ''})"]
 
 
-def _format_documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
-    opened, texts, shown = open_indexed(path), TokenTexts(loaded), []
-    for number in _spread(opened.documents, examples):
-        start, stop = (int(offset) for offset in opened.starts(number, number + 1))
-        tokens = opened.tokens[start : min(stop, start + SHOWN)].tolist()
-        text = texts.line([int(token) for token in tokens])
+def _read_documents(listed_in: Path, shard: Shard, loaded: LoadedTokenizer | None, examples: int) -> Iterator[Example]:
+    """Yield the beginnings of some documents of a stream."""
+    stream, texts = TokenStream(listed_in, [shard], check_content=False), TokenTexts(loaded)
+    ends = np.cumsum(read_document_sizes(listed_in, [shard]), dtype=np.int64)
+    for number in _spread(shard.documents, examples):
+        start, stop = int(ends[number - 1]) if number else 0, int(ends[number])
+        tokens = stream.tokens(start, min(stop, start + SHOWN)).tolist()
         left = stop - start - len(tokens)
-        shown.append((f"document {number:,}", [text + (f" … {left:,} more tokens" if left else "")]))
-    return shown
+        yield f"document {number:,}", [texts.line(tokens) + (f" … {left:,} more tokens" if left else "")]
 
 
 def _cut(tokens: list[Any], words: Callable[[list[Any]], str]) -> str:

@@ -1,4 +1,4 @@
-"""Documents without those of a list, which `relm list-removed` writes."""
+"""Write documents without those that a list of `relm list-removed` names."""
 
 import collections
 import functools
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
 from relm.corpus.documents import Document, DocumentCounts, encode_document, parse_document, split_files
 from relm.errors import RelmError
-from relm.examples.documents import Lines, checked_documents, counts_of, document_texts
+from relm.examples.documents import Lines, checked_documents, counts_of, read_document_texts
 from relm.examples.mapped_documents import map_documents
 
 
@@ -25,14 +25,14 @@ class _Kept(NamedTuple):
 def remove_listed(documents: Path, removed: Path, output: Path, workers: int | None = None) -> str:
     """Write the documents of a file that a list does not remove, in their order, and return a sentence about them.
 
-    Of a document from which passages are cut, each piece is a document, named ID:CHARACTER by its first character, counted from
-    0. The sidecar has the facts that `relm extract` writes, and how many documents were removed, and how many cut, by reason.
-    The count of workers (None: one for each core) changes no byte.
+    If passages are cut out of a document, each piece becomes a document ID:CHARACTER, after its first character, counted from
+    0. The sidecar has the facts that `relm extract` writes, and by reason how many documents were removed and how many cut. The
+    number of workers (None: one per core) changes no byte.
     """
     sources, (found, _) = checked_sidecar(removed).get("sources", {}), checked_documents(documents)
     if (listed_sha256 := sources.get(documents.name)) != found:
         raise RelmError(
-            f"{documents}: sha256 is {found}, {removed} was made from {listed_sha256}; list them again: relm list-removed"
+            f"{documents}: sha256 is {found}, but {removed} was made from {listed_sha256}; run relm list-removed again"
         )
     with open(removed, "rb") as lines:
         listed = {entry["line"]: entry for entry in map(json.loads, lines) if entry["file"] == documents.name}
@@ -68,7 +68,7 @@ def _keep(listed: Mapping[int, Any], lines: Lines) -> _Kept:
     texts: list[str] = []
     every = lines.lines
     for number, line, text in zip(
-        itertools.count(lines.first), every, document_texts(every, lines.path, lines.first), strict=False
+        itertools.count(lines.first), every, read_document_texts(every, lines.path, lines.first), strict=False
     ):
         if number not in listed:
             content.append(line)

@@ -1,4 +1,4 @@
-"""The manifest: the content of all shards of examples, with their hashes. A recipe's training depends on this one file."""
+"""The manifest lists all shards of examples with their hashes; training depends on this one file."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
 LAYOUTS = (TOKEN_STREAM, TABLE)
 AGAIN = "make the manifest again"
-AGAIN_SHARD = "delete it with its sidecar and give the same command again"
+AGAIN_SHARD = "delete it and its sidecar, and run the same command again"
 Facts = TypeVar("Facts")
 Count = Annotated[int, Field(ge=0)]
 Histogram = list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
@@ -58,11 +58,11 @@ class TokenizerFacts:
     vocabulary_size: Count
     end_of_text_id: Count | None
     special: dict[str, Count | None] = field(default_factory=dict)
-    """Name (end_of_text, pad, unk, cls, sep, mask) -> id, or null; empty: not recorded."""
+    """Name (end_of_text, pad, unk, cls, sep, mask) -> id or null; empty: not recorded."""
 
     @property
     def specials(self) -> dict[str, int | None]:
-        """Return `special`, or the end of text alone, which older manifests record."""
+        """Return `special`, or only the end of text in older manifests."""
         return self.special or {"end_of_text": self.end_of_text_id}
 
 
@@ -78,14 +78,14 @@ class Shard:
     dtype: str
     """Type of tokens, uint16 or int32."""
     tokens: Count
-    """Count of tokens, with ends of text, without padding."""
+    """Number of tokens, ends of text included, padding excluded."""
     documents: Count
     examples: Count | None = None
     """Rows of a table."""
     idx_sha256: str | None = None
     """sha256 of the `.idx` of a `.bin`."""
     source: str | None = None
-    """sha256 of the documents that it was built from."""
+    """sha256 of its documents."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Split:
     examples: Count | None = None
     """Rows of all tables."""
     utilisation: float | None = None
-    """Tokens as a share of the positions in rows of a fixed length; the rest is padding."""
+    """Share of tokens in the positions of rows of a fixed length; the rest is padding."""
     length_histogram: Histogram = field(default_factory=list)
     """[longest, count] of documents, or rows of tables, with more tokens than the previous bound; empty: not recorded."""
 
@@ -120,14 +120,14 @@ class Manifest:
     """The objective's keys that decide the stored examples; empty: not recorded."""
 
     def split(self, name: str, path: Path) -> list[Shard]:
-        """Return the shards of a split; `path` is this manifest's, for the error message."""
+        """Return the shards of a split; `path` is the path of this manifest, for messages."""
         if name not in self.splits:
-            raise RelmError(f"{path}: has no split {name!r}; it has {', '.join(self.splits)}")
+            raise RelmError(f"{path}: unknown split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name].shards
 
 
 def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
-    """Write the manifest of finished shards, each split's in order, from their sidecars alone; return a sentence."""
+    """Write the manifest of finished shards from their sidecars, in the order of each split; return a sentence."""
     manifest = build_manifest(shards, output)
     write_json(output, asdict(manifest))
     counts = "; ".join(f"{name}: {_format_split(split)}" for name, split in manifest.splits.items())
@@ -135,13 +135,13 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
 
 
 def build_manifest(shards: Mapping[str, list[Path]], output: Path) -> Manifest:
-    """Return the manifest of finished shards, to be written to `output`, from their sidecars alone."""
+    """Return the manifest of finished shards from their sidecars; `output` is its path."""
     found = {
-        path: _validated(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
+        path: _validate(ShardFacts, read_sidecar(path), str(sidecar_of(path)), AGAIN_SHARD)
         for paths in shards.values()
         for path in paths
     }
-    agreed = _agreed(found)
+    agreed = _require_agreement(found)
     for path, facts in found.items():
         require_possible_counts(facts, str(sidecar_of(path)), AGAIN_SHARD)
     splits = {name: _split(name, {path: found[path] for path in paths}, agreed, output) for name, paths in shards.items()}
@@ -155,22 +155,24 @@ _WIDTHS = {"uint16": 2, "int32": 4}
 
 
 def require_possible_counts(facts: "ShardFacts | Shard", place: str, remedy: str = AGAIN) -> None:
-    """Raise RelmError, for the file `place`, if a stream of tokens has other counts than its size in bytes allows."""
+    """Raise RelmError if the counts of a stream of tokens contradict its size; `place` is the file, for messages."""
     if facts.examples is not None:
         return
     if (width := _WIDTHS.get(facts.dtype)) is None:
         raise RelmError(f"{place}: dtype: expected {' or '.join(_WIDTHS)}, found {facts.dtype!r:.80}; {remedy}")
     if facts.tokens * width != facts.size:
         raise RelmError(
-            f"{place}: {facts.tokens:,} tokens of {width} bytes are not the {facts.size:,} bytes of its file; {remedy}"
+            f"{place}: expected {facts.tokens:,} tokens of {width} bytes, found a file of {facts.size:,} bytes; {remedy}"
         )
     if facts.documents > facts.tokens:
-        raise RelmError(f"{place}: {facts.documents:,} documents with {facts.tokens:,} tokens: each has at least one; {remedy}")
+        raise RelmError(
+            f"{place}: expected at most {facts.tokens:,} documents, one per token, found {facts.documents:,}; {remedy}"
+        )
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest in a file; raise RelmError that names the key if it lacks the keys and types of a manifest."""
-    manifest = _validated(Manifest, read_json(path), str(path), AGAIN)
+    """Read a manifest; raise RelmError with the key where a key or type is wrong."""
+    manifest = _validate(Manifest, read_json(path), str(path), AGAIN)
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
@@ -180,11 +182,13 @@ def read_manifest(path: Path) -> Manifest:
         for key in ("tokens", "documents") if split.shards else ():
             count, expected = getattr(split, key), sum(getattr(shard, key) for shard in split.shards)
             if count != expected:
-                raise RelmError(f"{path}: splits.{name}.{key} is {count:,}, but its shards have {expected:,}; {AGAIN}")
+                raise RelmError(
+                    f"{path}: splits.{name}.{key}: expected {expected:,} as in its shards, found {count:,}; {AGAIN}"
+                )
     return manifest
 
 
-def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
+def _validate(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
     """Return a dataclass built from a JSON value, whose keys and types are checked."""
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
@@ -197,27 +201,27 @@ def _validated(kind: type[Facts], value: Any, place: str, remedy: str) -> Facts:
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
     """Return a shard's path, after comparing the shard and its `.idx`, if it has one, with the manifest.
 
-    `check_content` compares the sha256 of both, which reads both files, not the shard's size alone.
+    `check_content` reads both files to compare their sha256; otherwise only the shard's size is compared.
     """
     path = manifest.parent / shard.file
     if not path.exists():
         raise RelmError(f"{path}: no such file, although {manifest} lists it; {AGAIN_SHARD}")
     if path.stat().st_size != shard.size:
-        raise RelmError(f"{path}: has {path.stat().st_size:,} bytes, {manifest} says {shard.size:,}; {AGAIN_SHARD}")
+        raise RelmError(f"{path}: has {path.stat().st_size:,} bytes, but {manifest} says {shard.size:,}; {AGAIN_SHARD}")
     if check_content and (found := sha256_of(path)) != shard.sha256:
-        raise RelmError(f"{path}: sha256 is {found}, {manifest} says {shard.sha256}: changed since; {AGAIN_SHARD}")
+        raise RelmError(f"{path}: changed: sha256 is {found}, but {manifest} says {shard.sha256}; {AGAIN_SHARD}")
     index = path.with_suffix(".idx")
     if check_content and shard.idx_sha256 and (not index.exists() or sha256_of(index) != shard.idx_sha256):
         raise RelmError(
-            f"{index}: not the index that {manifest} lists; delete {path.name} with its sidecar and make both again"
+            f"{index}: not the index that {manifest} lists; delete {path.name} and its sidecar, and make both again"
         )
     return path
 
 
-def _agreed(found: Mapping[Path, ShardFacts]) -> ShardFacts:
-    """Return the facts of the first shard, after comparing those that all shards must share."""
+def _require_agreement(found: Mapping[Path, ShardFacts]) -> ShardFacts:
+    """Return the facts of the first shard, and raise RelmError if another shard differs in one that all must share."""
     if not found:
-        raise RelmError("manifest: there are no shards; give it at least one")
+        raise RelmError("manifest: expected at least one shard, found none")
     first, agreed = next(iter(found.items()))
     for path, facts in found.items():
         for key in AGREED:
@@ -236,7 +240,7 @@ def _split(name: str, found: Mapping[Path, ShardFacts], agreed: ShardFacts, outp
     if not sums["tokens"] or not sums.get("examples", 1):
         raise RelmError(
             f"{output}: split {name} has no {'examples' if sums['documents'] else 'documents'} in any shard; "
-            "with few documents, a smaller held_out_one_in in the dataset's file leaves some in both splits"
+            "for few documents, lower held_out_one_in in the dataset's file"
         )
     length = agreed.settings.get("sequence_length") if table else None
     names = [each.name for each in fields(Shard) if each.name != "file"]
@@ -253,7 +257,7 @@ def _split(name: str, found: Mapping[Path, ShardFacts], agreed: ShardFacts, outp
 
 @dataclass
 class ExampleCounts:
-    """Sums over examples, for their sidecar."""
+    """Sums over examples for their sidecar."""
 
     tokens: int = 0
     documents: int = 0

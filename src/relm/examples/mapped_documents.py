@@ -1,4 +1,4 @@
-"""Apply a function to the lines of files of documents by several processes, in the order of the lines, with a bar."""
+"""Apply a function to the lines of documents in several processes, in the order of the lines, with a progress bar."""
 
 import contextlib
 import functools
@@ -22,10 +22,10 @@ def map_documents(
     task: str,
     numbered: bool = True,
 ) -> Generator[tuple[Lines, Result], None, None]:
-    """Yield some lines of the files at a time, in order, and what the function makes of them.
+    """Yield some lines of the files at a time, in order, with the function's result.
 
-    The function and its results are importable, as for `relm.corpus.workers.ordered_map`; `task` names the work, for the bar
-    and for the message when a worker dies. `numbered` is that of `relm.examples.documents.chunks_of`.
+    The function and its results are importable, as for `relm.corpus.workers.ordered_map`; `task` names the work in the bar and
+    in the message when a worker dies. `numbered` is passed to `relm.examples.documents.chunks_of`.
     """
     size = sum(path.stat().st_size for path in documents)
     processes = min(usable_cores() if workers is None else workers, 1 + size // reading.CHUNK)

@@ -1,7 +1,7 @@
-"""Masked-language-model examples: the step that packs documents into a table, and the table read with masks.
+"""Masked-language-model examples: pack documents into a table, and read it with masks.
 
 With dynamic masks the table holds unmasked sequences, and the mask of a row is drawn when it is read, from (seed, epoch, index
-of the row), as in RoBERTa (Liu et al. 2019, section 4.1); with static masks it is drawn once, from (seed of the objective,
+of the row), as in RoBERTa (Liu et al. 2019, section 4.1). With static masks it is drawn once, from (seed of the objective,
 index of the row in its shard), and stored.
 """
 
@@ -23,14 +23,14 @@ from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.described_tables import TableSource, open_table
 from relm.examples.documents import checked_documents
 from relm.examples.draws import Draws, below, drawn, drawn_tokens
-from relm.examples.masking import MaskedRows, capacity, masked_rows, prediction_capacity
+from relm.examples.masking import MaskedRows, capacity, mask_rows, prediction_capacity
 from relm.examples.order import row_keys
 from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
 from relm.examples.sequences import Specials, rows_of
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.table import Column
 from relm.examples.tokenization.tokenizer_files import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
-from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
+from relm.examples.tokenized import TokenizedDocuments, tokenize_documents
 from relm.limits import usable_cores
 from relm.recipes.objectives import Objective
 
@@ -48,7 +48,7 @@ class SequenceBatch(NamedTuple):
     first_row: int
     """Index of its first row in the table."""
     read: int
-    """Tokens of the text up to its end, over all repetitions."""
+    """Tokens of the text up to the block's end, over all repetitions."""
 
 
 def pregenerate_masked(
@@ -56,9 +56,9 @@ def pregenerate_masked(
 ) -> str:
     """Pack a file of documents into one table of sequences, `output`, and its sidecar.
 
-    Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label` (0
-    follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`, `masked_labels`
-    (P) and `masked_count`, and the masked tokens are replaced. Padding is the pad token, else 0. Arguments are those of
+    Columns: `input_ids` (L), `length`, `second_start` (the length without a second segment), `next_sentence_label` (0 follows,
+    1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks, which replace the masked tokens,
+    `masked_positions`, `masked_labels` (P) and `masked_count`. Padding is the pad token, else 0. Arguments as in
     `relm.examples.builders.pregenerate`.
     """
     started = perf_counter()
@@ -66,13 +66,11 @@ def pregenerate_masked(
     require_special(load_tokenizer(tokenizer))
     cores = usable_cores() if workers is None else workers
     truncated, labels = 0, np.zeros(2, dtype=np.int64)
-    with tokenized_documents(
-        documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
-    ) as found:
+    with tokenize_documents(documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent) as found:
         if not len(found.tokens) and not checked_documents(documents)[1]:
-            raise RelmError(f"{documents}: holds no text; run the step that extracts the documents again")
+            raise RelmError(f"{documents}: holds no text; extract the documents again")
         source = TableSource(found.source_sha256, len(found.document_starts) - 1, found.words, found.bytes)
-        make = functools.partial(made_columns, found, objective)
+        make = functools.partial(make_columns, found, objective)
         total, read = len(found.tokens) * objective.masked.duplication_factor, 0
         columns_of_table = table_columns(objective, found.loaded.vocabulary_size)
         with (
@@ -96,17 +94,17 @@ def pregenerate_masked(
 
 
 def require_special(loaded: LoadedTokenizer) -> None:
-    """Check that a tokenizer has the special tokens of masked sequences."""
+    """Raise RelmError unless a tokenizer has the special tokens of masked sequences."""
     if lacking := [name for name in ("cls", "sep", "mask") if getattr(loaded.special, name) is None]:
         tokens = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in lacking)
         raise RelmError(
             f"{loaded.path}: lacks the special tokens {tokens}, which masked sequences need; "
-            "use another tokenizer, such as one trained as wordpiece"
+            "use another tokenizer, for example one trained as wordpiece"
         )
 
 
 def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
-    """Return the columns of a table of masked examples, which `pregenerate_masked` describes."""
+    """Return the columns of a table of masked examples; `pregenerate_masked` describes them."""
     length = objective.sequence_length
     columns = static_columns(length, capacity(objective.masked, length), vocabulary_size)
     return columns if objective.masked.masks == "static" else [*columns[:4], Column("word_starts", "bool", length)]
@@ -127,7 +125,7 @@ def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Seque
                 row += len(part.label)
 
 
-def made_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
+def make_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
     """Return the rows of a block, as columns of the table."""
     options, special = objective.masked, found.loaded.special
     assert special.cls is not None and special.sep is not None, "see `require_special`"  # noqa: PT018
@@ -140,7 +138,7 @@ def made_columns(found: TokenizedDocuments, objective: Objective, block: Sequenc
     numbers = np.arange(block.first_row, block.first_row + len(rows.length))
     keys = row_keys(f"static masks of {found.source_sha256}", options.seed, np.zeros(1, np.int64), numbers)
     places = capacity(options, objective.sequence_length)
-    masked = masked_rows(
+    masked = mask_rows(
         rows.input_ids, rows.length, keys, options, special, found.loaded.vocabulary_size, places, rows.word_starts
     )
     return {
@@ -156,7 +154,7 @@ Made = Generator[tuple[SequenceBatch, Columns], None, None]
 
 
 def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[SequenceBatch], threads: int) -> Made:
-    """Yield each block with its rows, in order; threads work on several at once."""
+    """Yield each block with its rows, in order; threads make several at once."""
     waiting: collections.deque[tuple[SequenceBatch, Future[Columns]]] = collections.deque()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
@@ -178,7 +176,7 @@ class MaskedExamples:
     def __init__(
         self, tables: ExampleTables, objective: Objective, seed: int, special: SpecialIds, vocabulary_size: int
     ) -> None:
-        """Set up the reading of one split's tables; the seed and the options are those of dynamic masks."""
+        """Set up the reading of one split's tables; the seed and the options decide dynamic masks."""
         self.tables, self.options, self.seed = tables, objective.masked, seed
         self.special, self.vocabulary_size = special, vocabulary_size
         columns = tables.columns
@@ -190,10 +188,10 @@ class MaskedExamples:
                 f"sequence_length: {objective.sequence_length}, but the examples were packed to {found}; pregenerate them again"
             )
         if not self.is_static and self.options.whole_words and "word_starts" not in columns:
-            raise RelmError("masked.whole_words: these examples lack the starts of words; pregenerate them again")
+            raise RelmError("masked.whole_words: the examples lack the starts of words; pregenerate them again")
         split = tables.facts_of_split
         self.is_full = split.examples is not None and split.tokens == split.examples * objective.sequence_length
-        """True: no sequence has padding."""
+        """True if no sequence has padding."""
         self.has_pairs = int(tables.rows("next_sentence_label", np.zeros(1, np.int64))[0]) >= 0
 
     def __len__(self) -> int:
@@ -222,7 +220,7 @@ class MaskedExamples:
         return MaskedRows(*(self.tables.rows(name, indices) for name in names))
 
     def _drawn(self, indices: Integers, epochs: Integers, lengths: npt.NDArray[np.integer]) -> MaskedRows:
-        return masked_rows(
+        return mask_rows(
             self.tables.rows("input_ids", indices),
             lengths,
             row_keys("masks", self.seed, epochs, indices),
@@ -235,7 +233,7 @@ class MaskedExamples:
 
 
 def open_masked(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> MaskedExamples:
-    """Open the examples of a split; arguments and errors as in `relm.examples.builders.open_examples`."""
+    """Open the examples of a split; arguments and errors are those of `relm.examples.builders.open_examples`."""
     tables = open_tables(manifest, split, objective, check_content)
     tokenizer = tables.manifest.tokenizer
     return MaskedExamples(tables, objective, seed, SpecialIds(**tokenizer.special), tokenizer.vocabulary_size)
@@ -245,10 +243,10 @@ def generate_masked(objective: Objective, vocabulary: Vocabulary, keys: Draws) -
     """Return a batch of random sequences, one for each key, masked as real ones are."""
     options, length, special = objective.masked, objective.sequence_length, vocabulary.special
     if special.mask is None:
-        raise RelmError("masked: the tokenizer has no mask token; use another one")
+        raise RelmError("masked: the tokenizer lacks a mask token; use another tokenizer")
     tokens = drawn_tokens(keys, length, vocabulary.size, last=special.sep, first=special.cls)
     lengths, capacity_of_rows = np.full(len(keys), length), prediction_capacity(objective)
-    rows = masked_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)
+    rows = mask_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)
     unused = np.arange(rows.labels.shape[1]) >= rows.counts[:, None]
     second = np.arange(length) >= length // 2 if options.packing == "sentence_pairs" else np.zeros(length, np.bool_)
     batch: Batch = {

@@ -1,9 +1,9 @@
-"""Mask tokens of rows: choose them, and replace them. Pure functions on arrays of token ids.
+"""Choose the tokens of rows to mask, and replace them: pure functions on arrays of token ids.
 
-The masked language model of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate,
-a token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes candidates by
+They make the masks of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate, a
+token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes candidates by
 ascending number up to the required count, skipping words that would exceed it; `bernoulli` takes those below the probability.
-The draws of a row depend on nothing else: not on its neighbours, the batch or the count of processes.
+The draws of a row depend on nothing else: not on its neighbours, the batch or the number of processes.
 """
 
 import math
@@ -40,14 +40,14 @@ class MaskedRows(NamedTuple):
     labels: Ids
     """(rows, P), the original tokens; 0 in unused entries."""
     counts: npt.NDArray[np.uint16]
-    """(rows,), count of masked tokens."""
+    """(rows,), number of masked tokens."""
 
 
 def capacity(options: Masked, sequence_length: int) -> int:
-    """Return the count of positions for masked tokens in each row.
+    """Return how many positions each row has for masked tokens.
 
-    With `bernoulli` and no `max_predictions` it is the least multiple of 8 that a row exceeds with a chance below 1e-8: 128 of
-    512 at 15 %.
+    With `bernoulli` and without `max_predictions` it is the least multiple of 8 that a row exceeds with a chance below 1e-8,
+    such as 128 of 512 at 15 %.
     """
     if options.selection == "exact":
         most = max(1, round(options.probability * sequence_length))
@@ -58,14 +58,14 @@ def capacity(options: Masked, sequence_length: int) -> int:
 
 
 def prediction_capacity(objective: Objective) -> int:
-    """Return the count of positions for masked tokens in a row: `capacity`, or the fixed count of an original's script."""
+    """Return how many positions a row has for masked tokens: `capacity`, or the fixed number of an original's script."""
     if objective.as_published is not None and objective.masked.masks == "static" and objective.masked.max_predictions:
         return objective.masked.max_predictions
     return capacity(objective.masked, objective.sequence_length)
 
 
 def masked_lengths(objective: Objective) -> tuple[int, int, int]:
-    """Return the lengths of an example, which is scored at its positions for masked tokens only."""
+    """Return the lengths of an example, which is scored only at its positions for masked tokens."""
     return objective.sequence_length, 0, prediction_capacity(objective)
 
 
@@ -80,7 +80,7 @@ def _binomial_bound(number: int, probability: float) -> int:
     return value
 
 
-def masked_rows(
+def mask_rows(
     input_ids: Ids,
     lengths: Ids,
     keys: Draws,
@@ -92,9 +92,9 @@ def masked_rows(
 ) -> MaskedRows:
     """Mask tokens of rows: `input_ids` (rows, L), which stay unchanged, and `lengths` (rows,) without padding.
 
-    `keys` (rows,) are those of `order.row_keys`, `places` is P, see `capacity`. [CLS] and [SEP] are never masked, and no
-    special token is a random replacement. Whole words need `word_starts`, (rows, L); a word also begins after every token that
-    is no candidate.
+    `keys` (rows,) come from `order.row_keys`, `places` is P, see `capacity`. [CLS] and [SEP] are never masked, and a random
+    replacement is never a special token. Whole words need `word_starts`, (rows, L); a word also begins after every token that
+    cannot be masked.
     """
     rows, length = input_ids.shape
     result = MaskedRows(
@@ -141,8 +141,8 @@ def selected(
 ) -> Flags:
     """Return (rows, L), True for masked tokens.
 
-    The count with `exact` is the probability times the row's length, rounded half to even, at least one and at most `places`;
-    the length includes special tokens, as in the originals.
+    With `exact` their number is the probability times the row's length, rounded half to even, at least one and at most
+    `places`; the length includes special tokens, as in the originals.
     """
     exact = options.selection == "exact"
     limit = LAST if exact else np.uint32(min(options.probability * 2.0**32, 2.0**32 - 1))
@@ -157,8 +157,8 @@ def selected(
     found = np.count_nonzero(ranked[:, : places + 1] < limit, axis=1)
     if not exact and options.max_predictions is None and (found > places).any():
         raise RelmError(
-            f"masked.selection: bernoulli drew more than {places} tokens of one sequence, which happens less than once in "
-            f"{1 / OVERFLOW_CHANCE:,.0f} sequences; set masked.max_predictions: {places}, or another seed"
+            f"masked.selection: bernoulli drew more than {places} tokens of one sequence, a chance of one in "
+            f"{1 / OVERFLOW_CHANCE:,.0f}; set masked.max_predictions: {places}, or another seed"
         )
     wanted = np.minimum(wanted, found)
     last = np.take_along_axis(ranked, np.maximum(wanted - 1, 0)[:, None], axis=1)
@@ -167,7 +167,7 @@ def selected(
 
 
 def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
-    """Return True where a word or a token outside the candidates begins; a truncated word begins with its row or segment."""
+    """Return True where a word, or a token that cannot be masked, begins; a truncated word begins with its row or segment."""
     boundary = word_starts | ~candidate
     boundary[:, 0] = True
     boundary[:, 1:] |= ~candidate[:, :-1]
@@ -175,7 +175,7 @@ def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
 
 
 def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
-    """Return (rows, length), a random number for each position, unique in its row since its lowest bits are the position."""
+    """Return (rows, length), a random number for each position; its lowest bits are the position, so a row has each once."""
     draws = drawn(keys[:, None], np.arange(-(-length // 2))).view(np.uint32)[:, :length]
     bits = (length - 1).bit_length()
     return draws >> np.uint32(bits) << np.uint32(bits) | np.arange(length, dtype=np.uint32)
@@ -184,9 +184,8 @@ def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
 def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Integers, limit: np.uint32) -> Flags:
     """Return the tokens of words, taken in the order of their numbers; a word that would exceed `wanted` is skipped.
 
-    `ranked`, (rows, L), are the numbers of `_order` of the words' first tokens, ascending; others are `LAST`. `boundary`,
-    (rows, L), is true where a word begins, or a token outside words. Words with the number `limit` or a higher one are not
-    offered.
+    `ranked`, (rows, L), has the numbers of `_order` of the words' first tokens, ascending; others are `LAST`. `boundary`,
+    (rows, L), is True where a word begins, or a token outside words. Only words with a number below `limit` are offered.
     """
     rows, length = boundary.shape
     ends = np.append(boundary.ravel(), True)
@@ -200,7 +199,7 @@ def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Intege
         starts = (offered & position_bits) + (open_rows * length)[:, None]
         sizes = np.zeros(offered.shape, np.int32)
         sizes[there] = _sizes(ends, starts[there])
-        taken = first_fits(sizes, left)
+        taken = choose_fitting(sizes, left)
         masked[_filled(starts[taken], sizes[taken])] = True
         left = left - np.multiply(sizes, taken).sum(axis=1)
         again = (left > 0) & there[:, -1]
@@ -230,12 +229,12 @@ def _filled(starts: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
     return shifts + np.arange(len(shifts))
 
 
-def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
+def choose_fitting(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
     """Return True for each item that is taken when a row's items are offered in turn and taken if they still fit.
 
     `sizes` are (rows, items), 0 for no item; `room` is (rows,).
 
-    >>> first_fits(np.array([[2, 3, 1, 1]]), np.array([4]))
+    >>> choose_fitting(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
     """
     taken = np.zeros(sizes.shape, np.bool_)
@@ -247,7 +246,7 @@ def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
         now &= fitting > 0
         taken[rows] |= now
         used = np.multiply(fitting, now).sum(axis=1, dtype=np.int32)
-        # That one is larger than the room left, as are all skipped before it: the next round looks after it.
+        # That one is larger than the room left, as are all skipped before it: the next round begins after it.
         again = np.flatnonzero((sums[:, -1] > left) & (used < left))
         rows, left, offered = rows[again], (left - used)[again], np.where(now[again], 0, offered[again])
     return taken

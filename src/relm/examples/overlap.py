@@ -1,7 +1,7 @@
-"""Compare documents with each other and with the texts of tests in one pass: duplicates, and sequences of words of a test.
+"""Find duplicates of documents, and sequences of words that they share with a test, in one pass.
 
-A test's sequences are kept as sets, and the documents stream past them, so memory grows with the test, and by 8 bytes with each
-document whose duplicates are sought. Results come in the order of the documents: any count of workers gives the same.
+A test's sequences are kept as sets, and the documents stream past them. So memory grows with the test, and for duplicates by 8
+bytes per document. Results come in the order of the documents, for any number of workers.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.examples.cut_passages import WordSequences, find_words
-from relm.examples.documents import Lines, document_texts
+from relm.examples.documents import Lines, read_document_texts
 from relm.examples.mapped_documents import map_documents
 
 DUPLICATE = "duplicate"
-"""The reason to remove a document that another one repeats; all other reasons are names of tests."""
+"""The reason to remove a copy of a document; all other reasons are names of tests."""
 Digests = npt.NDArray[np.uint64]
 BYTES = 8
-"""Size of a digest: of 10^8 different texts, two have the same one with a probability of 3 in 10,000."""
+"""Size of a digest: two of 10^8 different texts share one with a probability of 3 in 10,000."""
 
 
 class Compared(NamedTuple):
@@ -31,9 +31,9 @@ class Compared(NamedTuple):
     documents: int
     words: int
     digests: Digests
-    """(documents,); (0,) where duplicates are not sought."""
+    """(documents,); (0,) without duplicates."""
     found: dict[int, list[str]]
-    """Position of a document -> the sequences that it has, if any."""
+    """Position of a document -> its sequences, if any."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DocumentComparison:
 
     def __call__(self, lines: Lines) -> Compared:
         """Return what the documents of some lines share."""
-        texts = list(document_texts(lines.lines, lines.path, lines.first))
+        texts = list(read_document_texts(lines.lines, lines.path, lines.first))
         words, found = 0, {}
         for position, text in enumerate(texts if self.sought.known else ()):
             inside = find_words(text).words
@@ -60,12 +60,12 @@ class DocumentComparison:
 def compare(
     documents: Sequence[Path], comparison: DocumentComparison, workers: int | None
 ) -> Generator[tuple[Lines, Compared], None, None]:
-    """Yield some documents of files at a time, in order, with what they share; the count of workers changes nothing."""
+    """Yield some documents at a time, in order, with what they share; the number of workers changes nothing."""
     return map_documents(comparison, documents, workers, "comparing documents")
 
 
 def digest_texts(texts: Sequence[str]) -> Digests:
-    """Return a digest of each text, (texts,): equal for texts that are equal but for case, white space and Unicode's form.
+    """Return a digest of each text, (texts,), the same for texts that differ only in case, white space or Unicode's form.
 
     >>> one, same, other = digest_texts(["A text", " a  TEXT\\n", "a text."]).tolist()
     >>> one == same, one == other
@@ -77,7 +77,7 @@ def digest_texts(texts: Sequence[str]) -> Digests:
 
 
 def find_duplicates(digests: Digests) -> npt.NDArray[np.int64]:
-    """Return for each document the number of the first one with its digest, (documents,): its own, unless it is a duplicate.
+    """Return the number of the first document with each one's digest, (documents,); a duplicate gets an earlier number.
 
     >>> find_duplicates(np.array([5, 2, 5, 1], dtype=np.uint64)).tolist()
     [0, 1, 0, 3]

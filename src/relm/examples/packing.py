@@ -1,15 +1,15 @@
-"""Pack sentences into sequences: pure functions on the offsets of sentences and documents, which read no token.
+"""Pack sentences into sequences: pure functions on the offsets of sentences and documents, without the tokens.
 
 Three packings, named as in section 4.2 of RoBERTa (Liu et al. 2019, arXiv 1907.11692). `full_sentences` and
 `document_sentences` fill a sequence with as many whole sentences as fit; a sentence longer than a sequence is split into pieces
 that fill one each and a rest, so no token is lost. `sentence_pairs` is BERT's (Devlin et al. 2019, arXiv 1810.04805, appendix
-A.2): sentences until the sequence is full or the document ends; a random count of the first ones is the first segment. In half
-of the sequences the rest is the second segment; in the others, and where there is no rest, the second comes from another
-document and the rest begins the next sequence. Pairs that are too long are truncated at either end, which loses tokens. A
-sentence longer than a pair is split into pieces of half a pair, so that it gives pairs as other text does.
+A.2): it takes sentences until the sequence is full or the document ends; a random number of the first ones is the first
+segment. In half of the sequences the rest is the second segment; in the others, and where nothing is left, the second comes
+from another document and the rest begins the next sequence. Pairs that are too long are truncated at either end, which loses
+tokens. A sentence longer than a pair is split into pieces of half a pair, so that it gives pairs as other text does.
 
-The end of a sequence that would begin at a sentence is computed for all sentences at once; then the actual beginnings are found
-by following these ends from one to the next. Every draw follows from (seed, repetition, offset of the sequence).
+First the end of a sequence that would begin at a sentence is computed for all sentences at once; then following these ends from
+one to the next finds the actual beginnings. Every draw follows from (seed, repetition, offset of the sequence).
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Packing(NamedTuple):
     options: Masked
     sequence_length: int
     source: str
-    """Name of the text, such as its sha256; other sources get other draws from the same seed."""
+    """Name of the text, such as its sha256; with the same seed another source gets other draws."""
     repetition: int = 0
     """Index of the pass over all documents, below `duplication_factor`."""
 
@@ -58,7 +58,7 @@ class Packing(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Return the tokens of text that fit into a sequence: all except [CLS] and [SEP], in pairs another [SEP]."""
+        """Return how many tokens of text fit into a sequence, apart from [CLS] and [SEP], in pairs two [SEP]."""
         return self.sequence_length - (3 if self.is_paired else 2)
 
 
@@ -71,11 +71,11 @@ class Sequences(NamedTuple):
     """Start of the second segment; without one, the stop of the first."""
     second_stop: Integers
     label: npt.NDArray[np.int8]
-    """0: the second segment follows the first; 1: it is random; -1: there is none."""
+    """0: the second segment follows the first; 1: it is random; -1: no second segment."""
     separators: Integers
-    """(any count,), ascending: start of each document that shares a sequence with the one before; a separator goes there."""
+    """Ascending starts of documents that share a sequence with the one before; a separator goes there."""
     truncated: int
-    """Count of tokens that pairs lost."""
+    """Number of tokens that pairs lost."""
 
     def between(self, start: int, stop: int) -> "Sequences":
         """Return some of the sequences with all separators; truncated tokens are 0, since they are counted once for all."""
@@ -100,9 +100,9 @@ class Window(NamedTuple):
     document_stops: Integers
     """(documents,), the piece after a document's last, or after the window's."""
     first_document: int
-    """Count of documents before the window."""
+    """Number of documents before the window."""
     beginnings: int
-    """Count of pieces from which a sequence is sure to end inside the window."""
+    """Number of pieces from which a sequence is sure to end inside the window."""
 
 
 class PackingPlan(NamedTuple):
@@ -120,13 +120,13 @@ def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
     require_room(packing)
     if packing.is_paired and len(text.document_starts) == 2:
         raise RelmError(
-            "masked.packing: sentence_pairs takes random second segments from other documents, but there is only one; "
-            "give each file two documents or more, or use full_sentences or document_sentences"
+            "masked.packing: sentence_pairs takes random second segments from other documents, but found one document; "
+            "give each file at least two, or use full_sentences or document_sentences"
         )
     text = Text(np.asarray(text.sentence_starts), np.asarray(text.document_starts))  # views without a memory-map's overhead
     begin, end = 0, int(text.sentence_starts[-1]) if len(text.sentence_starts) else 0
     while begin < end:
-        window = window_from(text, begin, packing)
+        window = read_window(text, begin, packing)
         keys = row_keys(
             f"packing of {packing.source}",
             packing.options.seed,
@@ -140,21 +140,21 @@ def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
 
 
 def require_room(packing: Packing) -> None:
-    """Check that sequences have room for text."""
+    """Raise RelmError unless sequences have room for text."""
     shortest = 5 if packing.is_paired else 3
     if packing.sequence_length < shortest:
         raise RelmError(
-            f"sequence_length: {packing.sequence_length} leaves no room for text beside the special tokens of "
-            f"{packing.options.packing}; it must be {shortest} at least"
+            f"sequence_length: {packing.sequence_length} leaves no room for text with {packing.options.packing}; set at least "
+            f"{shortest}"
         )
 
 
-def window_from(text: Text, begin: int, packing: Packing) -> Window:
+def read_window(text: Text, begin: int, packing: Packing) -> Window:
     """Return the sentences from the one with token `begin` on, split into pieces, one of which begins at `begin`."""
     sentences = len(text.sentence_starts) - 1
     first = int(np.searchsorted(text.sentence_starts, begin, "right")) - 1
     last = min(sentences, first + WINDOW + 2 * packing.sequence_length)
-    starts = with_cuts(
+    starts = cut_sentences(
         np.array(text.sentence_starts[first : last + 1]), packing.room, packing.room // 2 if packing.is_paired else packing.room
     )
     starts = starts[np.searchsorted(starts, begin) :]
@@ -172,10 +172,10 @@ def window_from(text: Text, begin: int, packing: Packing) -> Window:
     )
 
 
-def with_cuts(starts: Integers, longest: int, piece: int) -> Integers:
+def cut_sentences(starts: Integers, longest: int, piece: int) -> Integers:
     """Return the starts of sentences, and of the pieces of those longer than `longest`.
 
-    >>> with_cuts(np.array([0, 3, 14, 16]), 5, 4)
+    >>> cut_sentences(np.array([0, 3, 14, 16]), 5, 4)
     array([ 0,  3,  7, 11, 14, 16])
     """
     sizes = np.diff(starts)
@@ -187,7 +187,7 @@ def with_cuts(starts: Integers, longest: int, piece: int) -> Integers:
 
 
 def _targets(packing: Packing, keys: Draws) -> Integers:
-    """Return the target count of text tokens of a sequence that begins at each piece."""
+    """Return how many text tokens a sequence that begins at each piece should have."""
     room, probability = packing.room, packing.options.short_sequence_probability
     if probability == 0:
         return np.full(len(keys), room)
@@ -209,7 +209,7 @@ def _runs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
 
 
 def _pairs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
-    """Return pairs of pieces up to the target or the document's end, a random count of which is the first segment."""
+    """Return pairs of pieces up to the target or the document's end; a random number of them is the first segment."""
     count = window.beginnings
     pieces = np.arange(count)
     reached = np.searchsorted(window.starts, window.starts[:count] + _targets(packing, keys))
@@ -255,7 +255,7 @@ def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: 
 def _random_seconds(text: Text, document: Integers, wanted: Integers, room: int, keys: Draws) -> tuple[Integers, Integers]:
     """Return segments that start at a uniformly drawn sentence of another document and end when long enough or with it.
 
-    `document` is the one to exclude, `wanted` the count of tokens, both (rows,); a segment has at least one sentence.
+    `document` is the one to exclude, `wanted` the number of tokens, both (rows,); a segment has at least one sentence.
     """
     sentence_starts, document_starts = text
     begins, ends = document_starts[document], document_starts[document + 1]
@@ -271,7 +271,7 @@ def _random_seconds(text: Text, document: Integers, wanted: Integers, room: int,
 def _first_reaching(values: Integers, low: Integers, high: Integers, wanted: Integers) -> Integers:
     """Return the least index in `low` to `high` whose value is at least the wanted one; `values` ascend.
 
-    The bounds are close, so that this reads less of a memory-mapped array than a search in all of it.
+    The bounds are close, so this reads less of a memory-mapped array than a search in all of it.
     """
     while (low < high).any():
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""The step from documents to a stream of tokens on disk, with the same bytes for any count of worker processes."""
+"""Turn documents into a stream of tokens on disk, with the same bytes for any number of worker processes."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from time import perf_counter
 
 from relm.artifact import write_hashed_sidecar
 from relm.errors import RelmError
-from relm.examples.chunks import ChunkEncoding, encoded_chunk
+from relm.examples.chunks import encode_chunk
 from relm.examples.documents import checked_documents, require_documents
 from relm.examples.manifest import ExampleCounts
 from relm.examples.mapped_documents import map_documents
@@ -25,15 +25,21 @@ def pregenerate_stream(
 ) -> str:
     """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
 
-    An end of text follows each document, where the tokenizer has one. The stream is the same for all objectives that read one.
-    Arguments are those of `relm.examples.builders.pregenerate`; the language is not used.
+    An end of text follows each document if the tokenizer has one. All objectives that read a stream share it. Arguments are
+    those of `relm.examples.builders.pregenerate`; the language has no effect.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
     counts, dtype = ExampleCounts(), dtype_of(loaded.vocabulary_size)
-    encode = functools.partial(encoded_chunk, ChunkEncoding(loaded.path, loaded.sha256, dtype), loaded.special.end_of_text)
+    encode = functools.partial(
+        encode_chunk,
+        tokenizer=loaded.path,
+        tokenizer_sha256=loaded.sha256,
+        dtype=dtype,
+        end_of_text_id=loaded.special.end_of_text,
+    )
     task = f"encoding {documents}"
-    with checked_meanwhile(documents) as checked:
+    with check_in_background(documents) as checked:
         with (
             shard_writer(output, loaded.vocabulary_size) as shard,
             contextlib.closing(map_documents(encode, [documents], workers, task, numbered=False)) as chunks,
@@ -46,7 +52,7 @@ def pregenerate_stream(
     if not shard.documents and not may_be_empty:
         output.unlink()
         index_of(output).unlink()
-        raise RelmError(f"{documents}: holds no documents; run the step that extracts them again")
+        raise RelmError(f"{documents}: holds no documents; extract them again")
     write_hashed_sidecar(
         output,
         shard.sha256,
@@ -73,11 +79,11 @@ def pregenerate_stream(
 
 
 @contextlib.contextmanager
-def checked_meanwhile(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
+def check_in_background(documents: Path) -> Iterator[Callable[[], tuple[str, bool]]]:
     """Run `checked_documents` in a thread while the block runs.
 
-    Yields a function that waits for its result, or raises its error. The block calls it before its outputs appear. Where the
-    block fails, a change of the file is the error that is raised, since a fault of its content may only follow from it.
+    Yields a function that waits for its result, or raises its error; the block calls it before its outputs appear. If the block
+    fails and the file has changed, the change is the error that is raised, because it may be the cause.
     """
     require_documents(documents)
     check: Future[tuple[str, bool]] = Future()

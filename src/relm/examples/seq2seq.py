@@ -1,8 +1,8 @@
 """Sequence-to-sequence examples: a target text, and the source that a rule derives from it.
 
-The target is the text in standard letters (`relm.examples.diacritics`), the source is the target without diacritics. Pairs are
-stored at full length, each side with one end of text at its end; they are truncated and padded at reading time, so one table
-serves any lengths.
+The target is the text in standard letters (`relm.examples.diacritics`), the source the target without diacritics. Pairs are
+stored at full length, each side with one end of text, and truncated and padded when they are read, so one table serves any
+lengths.
 """
 
 import contextlib
@@ -29,18 +29,9 @@ from relm.examples.mapped_documents import map_documents
 from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
-from relm.examples.tokenization.encoder import TextEncoder
-from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer, loaded_as
+from relm.examples.tokenization.encoder import load_encoder
+from relm.examples.tokenization.tokenizer_files import SpecialIds, load_tokenizer
 from relm.recipes.objectives import Objective, Seq2Seq
-
-
-class PairEncoding(NamedTuple):
-    """The options by which a worker makes pairs from documents."""
-
-    tokenizer: Path
-    tokenizer_sha256: str
-    options: Seq2Seq
-    language: str
 
 
 class Pairs(NamedTuple):
@@ -58,15 +49,21 @@ def pregenerate_seq2seq(
 ) -> str:
     """Encode a file of documents as one table of pairs, `output`, and its sidecar.
 
-    Columns: `source` and `target`, ragged, each with one end of text at its end. A text that has no tokens gives no pair.
-    Arguments are those of `relm.examples.builders.pregenerate`; the language decides a text's standard letters.
+    Columns: `source` and `target`, ragged, each with one end of text. A text without tokens gives no pair. Arguments are those
+    of `relm.examples.builders.pregenerate`; the language decides the standard letters.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    loaded.required("end_of_text")
     source, may_be_empty = checked_documents(documents)
     facts = {**first_facts(objective, loaded), **last_facts(objective, loaded, source)}
-    encode = functools.partial(encoded_pairs, PairEncoding(tokenizer, loaded.sha256, objective.seq2seq, language))
+    encode = functools.partial(
+        encode_pairs,
+        tokenizer=tokenizer,
+        tokenizer_sha256=loaded.sha256,
+        options=objective.seq2seq,
+        language=language,
+        end_of_text_id=loaded.required("end_of_text"),
+    )
     task = f"encoding {documents}"
     counts, kind = ExampleCounts(), dtype_of(loaded.vocabulary_size)
     columns = [Column(name, kind, "ragged", below=loaded.vocabulary_size) for name in ("source", "target")]
@@ -80,7 +77,7 @@ def pregenerate_seq2seq(
             longer = np.maximum(pairs.source.sizes, pairs.target.sizes)  # a side longer than a sequence is truncated
             counts.add(tokens, pairs.documents, pairs.words, pairs.bytes, longer)
         if not table.rows and not may_be_empty:
-            raise RelmError(f"{documents}: holds no text that gives a pair; run the step that extracts the documents again")
+            raise RelmError(f"{documents}: holds no text that gives a pair; extract the documents again")
     write_sidecar(output, **facts, **asdict(counts), examples=table.rows)
     seconds = perf_counter() - started
     return (
@@ -89,16 +86,18 @@ def pregenerate_seq2seq(
     )
 
 
-def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
+def encode_pairs(
+    lines: Lines, *, tokenizer: Path, tokenizer_sha256: str, options: Seq2Seq, language: str, end_of_text_id: int
+) -> Pairs:
     """Return the pairs of some lines of a documents file."""
-    encoder, end_of_text_id = _encoder(encoding.tokenizer, encoding.tokenizer_sha256)
-    texts = chunk.texts()
-    targets = [target for text in texts for target in target_texts(text, encoding.options, encoding.language)]
+    encoder = load_encoder(tokenizer, tokenizer_sha256)
+    texts = lines.texts()
+    targets = [target for text in texts for target in target_texts(text, options, language)]
     sources = list(map(without_diacritics, targets))
     tokens, sizes = encoder.encoded([*sources, *targets])
     if (tokens == end_of_text_id).any():
         raise RelmError(
-            f"{encoding.tokenizer}: encodes ordinary text as the end of text, so pairs would have several; use another one"
+            f"{tokenizer}: encodes ordinary text as the end of text, so a pair would have several; use another tokenizer"
         )
     kept = np.tile((sizes[: len(sources)] > 0) & (sizes[len(sources) :] > 0), 2)
     tokens, sizes = with_end_of_text(tokens[np.repeat(kept, sizes)], sizes[kept], end_of_text_id)
@@ -114,19 +113,13 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
 
 
 def target_texts(text: str, options: Seq2Seq, language: str) -> list[str]:
-    """Return the targets of a document: its stripped lines, or itself stripped; blank ones are left out."""
+    """Return the targets of a document: its stripped lines, or its stripped text; blank ones are left out."""
     pieces = text.split("\n") if options.texts == "lines" else [text]
     return [with_standard_letters(piece, language) for piece in map(str.strip, pieces) if piece]
 
 
-@functools.lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int]:
-    loaded = loaded_as(tokenizer, sha256)
-    return TextEncoder(loaded.tokenizer), loaded.required("end_of_text")
-
-
 def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Return rows truncated or padded to one length, (rows, length), and True for tokens other than padding.
+    """Return rows truncated or padded to one length, (rows, length), and False for padding.
 
     A truncated row keeps its end of text, as its last token.
 
@@ -149,10 +142,10 @@ class Seq2SeqExamples:
     def __init__(self, tables: ExampleTables, objective: Objective, special: SpecialIds) -> None:
         """Set up the reading of tables of pairs, of the objective's lengths.
 
-        Without a padding token the end of text pads, which makes no difference, since padding is masked and not scored.
+        Without a padding token the end of text pads; this makes no difference, since padding is masked and not scored.
         """
         if tables.manifest.objective != "seq2seq" or special.end_of_text is None:
-            raise RelmError(f"found tables of {tables.manifest.objective} examples, expected pairs of source and target")
+            raise RelmError(f"expected pairs of source and target, found tables of {tables.manifest.objective} examples")
         self.tables = tables
         self.source_length = objective.sequence_length
         self.target_length = objective.seq2seq.target_length or objective.sequence_length

@@ -22,7 +22,7 @@ class SequenceRows(NamedTuple):
     next_sentence_label: npt.NDArray[np.int8]
     """(rows,), label as in `packing.Sequences`."""
     word_starts: npt.NDArray[np.bool_]
-    """(rows, L), True at the first token of each word, truncated ones included, and at special tokens; False at padding."""
+    """(rows, L), True at the first token of each word, also a truncated one, and at special tokens; False at padding."""
 
 
 class Specials(NamedTuple):
@@ -42,13 +42,13 @@ def rows_of(
 ) -> SequenceRows:
     """Return consecutive sequences as rows.
 
-    `tokens`, (n,), are those of all documents and may be memory-mapped; `word_starts`, (n,), is true for a token that begins a
+    `tokens`, (n,), are those of all documents and may be memory-mapped; `word_starts`, (n,), is True for tokens that begin a
     word.
     """
     length, paired = packing.sequence_length, packing.is_paired
     first_start, first_stop, second_start, second_stop, label = sequences[:5]
     if not paired:
-        tokens, word_starts, first_start, first_stop = with_separators(tokens, word_starts, sequences, special.sep)
+        tokens, word_starts, first_start, first_stop = insert_separators(tokens, word_starts, sequences, special.sep)
     columns = np.arange(length)
     first_end = first_stop - first_start + 1  # the column of the separator after the first segment
     sizes = first_end + 1 + (second_stop - second_start + 1 if paired else 0)
@@ -69,7 +69,7 @@ def rows_of(
     return SequenceRows(ids, sizes.astype(np.uint16), second.astype(np.uint16), label, starts)
 
 
-def with_separators(
+def insert_separators(
     tokens: npt.NDArray[np.integer], word_starts: npt.NDArray[np.bool_], sequences: Sequences, separator: int
 ) -> tuple[Array, Array, Array, Array]:
     """Return the tokens of consecutive sequences, with separators inserted between documents.
@@ -78,7 +78,7 @@ def with_separators(
     """
     begin, end = int(sequences.first_start[0]), int(sequences.first_stop[-1])
     between = sequences.separators[(sequences.separators > begin) & (sequences.separators < end)]
-    # A separator is inserted before its document, and is not in a sequence that begins or ends there.
+    # A separator comes before its document; a sequence that begins or ends there does not include it.
     starts = sequences.first_start - begin + np.searchsorted(between, sequences.first_start, "right")
     stops = sequences.first_stop - begin + np.searchsorted(between, sequences.first_stop, "left")
     offsets = between - begin

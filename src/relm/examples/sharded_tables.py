@@ -1,4 +1,4 @@
-"""The tables of a manifest's shards, read as one."""
+"""Read the tables of a manifest's shards as one."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ class ExampleTables:
     """The tables of several shards as one, by index of the row."""
 
     def __init__(self, manifest: Path, split: str, check_content: bool = True) -> None:
-        """Open the tables of a split; `check_content` compares each sha256 with the manifest, not the size alone."""
+        """Open the tables of a split; `check_content` compares each sha256 with the manifest, otherwise only the size."""
         self.manifest: Manifest = read_manifest(manifest)
         self._split = split
         shards = [shard for shard in self.manifest.split(split, manifest) if shard.examples]
@@ -27,10 +27,10 @@ class ExampleTables:
         for shard in shards:
             table = ExampleTable(require_shard(manifest, shard, check_content))
             if len(table) != shard.examples:
-                raise RelmError(f"{table.path}: has {len(table):,} rows, {manifest} says {shard.examples:,}; {AGAIN}")
+                raise RelmError(f"{table.path}: has {len(table):,} rows, but {manifest} says {shard.examples:,}; {AGAIN}")
             self._tables.append(table)
         if not self._tables:
-            raise RelmError(f"{manifest}: split {split} has no table with rows; make the examples again")
+            raise RelmError(f"{manifest}: split {split} has only empty tables; make the examples again")
         self._starts = np.cumsum([0, *(len(table) for table in self._tables)])
 
     def __len__(self) -> int:
@@ -67,10 +67,10 @@ def open_tables(manifest: Path, split: str, objective: Objective, check_content:
     tables = ExampleTables(manifest, split, check_content)
     facts = tables.manifest
     if facts.objective != objective.objective:
-        raise RelmError(f"{manifest}: holds {facts.objective} examples, expected {objective.objective}; pregenerate them again")
+        raise RelmError(f"{manifest}: expected {objective.objective} examples, found {facts.objective}; pregenerate them again")
     if facts.settings and facts.settings != (wanted := objective.stored_keys()):
         raise RelmError(
-            f"{manifest}: was made with {canonical_json(facts.settings)}, but the phase wants {canonical_json(wanted)}; "
+            f"{manifest}: expected examples with {canonical_json(wanted)}, found {canonical_json(facts.settings)}; "
             "pregenerate them again"
         )
     return tables

@@ -1,4 +1,4 @@
-"""Examples of fine-tuning on answers that are spans of a paragraph: the step that windows a file of SQuAD, and its reader."""
+"""Examples for fine-tuning on answers that are spans of a paragraph: window a file of SQuAD, and read the table."""
 
 import hashlib
 from pathlib import Path
@@ -38,7 +38,7 @@ def write_span_table(
     """Window the questions of a SQuAD 1.1 file as one table, `output`, and its sidecar; return a sentence.
 
     Columns: `input_ids` (L), `length`, `context_start`, `answer_start`, `answer_end`, as in
-    `relm.examples.fine_tuning.answer_windows.AnswerWindows`. `limit` is the count of questions, from the first on; None: all.
+    `relm.examples.fine_tuning.answer_windows.AnswerWindows`. `limit` is the number of questions, from the first on; None: all.
     """
     started = perf_counter()
     content = documents.read_bytes()
@@ -55,11 +55,11 @@ def write_span_table(
             counts["skipped"] += skipped
             counts["unanswered"] += int((windows.ends == 0).sum())
         if not table.examples:
-            raise RelmError(f"{documents}: no answer is where the file says; give a file of SQuAD 1.1, such as train-v1.1.json")
+            raise RelmError(f"{documents}: no answer is at its offset; give a file of SQuAD 1.1, such as train-v1.1.json")
         table.counts = {**counts}
     return (
         f"windowed {counts['questions']:,} questions as {table.examples:,} sequences, {counts['unanswered']:,} of them without "
-        f"the answer, and left out {counts['skipped']:,} questions, whose answer is not where the file says; "
+        f"the answer, and left out {counts['skipped']:,} questions whose answer is not at its offset; "
         f"{table.examples / (perf_counter() - started):,.0f} sequences/s"
     )
 

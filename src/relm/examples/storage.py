@@ -1,4 +1,4 @@
-"""Tokens on disk in Megatron's indexed format, written as a stream and memory-mapped for reading.
+"""Write tokens to disk as a stream in Megatron's indexed format, and memory-map them for reading.
 
 `SHARD.bin` holds the concatenated tokens of all sequences, `SHARD.idx` their offsets (Megatron-LM,
 `megatron/data/indexed_dataset.py`, class MMapIndexedDataset). Here a sequence is a document with its end of text.
@@ -23,7 +23,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 # Name -> numpy's little-endian type and Megatron's code for it.
 DTYPES = {"uint16": ("<u2", 8), "int32": ("<i4", 4)}
-# Vocabularies from this size on get int32; 16 bits would hold a few more, but this is Megatron's limit.
+# Larger vocabularies get int32; 16 bits would hold a few more tokens, but this is Megatron's limit.
 LARGEST_UINT16_VOCABULARY = 65_500
 LARGEST_DOCUMENT = 2**31 - 1
 # Documents whose sizes are in memory at once when the index is written.
@@ -41,7 +41,7 @@ def index_of(shard: Path) -> Path:
 
 
 class ShardWriter:
-    """A writer of documents to a shard, opened by `shard_writer`, which hashes both files while it writes them."""
+    """Writes documents to a shard and hashes both files meanwhile; `shard_writer` opens it."""
 
     def __init__(self, path: Path, vocabulary_size: int, tokens: IO[bytes], index: IO[bytes], sizes: IO[bytes]) -> None:
         self.path = path
@@ -53,27 +53,27 @@ class ShardWriter:
 
     @property
     def sha256(self) -> str:
-        """Return the sha256 of the `.bin`, once it is written."""
+        """Return the sha256 of the finished `.bin`."""
         return self._tokens_file.sha256
 
     @property
     def index_sha256(self) -> str:
-        """Return the sha256 of the `.idx`, once it is written."""
+        """Return the sha256 of the finished `.idx`."""
         return self._index_file.sha256
 
     def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
         """Append documents: their concatenated tokens, and the size of each."""
         if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
             raise RelmError(
-                f"{self.path}: a document of {sizes.max():,} tokens; the format's limit is {LARGEST_DOCUMENT:,}; split it"
+                f"{self.path}: a document has {sizes.max():,} tokens, the format holds {LARGEST_DOCUMENT:,}; split it"
             )
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary_size:
             raise RelmError(
                 f"{self.path}: token ids {tokens.min()} to {tokens.max()}, but the vocabulary has 0 to "
-                f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
+                f"{self.vocabulary_size - 1}: the tokenizer is inconsistent; make it again"
             )
         assert int(sizes.sum()) == len(tokens)
-        # Not `tofile`, whose error hides a full disk or a lost connection.
+        # `tofile` would hide a full disk or a lost connection.
         self._tokens_file.write(tokens.astype(DTYPES[self.dtype][0], copy=False).data)
         self._sizes_file.write(sizes.astype("<i4").data)
         self.tokens += len(tokens)
@@ -104,7 +104,7 @@ class ShardWriter:
 def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
     """Write `path` (a .bin) and its .idx; both appear when the block ends without an error.
 
-    A nameless temporary file holds the sizes of documents, so memory does not grow with the shard. An earlier sidecar is
+    An unnamed temporary file holds the sizes of documents, so memory does not grow with the shard. An earlier sidecar is
     removed before the files change.
     """
     with atomic_file(path) as tokens, atomic_file(index_of(path)) as index:
@@ -117,7 +117,7 @@ def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
 
 
 def flush_all(*files: IO[Any]) -> None:
-    """Flush files that appear together to disk, so that a full disk fails here, before one of them gets its name."""
+    """Flush files that appear together, so that a full disk fails here, before one of them gets its name."""
     for file in files:
         file.flush()
         os.fsync(file.fileno())
@@ -127,8 +127,8 @@ class TokenStream:
     """The tokens of several memory-mapped shards as one sequence."""
 
     def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
-        """Open the shards at the manifest's paths; `check_content` compares each sha256 with it, not the size alone."""
-        self._shards = [_opened(manifest, shard, check_content) for shard in shards if shard.tokens]
+        """Open the shards; `check_content` compares each sha256 with the manifest, otherwise only the size."""
+        self._shards = [_open_shard(manifest, shard, check_content) for shard in shards if shard.tokens]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 
     def __len__(self) -> int:
@@ -136,11 +136,11 @@ class TokenStream:
 
     @property
     def lengths(self) -> list[int]:
-        """Return the count of tokens of each shard that has any."""
+        """Return the number of tokens of each shard that has any."""
         return [len(shard) for shard in self._shards]
 
     def tokens(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return tokens `start` to `stop` (not included) as int64; fewer where the stream ends."""
+        """Return tokens `start` to `stop` (excluded) as int64; fewer where the stream ends."""
         start, stop = max(start, 0), min(stop, len(self))
         if start >= stop:
             return np.empty(0, dtype=np.int64)
@@ -152,7 +152,7 @@ class TokenStream:
         return np.concatenate(pieces, dtype=np.int64)
 
     def windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Return (windows, length) int64, the `length` tokens from each start on, all inside the stream."""
+        """Return (windows, length) int64, the `length` tokens from each start on; all must be inside the stream."""
         windows = np.empty((len(starts), length), dtype=np.int64)
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
         offsets = starts - self._starts[numbers]
@@ -165,9 +165,11 @@ class TokenStream:
         return windows
 
 
-def _opened(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
+def _open_shard(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
     path = require_shard(manifest, shard, check_content)
     tokens: npt.NDArray[np.integer] = np.memmap(path, dtype=DTYPES[shard.dtype][0], mode="r")
     if len(tokens) != shard.tokens:
-        raise RelmError(f"{path}: holds {len(tokens):,} {shard.dtype} tokens, {manifest} says {shard.tokens:,}; {AGAIN_SHARD}")
+        raise RelmError(
+            f"{path}: has {len(tokens):,} {shard.dtype} tokens, but {manifest} says {shard.tokens:,}; {AGAIN_SHARD}"
+        )
     return tokens

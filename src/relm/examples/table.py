@@ -1,12 +1,12 @@
-"""Tables of examples on disk, in Arrow's IPC file format, written as a stream and memory-mapped for reading.
+"""Write tables of examples in Arrow's IPC file format, and memory-map them for reading.
 
-Of Arrow's two layouts this is the *file*, whose footer has the offset of each record batch, so any row can be read without the
+Of Arrow's two layouts this is the *file*: its footer has the offset of each record batch, so any row can be read without the
 rows before it, unlike in the *stream* layout. All record batches except the last have `ROWS` rows, so row i is in batch
 i // ROWS; nothing is compressed, so a column of a batch is an array inside the memory-mapped file. The schema's metadata has
-one key, `relm`: the facts of the table as canonical JSON. No column has nulls. (Arrow columnar format 1.x, section
+one key, `relm`: the facts of the table as canonical JSON. Columns have no nulls. (Arrow columnar format 1.x, section
 "Serialization and interprocess communication".)
 
-Neither times nor versions are written: the same rows give the same bytes with one version of pyarrow. Another version may lay
+The file has no times and versions, so one version of pyarrow writes the same bytes for the same rows. Another version may lay
 out the same table differently.
 """
 
@@ -30,22 +30,22 @@ __all__ = ["ROWS", "Column", "ExampleTable", "Ragged", "TableWriter", "table_wri
 
 
 class TableWriter:
-    """A writer of rows to a table, opened by `table_writer`."""
+    """Writes rows to a table; `table_writer` opens it."""
 
     def __init__(self, path: Path, columns: Sequence[Column], facts: Mapping[str, Any], file: IO[bytes]) -> None:
         self.path = path
         self.columns = {column.name: column for column in columns}
         self.rows = 0
-        """Count of rows appended so far."""
+        """Number of rows so far."""
         self._schema = pa.schema([c.field for c in columns], metadata={FACTS: canonical_json(dict(facts)).encode()})
         self._writer = pa.ipc.new_file(file, self._schema)
         self._waiting: dict[str, list[Any]] = {name: [] for name in self.columns}
         self._waiting_rows = 0
 
     def append(self, rows: Mapping[str, Any]) -> None:
-        """Append rows; their division into calls changes no byte.
+        """Append rows; how calls divide them changes no byte.
 
-        `rows` has an array for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
+        `rows` has an array for every column: (rows,) if its width is None, (rows, width), or for ragged columns a tuple of
         values (values,) and sizes (rows,).
         """
         if set(rows) != set(self.columns):
@@ -101,14 +101,14 @@ class TableWriter:
         found = values.ravel()[index]
         row = index // (values.size // len(values)) if sizes is None else np.searchsorted(np.cumsum(sizes), index, "right")
         raise RelmError(
-            f"{self.path}: row {self.rows + int(row):,}: {column.name} has {found}, but values are {low} to {high}: "
-            "tokenizer and examples do not fit together; make them again"
+            f"{self.path}: row {self.rows + int(row):,}: {column.name}: expected {low} to {high}, found {found}: "
+            "tokenizer and examples disagree; make them again"
         )
 
 
 @contextlib.contextmanager
 def table_writer(path: Path, columns: Sequence[Column], facts: Mapping[str, Any]) -> Iterator[TableWriter]:
-    """Write the table `path`, which appears when the block ends without an error; `facts` are JSON values that it keeps.
+    """Write the table `path`, which appears when the block ends without an error; `facts` are JSON values to store in it.
 
     At most `ROWS` rows are in memory. An earlier sidecar is removed before the file changes.
     """
@@ -124,7 +124,7 @@ def _row_count(value: Any) -> int:
 
 
 def _copied(value: Any, start: int, stop: int) -> Any:
-    """Return a copy of some rows, since the caller may reuse the array."""
+    """Return a copy of some rows, because the caller may reuse the array."""
     if not isinstance(value, Ragged):
         return value[start:stop].copy()
     first, last = int(value.sizes[:start].sum()), int(value.sizes[:stop].sum())
@@ -139,7 +139,7 @@ def _arrow(column: Column, pieces: list[Any], path: Path) -> pa.Array:
     ends = np.cumsum(np.concatenate([piece.sizes for piece in pieces]))
     if len(values) >= 2**31:
         raise RelmError(
-            f"{path}: {column.name}: {ROWS} rows have {len(values):,} values, the format holds 2**31; split the rows"
+            f"{path}: {column.name}: {ROWS} rows have {len(values):,} values, but the format holds 2**31; split the rows"
         )
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(values, type=ARROW[column.kind]), type=column.field.type)
@@ -153,15 +153,15 @@ class ExampleTable:
     columns: dict[str, Column]
 
     def __init__(self, path: Path) -> None:
-        """Open a table, which must be whole and of this project."""
+        """Open a whole table that relm wrote."""
         self.path = path
         if not path.exists():
-            raise RelmError(f"{path}: no such file; give the command that makes it")
-        self._file, self._reader = _opened(path)
+            raise RelmError(f"{path}: no such file; make it first")
+        self._file, self._reader = _open_file(path)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
         self.facts, self.columns = described(self._reader.schema, path)
         self.batches: int = self._reader.num_record_batches
-        """Count of record batches."""
+        """Number of record batches."""
         self._slots = {name: 2 * number for number, name in enumerate(self.columns)}
         self._offsets = np.full((self.batches, 2 * len(self.columns)), -1, dtype=np.int64)
         last = self._batch(self.batches - 1).num_rows if self.batches else 0
@@ -216,13 +216,13 @@ class ExampleTable:
                 found[slot] = self._offset(buffers[1] if ragged else buffers[-1])
                 found[slot + 1] = self._offset(buffers[-1])
             self._offsets[number, 1:] = found[1:]
-            self._offsets[number, 0] = found[0]  # last, since other threads take this one as a sign that all are known
+            self._offsets[number, 0] = found[0]  # last: it shows other threads that all are known
 
     def _batch(self, number: int) -> pa.RecordBatch:
         try:
             return self._reader.get_batch(number)
         except (pa.ArrowException, OSError) as error:
-            raise RelmError(f"{self.path}: record batch {number} cannot be read ({error}): damaged; {AGAIN}") from None
+            raise RelmError(f"{self.path}: damaged: record batch {number} cannot be read ({error}); {AGAIN}") from None
 
     def _offset(self, buffer: pa.Buffer | None) -> int:
         if buffer is None or not buffer.size:
@@ -255,10 +255,10 @@ def _bits(content: npt.NDArray[np.uint8], offsets: Integers, starts: Integers, w
     return found
 
 
-def _opened(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
+def _open_file(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
     try:
         with pa.memory_map(str(path)) as file:
             content = file.read_buffer()
         return content, pa.ipc.open_file(content)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise RelmError(f"{path}: not a whole Arrow file ({error}): truncated or of another kind; {AGAIN}") from None
+        raise RelmError(f"{path}: truncated, or not an Arrow file ({error}); {AGAIN}") from None

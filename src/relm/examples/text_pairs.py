@@ -1,4 +1,4 @@
-"""A text, or a pair of texts, as one sequence with the special tokens of BERT or RoBERTa, as a classifier reads it."""
+"""Encode a text or a pair of texts for a classifier, as one sequence with the special tokens of BERT or RoBERTa."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,9 +10,9 @@ from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
-# What the templates of BERT and of RoBERTa add to two texts: [CLS] a [SEP] b [SEP], or <s> a </s></s> b </s>.
+# Tokens that BERT and RoBERTa add to two texts: [CLS] a [SEP] b [SEP], or <s> a </s></s> b </s>.
 BERT_TEMPLATE, ROBERTA_TEMPLATE = 3, 4
-# What both add to one text.
+# Tokens that both add to one text.
 ONE_TEXT = 2
 
 
@@ -23,23 +23,23 @@ class PairTemplate(NamedTuple):
     sep: int
     pad: int
     separators: int
-    """Count of separators between the two texts."""
+    """Number of separators between the two texts."""
 
 
-def pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
+def read_pair_template(tokenizer: LoadedTokenizer) -> PairTemplate:
     """Return the special tokens that a tokenizer puts around two texts."""
     added = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=True)
     cls, sep = tokenizer.required("cls"), tokenizer.required("sep")
     if added not in (BERT_TEMPLATE, ROBERTA_TEMPLATE):
         raise RelmError(
-            f"{tokenizer.path}: adds {added} tokens to two texts, expected {BERT_TEMPLATE}, as BERT's, or {ROBERTA_TEMPLATE}, "
-            "as RoBERTa's; use another tokenizer"
+            f"{tokenizer.path}: adds {added} tokens to two texts, expected {BERT_TEMPLATE} as BERT or {ROBERTA_TEMPLATE} as "
+            "RoBERTa; use another tokenizer"
         )
     return PairTemplate(cls, sep, tokenizer.special.pad or 0, added - 2)
 
 
 def model_inputs(input_ids: npt.NDArray[np.integer], lengths: Integers, second_starts: Integers) -> Batch:
-    """Return a model's inputs; the first text and its separators are segment 0, the second and its own segment 1.
+    """Return a model's inputs; the first text and its separators are segment 0, the second and its separator segment 1.
 
     `input_ids` are padded, (sequences, length), `lengths` without padding, (sequences,); `second_starts` are the positions of
     the second text's first token, or of the padding.
@@ -66,14 +66,13 @@ class PairSequences(NamedTuple):
 
 
 def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> PairSequences:
-    """Return texts, or pairs of texts, as sequences of `length` tokens, whose longer text loses tokens at its end where they
-    are too long.
+    """Return texts, or pairs of texts, as sequences of `length` tokens; the longer text loses tokens at its end.
 
-    The sequences are those of transformers with `truncation="longest_first"`. From `_truncate_seq_pair` of the original's
-    `run_classifier.py` they differ by a token, where both texts are cut, the count of tokens is odd and the second is not the
-    shorter one: then that one has one token more, not the first.
+    The sequences are those of transformers with `truncation="longest_first"`. They differ by a token from `_truncate_seq_pair`
+    of the original's `run_classifier.py` if both texts are cut, the number of tokens is odd, and the second is not shorter:
+    then the second has one token more, not the first.
     """
-    special = pair_template(tokenizer)
+    special = read_pair_template(tokenizer)
     rows = np.full((len(first), length), special.pad, dtype=np.int64)
     lengths, starts = (np.empty(len(first), dtype=np.int64) for _ in range(2))
     ids = _token_ids(tokenizer, first)
@@ -83,7 +82,7 @@ def encode_pairs(tokenizer: LoadedTokenizer, first: Sequence[str], second: Seque
             sequence = [special.cls, *a[: length - ONE_TEXT], special.sep]
             starts[number] = len(sequence)
         else:
-            kept = kept_lengths(len(a), len(b), length - 2 - special.separators)
+            kept = share_room(len(a), len(b), length - 2 - special.separators)
             head = [special.cls, *a[: kept[0]], *[special.sep] * special.separators]
             starts[number] = len(head)
             sequence = [*head, *b[: kept[1]], special.sep]
@@ -95,12 +94,12 @@ def _token_ids(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[list[in
     return [encoding.ids for encoding in tokenizer.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
 
-def kept_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return the tokens that two texts keep: all if they fit, else the longer one is cut until both have half of the room.
+def share_room(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens two texts keep: all if they fit, else the longer one is cut until both have half of the room.
 
-    Half of an odd room has a token more for the longer text, and for the second of two that are equally long.
+    With an odd room the longer text has one token more, and of equally long ones the second.
 
-    >>> kept_lengths(3, 9, room=10), kept_lengths(9, 9, room=9), kept_lengths(9, 8, room=9)
+    >>> share_room(3, 9, room=10), share_room(9, 9, room=9), share_room(9, 8, room=9)
     ((3, 7), (4, 5), (5, 4))
     """
     half = (room + (first > second)) // 2

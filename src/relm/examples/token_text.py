@@ -1,4 +1,4 @@
-"""Token ids as text for a reader, with word boundaries, and masked tokens with their labels."""
+"""Show token ids as text, with word boundaries, and masked tokens with their labels."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
 WIDTH = 78
-# Separates the tokens of one word, since a space would look like a new word.
+# Separates the tokens of one word; a space would look like a new word.
 WITHIN_A_WORD = "·"
 LINE_BREAK = "⏎"
 SPACE_OF_SENTENCEPIECE = "▁"
@@ -22,7 +22,7 @@ class TokenTexts:
         self._bytes = _byte_alphabet() if loaded is not None and loaded.kind == "byte_level_bpe" else {}
 
     def shown(self, token: int) -> tuple[str, bool]:
-        """Return the text of a token, without marks of its tokenizer, and True if it begins a word."""
+        """Return the text of a token without the tokenizer's marks, and True if it begins a word."""
         if self._loaded is None:
             return str(token), True
         text = self._loaded.tokenizer.id_to_token(token)
@@ -40,8 +40,8 @@ class TokenTexts:
     def line(self, tokens: Sequence[int], starts: Sequence[bool] | None = None, labels: Mapping[int, int] | None = None) -> str:
         """Return tokens as one line, with spaces between words and ``[input→label]`` for masked tokens.
 
-        `starts` are true for tokens that begin a word (None: by the tokenizer's marks); `labels` map a position to the token to
-        predict there.
+        `starts` is True for tokens that begin a word (None: decided by the tokenizer's marks); `labels` map a position to the
+        token to predict there.
         """
         pieces = []
         for position, token in enumerate(tokens):
@@ -63,7 +63,7 @@ def paragraph(text: str, indent: str = "  ") -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return character -> byte in byte-level BPE: printable bytes are themselves, the others characters from U+0100 on."""
+    """Return character -> byte in byte-level BPE: printable bytes stand for themselves, the others are U+0100 and above."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {**{chr(byte): byte for byte in printable}, **{chr(256 + number): byte for number, byte in enumerate(others)}}

@@ -1,12 +1,12 @@
 """Encode a file of documents sentence by sentence, for the builders of masked examples.
 
-The arrays are memory-maps of nameless temporary files in the documents' folder, so memory does not grow with them.
+The arrays are memory-maps of unnamed temporary files, so memory does not grow with the documents.
 """
 
 import contextlib
 import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -19,8 +19,8 @@ from relm.errors import RelmError
 from relm.examples.documents import Lines, checked_documents, counts_of
 from relm.examples.mapped_documents import map_documents
 from relm.examples.storage import DTYPES, dtype_of
-from relm.examples.tokenization.encoder import TextEncoder
-from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, loaded_as
+from relm.examples.tokenization.encoder import load_encoder
+from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
 
 Sentences = Literal["split", "lines"]
 
@@ -45,16 +45,6 @@ class TokenizedDocuments(NamedTuple):
     loaded: LoadedTokenizer
 
 
-class SentenceEncoding(NamedTuple):
-    """The options by which a worker splits texts into sentences and encodes these."""
-
-    tokenizer: Path
-    tokenizer_sha256: str
-    sentences: Sentences
-    language: str
-    stripped_lines: bool
-
-
 class Part(NamedTuple):
     """The documents of some lines."""
 
@@ -68,7 +58,7 @@ class Part(NamedTuple):
 
 
 @contextlib.contextmanager
-def tokenized_documents(
+def tokenize_documents(
     documents: Path,
     tokenizer: Path,
     sentences: Sentences,
@@ -79,57 +69,58 @@ def tokenized_documents(
 ) -> Iterator[TokenizedDocuments]:
     """Encode all documents of a file, sentence by sentence; the arrays live as long as the block.
 
-    Sentences and documents without a token are left out. With `sentences` of split, a splitter divides each line by the rules
-    of the language, without losing a character; with lines, a line is a sentence. The count of workers (None: one for each
-    core) changes no byte. Temporary files are in `folder`, by default that of the documents.
+    Sentences and documents without a token are left out. If `sentences` is split, a splitter divides each line by the rules of
+    the language and loses no character; if it is lines, a line is a sentence. The number of workers (None: one per core)
+    changes no byte. Temporary files are in `folder`, by default that of the documents.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
-    encoding = SentenceEncoding(loaded.path, loaded.sha256, sentences, language, stripped_lines)
+    encode = functools.partial(
+        encode_part,
+        tokenizer=loaded.path,
+        tokenizer_sha256=loaded.sha256,
+        split=functools.partial(list_sentences, sentences=sentences, language=language, stripped_lines=stripped_lines),
+    )
     with _Spool(documents, folder or documents.parent, loaded.vocabulary_size) as spool:
-        spool.fill(encoding, workers)
+        spool.fill(encode, workers)
         tokens, word_starts, sentence_starts, document_starts = spool.arrays()
         yield TokenizedDocuments(
             tokens, word_starts, sentence_starts, document_starts, spool.words, spool.bytes, source, loaded
         )
 
 
-def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
-    """Encode the documents of some lines of a documents file."""
+def encode_part(lines: Lines, *, tokenizer: Path, tokenizer_sha256: str, split: Callable[[str], list[str]]) -> Part:
+    """Encode the documents of some lines of a documents file; `split` returns the sentences of one."""
     texts = lines.texts()
-    sentences = [sentences_of(text, encoding) for text in texts]
-    ragged, word_starts = _encoder(encoding).with_word_starts(list(chain.from_iterable(sentences)))
+    sentences = list(map(split, texts))
+    encoder = load_encoder(tokenizer, tokenizer_sha256)
+    ragged, word_starts = encoder.with_word_starts(list(chain.from_iterable(sentences)))
     words, text_bytes = counts_of(texts)
     document_sizes = _kept_of_each(sentences, ragged.sizes)
     return Part(ragged.tokens, word_starts, ragged.sizes[ragged.sizes > 0], document_sizes, words, text_bytes)
 
 
-def sentences_of(text: str, encoding: SentenceEncoding) -> list[str]:
+def list_sentences(text: str, sentences: Sentences, language: str, stripped_lines: bool) -> list[str]:
     """Return the sentences of a document that are not blank, in order."""
     lines = text.split("\n")
-    if encoding.stripped_lines:
+    if stripped_lines:
         lines = [line.strip() for line in lines]
     lines = [line for line in lines if line and not line.isspace()]
-    if encoding.sentences == "lines":
+    if sentences == "lines":
         return lines
-    return list(chain.from_iterable(split_sentences(line, encoding.language) for line in lines))
+    return list(chain.from_iterable(split_sentences(line, language) for line in lines))
 
 
 def _kept_of_each(sentences: Sequence[Sequence[str]], sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the count of sentences with tokens of each document that has any."""
+    """Return how many sentences with tokens each document has, without those that have none."""
     counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     document = np.repeat(np.arange(len(sentences)), counts)
     kept = np.bincount(document[sizes > 0], minlength=len(sentences)).astype(np.int32)
     return kept[kept > 0]
 
 
-@functools.lru_cache(maxsize=1)
-def _encoder(encoding: SentenceEncoding) -> TextEncoder:
-    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer)
-
-
 class _Spool:
-    """The arrays of `TokenizedDocuments`, written part by part to nameless files."""
+    """The arrays of `TokenizedDocuments`, written part by part to unnamed files."""
 
     def __init__(self, documents: Path, folder: Path, vocabulary_size: int) -> None:
         self.documents, self.folder = documents, folder
@@ -152,9 +143,8 @@ class _Spool:
             with contextlib.suppress(OSError):  # a full disk may leave data in a buffer
                 file.close()
 
-    def fill(self, encoding: SentenceEncoding, workers: int | None) -> None:
+    def fill(self, encode: Callable[[Lines], Part], workers: int | None) -> None:
         """Encode and write all documents."""
-        encode = functools.partial(encoded_part, encoding)
         task = f"encoding {self.documents}"
         with contextlib.closing(map_documents(encode, [self.documents], workers, task, numbered=False)) as parts:
             for _, part in parts:
@@ -172,7 +162,7 @@ class _Spool:
         if len(part.tokens) and not 0 <= int(part.tokens.min()) <= int(part.tokens.max()) < self.vocabulary_size:
             raise RelmError(
                 f"{self.documents}: token ids {part.tokens.min()} to {part.tokens.max()}, but the vocabulary has 0 to "
-                f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
+                f"{self.vocabulary_size - 1}: the tokenizer is inconsistent; make it again"
             )
         self.files[0].write(part.tokens.astype(self.types[0]).data)
         self.files[1].write(part.word_starts.data)
@@ -193,6 +183,6 @@ class _Spool:
             yield
         except OSError as error:
             raise RelmError(
-                f"{self.documents}: its tokens cannot be kept in a temporary file in {self.folder}: {error.strerror or error}; "
+                f"{self.folder}: cannot hold a temporary file with the tokens of {self.documents}: {error.strerror or error}; "
                 "nothing was changed"
             ) from None

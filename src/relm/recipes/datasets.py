@@ -79,7 +79,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         skipped=("redirects", "other_namespaces", "empty", "cut"),
         pattern="**/*.xml*",
         states_language=True,
-        keys=("ends_mid_page", "skip_damaged_blocks"),
+        keys=("ends_mid_page",),
     ),
     FormatDeclaration(
         "wikitext",
@@ -198,9 +198,6 @@ class Dataset(Section):
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; if false, a truncated file is an
     error."""
-    skip_damaged_blocks: bool = False
-    """Blocks of a bz2 file that cannot be decompressed are skipped and counted, with the pages that are partly in them;
-    otherwise they are an error. For mediawiki_xml."""
     skip_damaged_records: bool = False
     """Records whose text, id or title has half of a surrogate pair or a NUL, which are not text, are skipped and counted;
     otherwise they are an error. For json_lines, json_arrays, parquet and hugging_face."""

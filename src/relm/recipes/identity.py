@@ -36,7 +36,7 @@ REVISIONS = {"documents": 1, "kept": 1, "tokenizer": 1, "examples": 1, "training
 
 # Keys of a dataset that, with the content of its files, determine its documents and splits.
 DOCUMENTS_KEYS = {
-    "format", "ends_mid_page", "skip_damaged_blocks", "skip_damaged_records", "text_key", "id_key", "title_key",
+    "format", "ends_mid_page", "skip_damaged_records", "text_key", "id_key", "title_key",
     "split", "held_out_files", "held_out_one_in", "held_out_end", "held_out_tokens",
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ from relm.steps.job_spec import JOB, document_of
 
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "tpu_pretrain")
-IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt")
+IMPORTED = ("llm_c", "nanogpt")
 
 
 @step(
@@ -114,7 +114,7 @@ def inspect(a: Arguments) -> Job:
     in_recipes=False,
 )
 def export(a: Arguments) -> Job:
-    from relm.examples.formats.exchange import export_examples
+    from relm.examples.formats.exports import export_examples
 
     return Job(
         lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer),
@@ -124,18 +124,18 @@ def export(a: Arguments) -> Job:
 
 
 @step(
-    "read examples that another program wrote",
+    "read files of tokens that another program wrote",
     argument("--format", required=True, choices=IMPORTED),
     paths("--files", "its files"),
     path("--tokenizer", "the tokenizer.json they were made with"),
-    argument("--first-tokens", type=positive, metavar="N", help="for llm_c and nanogpt: read the first N tokens only"),
-    path("--output", "a .bin or .arrow file"),
+    argument("--first-tokens", type=positive, metavar="N", help="read only the first N tokens of each file"),
+    path("--output", "a .bin file"),
 )
 def import_(a: Arguments) -> Job:
-    from relm.examples.formats.exchange import import_examples
+    from relm.examples.formats.token_files import import_tokens
 
     return Job(
-        lambda: import_examples(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
+        lambda: import_tokens(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
     )

@@ -22,7 +22,7 @@ from relm.examples.as_published.graphcore_bert import (
     remask,
 )
 from relm.examples.as_published.instances import pack_instances, split_columns
-from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
+from relm.examples.formats.exports import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 
@@ -173,9 +173,9 @@ def test_a_shard_without_documents_gives_an_empty_table(write_documents, wordpie
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"packing": "document_sentences"}, "graphcore_bert has no option for; set it to sentence_pairs"),
-        ({"whole_words": True}, "masked.whole_words: true, which graphcore_bert has no option for; set it to false"),
-        ({"seed": 5}, "masked.seed: 5, which graphcore_bert has no option for; set it to 0"),
+        ({"packing": "document_sentences"}, "graphcore_bert has no option for document_sentences; set it to sentence_pairs"),
+        ({"whole_words": True}, "masked.whole_words: graphcore_bert has no option for true; set it to false"),
+        ({"seed": 5}, "masked.seed: graphcore_bert has no option for 5; set it to 0"),
         ({"max_predictions": 126}, "masked.max_predictions: 126, but in a sequence of 128 at most 125 can be masked"),
         ({"max_predictions": None}, "masked.max_predictions: graphcore_bert always has a limit"),
     ],

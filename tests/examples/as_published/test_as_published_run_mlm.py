@@ -114,9 +114,9 @@ def test_blank_lines_are_empty_rows_and_others_keep_their_ends() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"masks": "static"}, "masked.masks: static, which run_mlm has no option for; set it to dynamic"),
-        ({"selection": "exact"}, "masked.selection: exact, which run_mlm has no option for; set it to bernoulli"),
-        ({"max_predictions": 80}, "masked.max_predictions: 80, which run_mlm has no option for; set it to null"),
+        ({"masks": "static"}, "masked.masks: run_mlm has no option for static; set it to dynamic"),
+        ({"selection": "exact"}, "masked.selection: run_mlm has no option for exact; set it to bernoulli"),
+        ({"max_predictions": 80}, "masked.max_predictions: run_mlm has no option for 80; set it to null"),
         ({"duplication_factor": 2}, "masked.duplication_factor: 2"),
         ({"packing": "sentence_pairs"}, "masked.packing: sentence_pairs"),
     ],
@@ -129,6 +129,6 @@ def test_options_that_the_original_lacks_are_refused(change, message, articles, 
 
 def test_a_tokenizer_without_special_tokens_is_refused(articles, write_documents, tmp_path: Path) -> None:
     tokenizer = save_byte_level(tmp_path / "tokenizer.json", special=["<unk>"])
-    with pytest.raises(RelmError, match=r"has no special token \[CLS\] or <s>"):
+    with pytest.raises(RelmError, match=r"lacks the special token \[CLS\] or <s>"):
         pregenerate_run_mlm(write_documents("w.jsonl", articles), tokenizer, tmp_path / "x.arrow", objective(), "en", 1)
     assert not (tmp_path / "x.arrow").exists()

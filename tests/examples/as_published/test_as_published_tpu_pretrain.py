@@ -11,15 +11,15 @@ from published_phases import published_objective
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
-from relm.examples.as_published.instances import Instance
+from relm.examples.as_published.instances import Instance, pack_instances, split_columns
+from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.as_published.tpu_pretrain import (
-    MASK,
     TpuPretrainVocabulary,
     make_instances,
     pregenerate_tpu_pretrain,
     read_vocabulary,
 )
-from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
+from relm.examples.formats.exports import format_lines
 from relm.examples.table import ExampleTable
 from relm.examples.tokenization.tokenizer_files import load_tokenizer
 from tiny_runs import byte_tokenizer
@@ -59,22 +59,15 @@ def make_epochs(corpora, epochs: int, settings: Options, vocabulary: TpuPretrain
 
 
 def format_line(instance: Instance, tokens: list[str]) -> str:
-    """Return an instance as a line of `epoch_N.json`, without its newline."""
-    return json.dumps(
-        {
-            "tokens": ["[MASK]" if token == MASK else tokens[token] for token in instance.tokens],
-            "segment_ids": [0] * instance.second_start + [1] * (len(instance.tokens) - instance.second_start),
-            "is_random_next": instance.is_random,
-            "masked_lm_positions": instance.positions,
-            "masked_lm_labels": [tokens[label] for label in instance.labels],
-        }
-    )
+    """Return an instance as a line of `epoch_N.json`; the last token stands for -1, `MASK`."""
+    sizes = len(instance.tokens), len(instance.positions)
+    return next(format_lines(split_columns(pack_instances([instance], *sizes, pairs=True), *sizes), [*tokens, "[MASK]"]))
 
 
 def digest_of_files(corpora, epochs: int, settings: Options, vocabulary: TpuPretrainVocabulary, seed: int) -> tuple[int, str]:
     """Lines, and the sha256 of the original's files by number."""
     files = {
-        number: [format_line(instance, vocabulary.tokens) + "\n" for instance in made]
+        number: [format_line(instance, vocabulary.tokens) for instance in made]
         for number, made in make_epochs(corpora, epochs, settings, vocabulary, seed)
     }
     assert sorted(files) == list(range(len(corpora) * epochs))
@@ -143,7 +136,7 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
     vocabulary = TpuPretrainVocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
     for name, whole_words in (("", False), ("wwm_", True)):
         for epoch, made in make_epochs([corpus], 2, Options(128, 20, whole_words=whole_words), vocabulary, 42):
-            lines = "".join(format_line(instance, words) + "\n" for instance in made)
+            lines = "".join(format_line(instance, words) for instance in made)
             golden = goldens / f"tpu_pretrain_seed42_{name}epoch_{epoch}.json"
             assert lines == golden.read_text(encoding="utf-8")
 
@@ -195,11 +188,11 @@ def test_rows_without_pairs_have_no_label_and_one_segment(blocks, write_document
     [
         (
             {"packing": "full_sentences"},
-            r"masked.packing: full_sentences, which tpu_pretrain has no option for; set it to sentence",
+            r"masked.packing: tpu_pretrain has no option for full_sentences; set it to sentence",
         ),
-        ({"masks": "dynamic"}, "masked.masks: dynamic, which tpu_pretrain has no option for; set it to static"),
+        ({"masks": "dynamic"}, "masked.masks: tpu_pretrain has no option for dynamic; set it to static"),
         ({"selection": "bernoulli"}, "masked.selection: bernoulli"),
-        ({"mask_share": 0.7}, r"masked.mask_share: 0.7, which tpu_pretrain has no option for; set it to 0.8"),
+        ({"mask_share": 0.7}, r"masked.mask_share: tpu_pretrain has no option for 0.7; set it to 0.8"),
         ({"max_predictions": None}, "masked.max_predictions: tpu_pretrain always has a limit"),
         ({"sequence_length": 4}, "sequence_length: 4, but tpu_pretrain needs 5"),
     ],
@@ -225,13 +218,15 @@ def test_a_file_without_text_is_refused_unless_its_sidecar_records_it(write_docu
     blank, unknown = write_documents("blank.jsonl", [" \n"]), write_documents("unknown.jsonl", [])
     unknown.with_name("unknown.jsonl.json").unlink()
     for path in (blank, unknown):
-        with pytest.raises(RelmError, match=rf"{path.name}: holds no text; run the step that extracts"):
+        with pytest.raises(RelmError, match=rf"{path.name}: holds no text; extract"):
             pregenerate_tpu_pretrain(path, wordpiece, tmp_path / "x.arrow", objective(), "en", 1)
 
 
 def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_documents, byte_level, tmp_path) -> None:
     changed = objective(sentences="split")
-    with pytest.raises(RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence a line"):
+    with pytest.raises(
+        RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence per line"
+    ):
         pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
 
 

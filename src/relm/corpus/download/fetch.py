@@ -1,8 +1,8 @@
-"""Download a recipe's file from the first source with the right bytes: the user's own folders, then each source in order.
+"""Download a recipe's file from the first source with the right bytes: the user's folders, then each source in order.
 
-The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. The
-bytes received before an interruption are kept in its folder, and the download resumes from them. A file without a sha256 is
-compared with its first download.
+The destination appears whole, by rename, once it has the recipe's sha256; nothing else about a source is trusted. After an
+interruption the received bytes stay in its folder, and the download resumes from them. A file without a sha256 is compared with
+its first download.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.files.remote_files import RemoteFile, Source
 
-# Seconds before sources that have had too many requests (HTTP 429) are tried again, doubled each time; they may ask for more.
+# Seconds before throttled sources (HTTP 429) are tried again, doubled each time; a source may ask for more.
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
-LONGEST_WAIT = 2 * 3600.0  # seconds for which they are tried again
+LONGEST_WAIT = 2 * 3600.0  # seconds after which they are given up
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 
 
 def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "its recipe") -> str:
     """Make `destination` and its sidecar from the folders of RELM_MIRROR or the first source that gives the right bytes.
 
-    A correct file that is already there is left unchanged. The sidecar is the same for every source. RELM_MIRROR is searched by
-    the file's `name` in its recipe; `named_in` is the YAML file with its sha256, for messages. Return a sentence with the
-    source of the bytes, their count and the speed.
+    A correct file that exists is left unchanged. The sidecar is the same for every source. RELM_MIRROR is searched by the
+    file's `name` in its recipe; `named_in` is the YAML file with its sha256, for messages. Return a sentence with the source of
+    the bytes, their number and the speed.
 
-    Raises RelmError if no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
+    Raises RelmError if no source gave the right bytes, with each one's reason, or the disk is or would be full.
     """
     asked, remote = remote, pin(remote, destination)
     if _is_there(remote, destination):
@@ -65,7 +65,7 @@ def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "
 
 
 def _is_there(remote: RemoteFile, destination: Path) -> bool:
-    """Return whether the destination is the wanted file, and write a missing or wrong sidecar of a right one."""
+    """Return whether the destination is the wanted file, and write its sidecar if that is missing or wrong."""
     if not remote.is_pinned or not destination.is_file() or not remote.may_have(destination.stat().st_size):
         return False
     with contextlib.suppress(RelmError, KeyError, TypeError):
@@ -78,7 +78,7 @@ def _is_there(remote: RemoteFile, destination: Path) -> bool:
 
 @contextlib.contextmanager
 def _explain_disk_faults(destination: Path) -> Iterator[None]:
-    """Report what is kept after a disk error; faults of a source never arrive here as OSError."""
+    """Say what is kept after a disk error; faults of a source never arrive here as OSError."""
     try:
         yield
     except (OSError, RelmError) as error:
@@ -94,21 +94,21 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
 
 
 class Failure(NamedTuple):
-    """The reason why a source or a mirror gave no file."""
+    """Why a source or a mirror gave no file."""
 
     reason: str
     wrong_key: str | None = None
-    """The key below files.NAME whose hash the bytes do not have."""
+    """The key below files.NAME with another hash."""
 
 
 def _advise_on_hashes(name: str, keys: Sequence[str | None], named_in: str) -> str:
-    """Return what to do about hashes that differ: lines that name each key and the file that has it."""
+    """Return a line for each key with another hash: how to correct it."""
     named = [f"files.{name}.{key}{' and its size' if key == FILE_HASH else ''}" for key in dict.fromkeys(keys) if key]
     return "".join(f"If the publisher states the other sha256, correct {key} in {named_in}\n" for key in named)
 
 
 def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], advice: str) -> str:
-    """Return the message on a file that no source gave."""
+    """Return the message about a file that no source gave."""
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault.reason}\n" for fault in faults)
@@ -123,7 +123,7 @@ def _format_failure(name: str, remote: RemoteFile, faults: Sequence[Failure], ad
 
 
 def _list_ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None, str | None]]]:
-    """Return file name in a mirror -> the ways to read such a file: (member of the archive, compression)."""
+    """Return file name in a mirror -> ways to read it: (member of the archive, compression)."""
     ways: dict[str, list[tuple[str | None, str | None]]] = {name: [(None, None)]}
     for file, member, compression in (kept for source in remote.sources for kept in list_kept_names(source)):
         if (member, compression) not in ways.setdefault(file, []):
@@ -132,11 +132,11 @@ def _list_ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None
 
 
 def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[Failure]) -> str | None:
-    """Try every file with a matching name below the folders of RELM_MIRROR; return the one that was right."""
+    """Try every file with a matching name below the folders of RELM_MIRROR; return the right one."""
     folders = [Path(os.path.expanduser(folder)) for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     for folder in folders:
         if not folder.is_dir():
-            raise RelmError(f"RELM_MIRROR: {folder} is not a folder; correct or unset it")
+            raise RelmError(f"RELM_MIRROR: expected folders, found {folder}; correct or unset it")
     candidates = [found for folder in folders for found in _find_candidates(folder, name, remote)]
     if folders and not candidates:
         faults.append(Failure(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name"))
@@ -171,7 +171,7 @@ def _find_candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tu
 
 
 def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> None:
-    """Write blocks to the destination if they have the wanted sha256; else raise SourceFault and change nothing."""
+    """Write blocks to the destination if they have the wanted sha256, otherwise raise SourceFault and change nothing."""
     digest, size = hashlib.sha256(), 0
     with atomic_file(destination) as file:
         for block in blocks:
@@ -190,7 +190,7 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 
 
 def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[Failure]) -> str | None:
-    """Try each source, and again those that have had too many requests; return the description of the one that was right."""
+    """Try each source, and throttled ones again; return a description of the one that was right."""
     deadline, pause = time.monotonic() + LONGEST_WAIT, FIRST_PAUSE
     sources = dict(enumerate(remote.sources))
     with Session() as session:
@@ -223,7 +223,7 @@ def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: 
         try:
             _accept(source, remote, part)
         except SourceFault:
-            # The part may hold pieces of two versions of the file: try once more from the beginning.
+            # The part may have pieces of two versions of the file: try once more from the beginning.
             again = part.is_resumed and attempt == 0
             part.clear()
             if not again:
@@ -233,7 +233,7 @@ def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: 
 
 
 def _accept(source: Source, remote: RemoteFile, part: PartialFile) -> None:
-    """Make the destination from the fetched bytes if they are right."""
+    """Make the destination of the fetched bytes if they are right."""
     if source.sha256:
         _require_sha256(part, source.sha256, SOURCE_HASH)
     if source.member is not None or source.decompress is not None:

@@ -1,4 +1,4 @@
-"""The record of a first download: the sha256 of a file for which its recipe has none, because nobody has published one.
+"""Record the sha256 of a first download, for files whose recipes have none because nobody published one.
 
 `FILE.first_download.json` stays when FILE is deleted, so that a later download must give the same bytes.
 """
@@ -19,7 +19,7 @@ def record_of(destination: Path) -> Path:
 
 
 def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
-    """Return the file with the sha256 and the size of its first download, if its recipe has no sha256 and there is a record."""
+    """Return the file with the sha256 and size in the record of its first download, unless its recipe has a sha256."""
     record = record_of(destination)
     if remote.is_pinned:
         return remote
@@ -32,13 +32,13 @@ def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
 
 
 def _restore_record(destination: Path) -> None:
-    """Write the record again that was deleted, from the file and its sidecar, so that no other file replaces this one."""
+    """Restore a deleted record from the file and its sidecar, so that no other file replaces this one."""
     try:
         checked_sidecar(destination)
     except RelmError as error:
         raise RelmError(
             f"{destination}: its record of the first download, {record_of(destination).name}, was deleted, and its sidecar "
-            f"does not vouch for it ({error}). Restore the record, or delete the file to record the next download as the first"
+            f"does not match ({error}). Restore the record, or delete the file to record the next download as the first"
         ) from None
     write_record(destination, "an earlier download, whose record was deleted")
 
@@ -56,14 +56,14 @@ def write_record(destination: Path, origin: str) -> str:
 
 
 def explain_record(remote: RemoteFile, destination: Path) -> str:
-    """Return what to do when no source gives the file of the first download; empty if the recipe itself has the sha256."""
+    """Return a remedy if no source gives the file of the first download; empty if the recipe has the sha256."""
     if remote.is_pinned or not record_of(destination).exists():
         return ""
     facts = _read_record(record_of(destination))
     return (
-        f"\nThis sha256 is that of the first download, on {facts['date']} from {facts['source']}, as {record_of(destination)} "
-        "records it. If the file has changed on purpose, delete that record: runs of the old file cannot be repeated with the "
-        "new one. Else restore the old file from a copy, as above"
+        f"\nThis is the sha256 of the first download, on {facts['date']} from {facts['source']}, recorded in "
+        f"{record_of(destination)}. If the publisher changed the file, delete that record; runs of the old file "
+        "cannot be repeated then. Otherwise restore the old file from a copy, as above"
     )
 
 

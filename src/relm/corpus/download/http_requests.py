@@ -1,6 +1,6 @@
-"""Requests for files over HTTP, each at a lowest rate, whose every failure is a fault of the source.
+"""Request files over HTTP at a minimum rate; every failure is a fault of the source.
 
-Messages never show an address's password or query, which may hold tokens.
+Messages never show an address's password or query, which may contain tokens.
 """
 
 import email.utils
@@ -23,8 +23,8 @@ from relm.corpus.download.source_faults import SourceFault, Stalled, TemporaryFa
 CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
 SLOWEST_RATE, RATE_WINDOW = 1000, 60.0  # bytes a second, on average over this many seconds of waiting
 MOST_REDIRECTS = 10
-PIECE = 1 << 18  # bytes read from the connection at once, at most
-# ValueError and AttributeError come from inside urllib3 and ssl when a connection ends under them.
+PIECE = 1 << 18  # most bytes to read from the connection at once
+# urllib3 and ssl raise ValueError and AttributeError when a connection ends under them.
 CONNECTION_ERRORS = (
     urllib3.exceptions.HTTPError,
     requests.RequestException,
@@ -35,11 +35,11 @@ CONNECTION_ERRORS = (
 )
 TIMEOUTS = (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError)
 
-logging.getLogger("urllib3.connection").setLevel(logging.ERROR)  # at a lower level it prints a traceback of each faulty head
+logging.getLogger("urllib3.connection").setLevel(logging.ERROR)  # otherwise it prints a traceback of each faulty head
 
 
 class _PacedBytes(io.RawIOBase):
-    """Bytes of a connection at a lowest rate, head and body: the timeouts of `requests` never end one byte a second."""
+    """Bytes of a connection, head and body, at a minimum rate: `requests` would accept one byte a second for ever."""
 
     def __init__(self, raw: Any) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _PacedAdapter(requests.adapters.HTTPAdapter):
 
 
 class Session(requests.Session):
-    """A session of paced answers that follows no redirects: `requests` reads a redirect's body into memory, however long."""
+    """A session of paced answers without redirects: `requests` reads a redirect's body of any size into memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Session(requests.Session):
 
 
 def open_location(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
-    """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested)."""
+    """Return a streamed response of status 200, 206 or 416, with the bytes as stored: no transfer compression is requested."""
     url, auth = location.url, location.auth
     for _ in range(1 + MOST_REDIRECTS):
         require_web_location(url)
@@ -129,14 +129,14 @@ def _request(session: requests.Session, url: str, auth: Any, headers: dict[str, 
     timeout = (CONNECT_TIMEOUT, READ_TIMEOUT)
     try:
         return session.get(url, headers=asked, auth=auth, stream=True, allow_redirects=False, timeout=timeout)
-    except ValueError as error:  # `requests` refuses the address itself; UnicodeError, from a bad host name, is one too
+    except ValueError as error:  # of the address; UnicodeError, from a bad host name, is one too
         raise SourceFault(f"cannot be requested ({type(error).__name__})") from None
     except CONNECTION_ERRORS as error:
         raise Unreachable(_explain(error)) from None
 
 
 def _require_usable(response: requests.Response, location: Location) -> requests.Response:
-    """Return a response that has the wanted bytes, or says that there are no more; close any other."""
+    """Return a response with the wanted bytes, or with the answer that no more exist; close any other."""
     if response.status_code in (200, 206, 416):
         return response
     response.close()
@@ -151,7 +151,7 @@ def _require_usable(response: requests.Response, location: Location) -> requests
 
 
 def _parse_retry_after(value: str) -> float | None:
-    """Return the seconds of a Retry-After, which is a number of them or a date; None: it is absent or neither.
+    """Return the seconds of a Retry-After, which is a number or a date; None: it is absent or neither.
 
     >>> _parse_retry_after("120"), _parse_retry_after("soon")
     (120.0, None)
@@ -165,7 +165,7 @@ def _parse_retry_after(value: str) -> float | None:
 
 
 def read_body(response: requests.Response) -> Iterator[bytes]:
-    """Yield the body of an answer as it was sent: a .gz file labelled `Content-Encoding: gzip` is not unpacked."""
+    """Yield the body of an answer as it was sent, without unpacking a .gz file labelled `Content-Encoding: gzip`."""
     while True:
         try:
             block = response.raw.read1(PIECE, decode_content=False)
@@ -178,11 +178,11 @@ def read_body(response: requests.Response) -> Iterator[bytes]:
 
 
 def _explain(error: BaseException) -> str:
-    """Return the meaning of an exception of `requests` or `urllib3`, without its text, which shows whole addresses."""
+    """Return the meaning of an exception of `requests` or `urllib3`, without its text, which has whole addresses."""
     kinds: list[tuple[Any, str]] = [
         (requests.ConnectTimeout, f"no connection within {CONNECT_TIMEOUT:g} s"),
         (TIMEOUTS, f"no data for {READ_TIMEOUT:g} s"),
-        ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
+        ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy gives no answer or rejects the request"),
         ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
         (urllib3.exceptions.ProtocolError, "the connection was cut"),
     ]

@@ -1,4 +1,4 @@
-"""Addresses from which bytes are requested, with the login they need."""
+"""Addresses to request bytes from, with the login they need."""
 
 import os
 import re
@@ -25,7 +25,7 @@ class Location(NamedTuple):
 
 
 def redact_url(url: str) -> str:
-    """Return an address without its user, password, query and fragment, which may hold secrets.
+    """Return an address without its user, password, query and fragment, which may contain secrets.
 
     >>> redact_url("https://me:secret@host:8080/a/b.zip?signature=x#y")
     'https://host:8080/a/b.zip'
@@ -33,12 +33,12 @@ def redact_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "an address that cannot be read"
+        return "an unreadable address"
     return clip(urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", "")), most=500)
 
 
 def require_web_location(url: str) -> None:
-    """Raise SourceFault unless an address is one of http or https, with a host."""
+    """Raise SourceFault unless an address has the scheme http or https, and a host."""
     if not is_web_address(url):
         raise SourceFault(f"expected an http or https address, found {redact_url(url)}")
 
@@ -70,12 +70,12 @@ def read_hugging_face_endpoint() -> str:
 
 
 def choose_hugging_face_token(url: str) -> Auth | None:
-    """Return what sends the token of HF_TOKEN, if it is set, to an address on the hub; `requests` drops it on other hosts."""
+    """Return a login with the token of HF_TOKEN, if set, for an address on the hub; `requests` drops it on other hosts."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token or not has_same_origin(url, read_hugging_face_endpoint()):
         return None
     if not re.fullmatch(r"[!-~]+", token):
-        raise RelmError("HF_TOKEN: holds spaces or characters that no token has; set it to the token alone, or unset it")
+        raise RelmError("HF_TOKEN: contains spaces or characters that no token has; set it to only the token, or unset it")
 
     def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers["Authorization"] = f"Bearer {token}"

@@ -1,10 +1,10 @@
-"""Reasons why one source does not give a file, which send a download to the next source."""
+"""Faults of one source, after which a download tries the next one."""
 
 from collections.abc import Iterable
 
 from relm.errors import RelmError
 
-# Keys below files.NAME of a dataset: the sha256 of the file, and that of what one source sends, which may be an archive.
+# Keys below files.NAME of a dataset: the sha256 of the file, and of what one source sends, which may be an archive.
 FILE_HASH, SOURCE_HASH = "sha256", "sources[].sha256"
 
 
@@ -13,10 +13,10 @@ class SourceFault(RelmError):
 
 
 class WrongHash(SourceFault):
-    """The bytes of a source are not those whose sha256 the recipe has."""
+    """The bytes of a source have another sha256 than the recipe's."""
 
     def __init__(self, message: str, key: str = FILE_HASH) -> None:
-        """Name what is wrong, and the key that has the expected hash."""
+        """Take the message, and the key with the expected hash."""
         super().__init__(message)
         self.key = key
 
@@ -26,24 +26,24 @@ class TemporaryFault(SourceFault):
 
 
 class Throttled(TemporaryFault):
-    """The source has had too many requests (HTTP 429) and wants the next one later."""
+    """The source got too many requests (HTTP 429) and wants the next one later."""
 
     def __init__(self, message: str, seconds: float | None) -> None:
-        """Name the answer, and the seconds for which the source asks; None: it does not say."""
+        """Take the message, and the seconds that the source asks for; None: it names none."""
         super().__init__(message)
         self.seconds = seconds
 
 
 class Stalled(TemporaryFault):
-    """The source sent nothing, or too little, for as long as it is waited for: each such attempt takes a minute or two."""
+    """The source sent nothing, or too little, for a minute or two."""
 
 
 class Unreachable(TemporaryFault):
-    """No connection at all: another attempt helps less than after a fault in mid-transfer."""
+    """No connection: another attempt helps less than after a fault in mid-transfer."""
 
 
 def clip(text: str, most: int = 200) -> str:
-    r"""Return the text of a server for a message: at most `most` characters, none of which steers a terminal.
+    r"""Return a server's text for a message: at most `most` characters, without those that control a terminal.
 
     >>> clip("not\x1b[2J found", most=9)
     'not?[2J f...'
@@ -53,7 +53,7 @@ def clip(text: str, most: int = 200) -> str:
 
 
 def clip_list(names: Iterable[str], none: str = "nothing") -> str:
-    """Return the first ten names of a server's list for a message, and the count of all where there are more."""
+    """Return the first ten names of a server's list for a message, and of longer lists the number of names."""
     listed = list(names)
     shown = ", ".join(clip(name) for name in listed[:10])
     return f"{shown} and others, {len(listed):,} in all" if len(listed) > 10 else shown or none

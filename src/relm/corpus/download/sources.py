@@ -1,4 +1,4 @@
-"""The HTTP address of each source of a file: as given, or on a package index, the npm registry or the Hugging Face hub."""
+"""Find the HTTP address of a source: as given, or on a package index, the npm registry or the Hugging Face hub."""
 
 import configparser
 import os
@@ -23,11 +23,11 @@ from relm.corpus.download.source_faults import SourceFault, clip_list
 from relm.recipes.files.remote_files import Source
 
 PYPI, NPM = "https://pypi.org/simple", "https://registry.npmjs.org"
-LARGEST_PAGE = 32 << 20  # bytes of an index page: the largest have about 20 MB
+LARGEST_PAGE = 32 << 20  # bytes of an index page; the largest have about 20 MB
 
 
 def describe_source(source: Source) -> str:
-    """Return a description of the source for messages: no address of a mirror, no credentials."""
+    """Return a description of the source for messages, without a mirror's address or credentials."""
     if source.url:
         return redact_url(source.url)
     if source.pypi:
@@ -38,7 +38,7 @@ def describe_source(source: Source) -> str:
 
 
 def locate_source(source: Source, session: requests.Session) -> Location:
-    """Return the location of a source; a Python package is looked up in its index."""
+    """Return the location of a source; for a Python package, look it up in its index."""
     if source.pypi:
         return _locate_on_package_index(source, session)
     if source.npm:
@@ -62,7 +62,7 @@ def _locate_on_npm_registry(release: str) -> Location:
 
 
 def find_npm_registry() -> str:
-    """Return the registry that npm is configured with: its variable, else `registry=` in ~/.npmrc, else the public one."""
+    """Return npm's configured registry: its variable, else `registry=` in ~/.npmrc, else the public one."""
     chosen = {name.lower(): value for name, value in os.environ.items()}.get("npm_config_registry")
     settings = Path(os.path.expanduser("~/.npmrc"))
     if not chosen and settings.is_file():
@@ -100,13 +100,13 @@ def _locate_on_package_index(source: Source, session: requests.Session) -> Locat
         raise SourceFault(f"{redact_url(page.url)}: not a simple index page in HTML ({type(error).__name__})") from None
     if source.file not in listed:
         same_version = clip_list(name for name in listed if version in name)
-        raise SourceFault(f"the package index lists no {source.file}; of {version} it lists: {same_version}")
+        raise SourceFault(f"the package index lacks {source.file}; of {version} it has: {same_version}")
     url = listed[source.file]
     return Location(url, choose_login(index, url))
 
 
 def _fetch_page(session: requests.Session, page: Location) -> tuple[str, str]:
-    """Return the address of a page after redirects, and its text; it is read as data and never executed."""
+    """Return the address of a page after redirects, and its text, which is data and never executed."""
     with open_location(session, page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html;q=0.5"}) as response:
         encoding = response.headers.get("Content-Encoding", "identity")
         if response.status_code != 200 or encoding != "identity":
@@ -115,14 +115,14 @@ def _fetch_page(session: requests.Session, page: Location) -> tuple[str, str]:
         for block in read_body(response):
             content += block
             if len(content) > LARGEST_PAGE:
-                raise SourceFault(f"over {LARGEST_PAGE:,} bytes where an index page was expected")
+                raise SourceFault(f"expected an index page, found more than {LARGEST_PAGE:,} bytes")
         return response.url or page.url, content.decode("utf-8", errors="replace")
 
 
 def find_package_index() -> str:
-    """Return the index that pip is configured with: PIP_INDEX_URL, else `index-url` in its files, else the public one.
+    """Return pip's configured index: PIP_INDEX_URL, else `index-url` in its files, else the public one.
 
-    Of the files a later one wins: global, user, environment, PIP_CONFIG_FILE, which leaves none if it is /dev/null.
+    Later files win: global, user, environment, PIP_CONFIG_FILE; with PIP_CONFIG_FILE=/dev/null pip reads none.
     """
     own, home = os.environ.get("PIP_CONFIG_FILE", ""), os.path.expanduser("~")
     files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", f"{home}/.pip/pip.conf", f"{home}/.config/pip/pip.conf"]
@@ -135,7 +135,7 @@ def find_package_index() -> str:
 
 
 def list_kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
-    """Return the forms in which a user may have kept a source's file: (file name, member of the archive, compression)."""
+    """Return the forms in which a user may keep a source's file: (file name, member of the archive, compression)."""
     if source.npm:
         name, version = source.npm.rsplit("@", 1)
         fetched = f"{posixpath.basename(name)}-{version}.tgz"

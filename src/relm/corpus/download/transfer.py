@@ -1,7 +1,7 @@
 """Download over HTTP into a part file that survives lost connections, crashes and kills, and resume it (RFC 9110, ranges).
 
-The part records its source and the server's validator (ETag or date), so that a file that changed in between is fetched from
-its beginning. Neither is trusted: the caller checks the received bytes by their hash.
+The part records its source and the server's validator (ETag or date), so that a changed file is fetched from its beginning.
+Neither is trusted: the caller checks the hash of the received bytes.
 """
 
 import fcntl
@@ -25,28 +25,28 @@ from relm.limits import require_disk
 from relm.progress import ProgressBar
 from relm.recipes.files.remote_files import RemoteFile, Source
 
-ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS restarts the count
-ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is the better hope
+ATTEMPTS = 5  # without progress in a row; MEANINGFUL_PROGRESS restarts the count
+ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is more promising
 MEANINGFUL_PROGRESS = 1 << 20  # bytes
-# The same after waiting for a source that stalled: a server that sends a little and stalls, each time, is left.
+# The same for a source that stalled; one that sends a little and stalls each time is given up.
 MEANINGFUL_AFTER_STALLS = 64 << 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
-# An archive may hold much more than the wanted file; a compressed file is at most a hundredth larger than its content.
+# An archive may have much more than the wanted file; a compressed file is at most a hundredth larger than its content.
 ARCHIVE_FACTOR, ARCHIVE_ALLOWANCE = 8, 2 << 30
 COMPRESSED_FACTOR, COMPRESSED_ALLOWANCE = 2, 1 << 20
-COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() refuses 5,000 digits, and str.isdigit takes a superscript two
+COUNT = "[0-9]{1,20}"  # of bytes, in a header: int() fails at 5,000 digits, and str.isdigit accepts a superscript two
 
 
 class ExpectedSize(NamedTuple):
-    """The size of what a source sends, in bytes."""
+    """The number of bytes that a source sends."""
 
     exact: int | None
     """None: only a limit is known."""
     most: int
     description: str
-    """The size as a message says it."""
+    """The size in words, for messages."""
     advice: str = ""
-    """The remedy where the source is right and the size is not."""
+    """The remedy if the source is right and the size is wrong."""
 
     def require(self, size: int) -> None:
         """Raise SourceFault unless a source may send this many bytes."""
@@ -60,7 +60,7 @@ class ExpectedSize(NamedTuple):
 
 
 def expect_size(source: Source, wanted: RemoteFile) -> ExpectedSize:
-    """Return the size that the recipe states of what a source sends, else a generous limit."""
+    """Return the size of what a source sends as the recipe states it, otherwise a generous limit."""
     if source.size is not None:
         advice = "; correct the source's `size` if the publisher states another"
         return ExpectedSize(source.size, source.size, f"{source.size:,} bytes", advice)
@@ -75,7 +75,7 @@ def expect_size(source: Source, wanted: RemoteFile) -> ExpectedSize:
 
 
 class PartialFile:
-    """`.FILE.part` beside FILE, and `.FILE.part.json` that names its source; held by one process at a time.
+    """`.FILE.part` next to FILE, and `.FILE.part.json` with its source; one process at a time holds it.
 
     An empty part is removed at the end; any other stays for the next attempt.
     """
@@ -85,7 +85,7 @@ class PartialFile:
         self.path = destination.with_name(f".{destination.name}.part")
         self.note = destination.with_name(f".{destination.name}.part.json")
         self.is_resumed = False
-        """True if the content came in several transfers: a wrong hash may then mean that the file changed in between."""
+        """True if the content came in several transfers; then a wrong hash may mean that the file changed meanwhile."""
 
     def __enter__(self) -> Self:
         while True:
@@ -100,7 +100,7 @@ class PartialFile:
                 ) from None
             except OSError:  # some network file systems have no locks
                 return self
-            if self._still_there():  # else the last holder renamed or removed it meanwhile
+            if self._still_there():  # otherwise the last holder has renamed or removed it
                 return self
             os.close(self._file)
 
@@ -118,11 +118,11 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """The bytes received so far."""
+        """Return the number of bytes received so far."""
         return os.fstat(self._file).st_size
 
     def read_progress(self, source: Source) -> tuple[int, str]:
-        """Return (bytes received from this source, its server's validator or an empty string)."""
+        """Return (number of bytes from this source, its server's validator or an empty string)."""
         try:
             note = read_json(self.note)
             if note["source"] == source.model_dump(mode="json", exclude_defaults=True):
@@ -137,7 +137,7 @@ class PartialFile:
         write_json(self.note, {"source": source.model_dump(mode="json", exclude_defaults=True), "validator": validator})
 
     def clear(self) -> None:
-        """Empty the part; a part that has become the destination is left unchanged."""
+        """Empty the part, unless it has become the destination."""
         if self._still_there():
             os.ftruncate(self._file, 0)
         self.note.unlink(missing_ok=True)
@@ -150,12 +150,12 @@ class PartialFile:
             block = block[os.write(self._file, block) :]
 
     def open(self) -> BufferedReader:
-        """Return the part itself for reading, whatever its path leads to by now."""
+        """Open the part for reading, whatever its path leads to by now."""
         os.lseek(self._file, 0, os.SEEK_SET)
         return os.fdopen(os.dup(self._file), "rb")
 
     def become_destination(self) -> None:
-        """Rename the part to the destination, once its bytes are on the disk."""
+        """Flush the part to disk, and rename it to the destination."""
         os.fsync(self._file)
         if not self._still_there():
             raise RelmError(f"{self.path}: was removed or replaced during the download; run the command again")
@@ -166,7 +166,7 @@ class PartialFile:
 def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
     """Fetch all bytes of a source into the part, in as many attempts as allowed.
 
-    The recipe's file, `wanted`, has the size of what is fetched, unless that is an archive or compressed.
+    The recipe's file, `wanted`, has the size of the fetched bytes, unless these are an archive or compressed.
     """
     location: Location | None = None
     failures, most = 0, part.read_progress(source)[0]
@@ -176,7 +176,7 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
             _fetch_rest(source, location, part, session, wanted)
             return
         except Throttled:
-            raise  # whoever tries the sources knows whether another one is the better hope
+            raise  # the caller knows whether another source is more promising
         except TemporaryFault as fault:
             come = part.read_progress(source)[0]
             needed = MEANINGFUL_AFTER_STALLS if isinstance(fault, Stalled) else MEANINGFUL_PROGRESS
@@ -201,7 +201,7 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
             return
         if response.status_code == 416 or start not in (0, have):
             part.clear()
-            raise TemporaryFault("the server refused to resume the download")
+            raise TemporaryFault("the server does not resume the download")
         expected = expect_size(source, wanted)
         if total is not None:
             _require_size(part, expected, total)
@@ -215,7 +215,7 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
 
 
 def _require_size(part: PartialFile, expected: ExpectedSize, total: int) -> None:
-    """Raise SourceFault, and keep nothing, if the server reports a size that the source may not have."""
+    """Raise SourceFault and keep nothing if the server reports a wrong size."""
     try:
         expected.require(total)
     except SourceFault:
@@ -224,14 +224,14 @@ def _require_size(part: PartialFile, expected: ExpectedSize, total: int) -> None
 
 
 def _require_room(source: Source, part: PartialFile, wanted: RemoteFile, rest: int) -> None:
-    """Raise RelmError unless the disk holds the rest of what the source sends, and the file that is unpacked from it."""
+    """Raise RelmError unless the disk has room for the rest of the source's bytes, and the file unpacked from them."""
     is_plain = source.member is None and source.decompress is None
     unpacked = 0 if is_plain else wanted.largest_size
     require_disk(part.destination.parent, rest + unpacked, part.destination.name)
 
 
 def _append_all(response: requests.Response, part: PartialFile, expected: ExpectedSize, total: int | None) -> None:
-    """Write the body to the part: `total` bytes where that is known."""
+    """Write the body to the part: `total` bytes, if known."""
     bar = ProgressBar(
         total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False
     )
@@ -251,7 +251,7 @@ def _append_all(response: requests.Response, part: PartialFile, expected: Expect
 
 
 def _parse_extent(response: requests.Response) -> tuple[int, int | None]:
-    """Return (position of the response's first byte, bytes of the whole file if the server reports them)."""
+    """Return (position of the response's first byte, size of the whole file if the server reports it)."""
     if response.status_code == 200:
         length = re.fullmatch(COUNT, response.headers.get("Content-Length", "").strip())
         return 0, int(length[0]) if length else None

@@ -1,4 +1,4 @@
-"""The documents of a Wikipedia dump: the readable text of its articles."""
+"""Extract the readable text of the articles in a Wikipedia dump."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from relm.corpus.wikipedia.markup import extract_plain_text
 from relm.corpus.wikipedia.pieces import PiecedDump, read_piece
 from relm.corpus.workers import ordered_map
 
-if TYPE_CHECKING:  # the processes that clean pages import less
+if TYPE_CHECKING:  # imported by processes that clean pages, so it imports little
     from relm.recipes.datasets import Dataset
 
 
@@ -28,7 +28,7 @@ def read_dumps(
     dataset: "Dataset", paths: Sequence[Path], workers: int, task: str
 ) -> Generator[tuple[Path, Encoded | Skipped], None, None]:
     """Yield (path, outcome) for each page of dumps in order; the processes decompress, parse and clean pieces of them."""
-    options = dataset.ends_mid_page, dataset.skip_damaged_blocks, dataset.language
+    options = dataset.ends_mid_page, dataset.language
     dumps = [PiecedDump(path, extract_article, *options) for path in paths]
     pieces = (piece for dump in dumps for piece in dump.cut())
     reads = ordered_map(functools.partial(read_piece, make=extract_article), pieces, workers, task)

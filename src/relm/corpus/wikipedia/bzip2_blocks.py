@@ -1,14 +1,14 @@
-"""Find the blocks of a bzip2 file, and decompress each on its own.
+"""Find the blocks of a bzip2 file, and decompress each separately.
 
-A block has at most 900,000 bytes before compression and begins with 48 bits that never change, its magic, at any bit of the
-file, so many processes can decompress a file. Cut out and followed by the end of a stream, a block is a stream that the
+A block has at most 900,000 bytes before compression and begins, at any bit of the file, with 48 bits that never change, its
+magic; so many processes can decompress one file. Cut out and followed by the end of a stream, a block is a stream that the
 standard library decompresses and checks by the block's CRC. The format is described at
 https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf.
 
-Where there was a C compiler when the environment was made, `bzip2_walks.c` decompresses sound blocks, several at a time, some
-twice as fast; every other block, and every fault, is the standard library's.
+If the environment was made with a C compiler, `bzip2_walks.c` decompresses sound blocks, several at a time and about twice as
+fast; all other blocks, and every fault, are left to the standard library.
 
-The bits of a magic may also occur inside a block, by chance once in 35 TB: a block that cannot be decompressed is tried
+The bits of a magic may also occur inside a block, by chance once in 35 TB; so a block that cannot be decompressed is tried
 together with its neighbours. The CRC over all blocks of a stream is not checked.
 """
 
@@ -23,9 +23,9 @@ from relm.errors import RelmError
 BLOCK_MAGIC, END_MAGIC = 0x314159265359, 0x177245385090
 MAGIC_BITS = 48
 CRC_BITS = 32
-HEADER = b"BZh9"  # with the largest level, which decompresses blocks of all levels
+HEADER = b"BZh9"  # of the highest level, which decompresses blocks of all levels
 TOGETHER = 4  # blocks, as in bzip2_walks.c
-WINDOW = 4 << 20  # bytes of the file in which magics are sought at once
+WINDOW = 4 << 20  # bytes of the file to search for magics at once
 
 
 class Block(NamedTuple):
@@ -33,15 +33,15 @@ class Block(NamedTuple):
 
     begin: int
     end: int
-    """Begin of the next block, or end of its stream."""
+    """The bit where the next block begins, or the stream ends."""
     before: int
-    """Begin of the block before, in case ``begin`` is a magic by chance; for the first block its own."""
+    """The bit where the block before begins, in case ``begin`` is a magic by chance; for the first block ``begin``."""
     after: int
-    """The next such place after ``end``, in case ``end`` is a magic by chance; for the last block ``end``."""
+    """The next magic after ``end``, in case ``end`` is one by chance; for the last block ``end``."""
 
     @property
     def byte(self) -> int:
-        """The byte of the file in which it begins."""
+        """Return the byte of the file in which it begins."""
         return self.begin >> 3
 
 
@@ -60,13 +60,13 @@ class _Place(NamedTuple):
 
 
 def find_blocks(path: Path) -> Iterator[Block]:
-    """Yield the blocks of a file in order. Bytes after the last stream are ignored unless a block, or a header, is there."""
+    """Yield the blocks of a file in order; bytes after the last stream are ignored unless a block or header is there."""
     size = path.stat().st_size
     places = _find_places(path)
     before = begin = None
     end = next(places, None)
     if end is not None and end.bit != 8 * len(HEADER):
-        raise RelmError(f"{path}: the compressed file is damaged (it does not begin with a block); download it again")
+        raise RelmError(f"{path}: the compressed file is damaged: it begins without a block; download it again")
     while end is not None:
         after = next(places, None)
         if begin is not None and begin.is_block:
@@ -95,7 +95,7 @@ def _find_places(path: Path) -> Iterator[_Place]:
         first_byte, window = 0, b""
         while block := file.read(WINDOW):
             window += block
-            # A magic that begins in the last bytes is found whole in the next window.
+            # The next window has the whole of a magic that begins in the last bytes.
             searched = 8 * (len(window) - overlap)
             found = [
                 _Place(8 * first_byte + bit, magic == BLOCK_MAGIC)
@@ -123,7 +123,7 @@ def find_bits(data: bytes, magic: int) -> list[int]:
     """
     found = []
     for shift in range(8):
-        # The magic's beginning and end share bytes with other bits; the bytes between are sought, and then the rest compared.
+        # The magic's ends share bytes with other bits: search for the bytes between, then compare the rest.
         skipped = bool(shift)
         whole = (magic << (8 - shift) % 8).to_bytes(6 + skipped, "big")
         middle = whole[1:6] if skipped else whole
@@ -159,7 +159,7 @@ def _decompress_few(file: IO[bytes], blocks: Sequence[Block]) -> bytes:
 
 
 def decompress_block(file: IO[bytes], block: Block) -> bytes:
-    """Return the content of a block; nothing if its magic is one by chance, inside the block before."""
+    """Return the content of a block, empty if its magic occurs by chance inside the block before."""
     content = _try_to_decompress(file, block.begin, block.end)
     if content is None and block.before < block.begin and _try_to_decompress(file, block.before, block.end) is not None:
         return b""
@@ -171,7 +171,7 @@ def decompress_block(file: IO[bytes], block: Block) -> bytes:
 
 
 def _try_to_decompress(file: IO[bytes], begin: int, end: int) -> bytes | None:
-    """Return the content of a block between two bits of the file; None: it is not exactly one sound block."""
+    """Return the content of a block between two bits of the file; None: they do not enclose one sound block."""
     decompressor = bz2.BZ2Decompressor()
     try:
         content = decompressor.decompress(_make_stream(file, begin, end))
@@ -181,7 +181,7 @@ def _try_to_decompress(file: IO[bytes], begin: int, end: int) -> bytes | None:
 
 
 def _make_stream(file: IO[bytes], begin: int, end: int) -> bytes:
-    """Return a stream of one block, whose CRC is that of the block."""
+    """Return a stream of one block, with the block's CRC."""
     file.seek(begin >> 3)
     size = ((end + 7) >> 3) - (begin >> 3)
     bits = int.from_bytes(file.read(size), "big") >> -end % 8

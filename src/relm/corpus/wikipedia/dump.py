@@ -1,8 +1,8 @@
 """Read the pages of a MediaWiki XML dump as a stream.
 
-Understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file
-may be plain or compressed by bzip2 (one stream or many), gzip or xz, recognised by its first bytes. At most a block of the file
-and the pages that end in it are in memory.
+It understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file
+may be plain or compressed by bzip2 (any number of streams), gzip or xz; its first bytes decide. At most a block of the file and
+the pages that end in it are in memory.
 """
 
 import re
@@ -17,14 +17,14 @@ from relm.corpus.wikipedia.languages import is_same_language, tag_of
 from relm.corpus.wikipedia.names import WikiNames, names_of
 from relm.errors import RelmError
 
-# Names that begin the titles of pages that are not articles, for dumps without <ns>; a dump's own are added from its header.
+# Names before the colon in titles of other pages than articles, for dumps without <ns>; a dump's header adds its names.
 _SUBJECTS = (
     "user", "wikipedia", "image", "file", "mediawiki", "template", "help", "category", "portal", "book", "draft", "module",
 )  # fmt: skip
 OTHER_NAMESPACES = frozenset({"media", "special", "talk", "wp", *_SUBJECTS, *(f"{name} talk" for name in _SUBJECTS)})
 HIDDEN_KEYS = (-2, 6, 14)  # media, images, categories
 
-# The elements of a dump stand at most six deep, and a page has at most 2 MiB of text (MediaWiki's $wgMaxArticleSize).
+# A dump's elements are at most six deep, and a page has at most 2 MiB of text (MediaWiki's $wgMaxArticleSize).
 DEEPEST = 50
 LONGEST_TEXT = 1 << 26  # characters
 LONGEST_TAG = 1 << 24  # bytes
@@ -38,7 +38,7 @@ _KEY = re.compile(r"-?[0-9]{1,18}")
 
 
 class Page(NamedTuple):
-    """An article in its source form."""
+    """An article as wikitext."""
 
     id: str
     title: str
@@ -46,7 +46,7 @@ class Page(NamedTuple):
 
 
 class SeenPages:
-    """The ids of the articles so far: one of two articles with the same id is a copy, which would be trained on twice."""
+    """The ids of the articles so far: of two articles with the same id one is a copy, which would be trained on twice."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
@@ -68,21 +68,21 @@ class SeenPages:
 
 
 class Wiki(NamedTuple):
-    """A wiki, as the header of its dump describes it."""
+    """A wiki by the header of its dump."""
 
     names: WikiNames
-    """The names that decide what is text, in the language that the dump states."""
+    """The names that decide what is text, in the dump's language."""
     other_namespaces: frozenset[str]
-    """Names, in lower case, that begin the titles of pages that are not articles."""
+    """Names, in lower case, that begin the titles of other pages than articles."""
     encoding: str | None = None
-    """The encoding that the dump declares; None: UTF-8."""
+    """The encoding in the XML declaration; None: UTF-8."""
 
 
 UNKNOWN_WIKI = Wiki(names_of("en"), OTHER_NAMESPACES)
 
 
 def classify_page(wiki: Wiki, title: str, namespace: str | None, is_redirect: bool, text: str, page_id: str) -> Page | Skipped:
-    """Return a page as an article, or why it is skipped; without the number in <ns> its title decides the namespace."""
+    """Return a page as an article, or skip it; without <ns> its title decides the namespace."""
     prefix, colon, _ = title.partition(":")
     if not namespace:
         namespace = str(int(bool(colon) and prefix.strip().lower().replace("_", " ") in wiki.other_namespaces))
@@ -106,9 +106,9 @@ class PartStart(NamedTuple):
 
 
 class DumpParser:
-    """A parser that is fed the XML of a dump piece by piece, from its beginning or from between two pages.
+    """Parses the XML of a dump piece by piece, from its beginning or from between two pages.
 
-    Of a page with many revisions, the latest counts. A dump in another language than ``language`` is refused (und: any).
+    A page's latest revision counts. A dump in another language than ``language`` is an error (und: any language).
     """
 
     def __init__(
@@ -148,17 +148,17 @@ class DumpParser:
         parser.CharacterDataHandler = self._text
         parser.StartDoctypeDeclHandler = self._doctype
         parser.XmlDeclHandler = self._declaration
-        if hasattr(parser, "SetReparseDeferralEnabled"):  # it may return a page only when the next piece is fed
+        if hasattr(parser, "SetReparseDeferralEnabled"):  # otherwise a page may wait for the next piece
             parser.SetReparseDeferralEnabled(False)
         return parser
 
     @property
     def is_between_pages(self) -> bool:
-        """True if what was fed ends with the end of a page that is inside <mediawiki> alone."""
+        """Return True if the XML so far ends with a page directly inside <mediawiki>."""
         return self._page_end == self._fed and len(self._open) == 1
 
     def feed(self, block: bytes) -> tuple[list[Page | Skipped], RelmError | None]:
-        """Parse the next bytes, and return the pages that end in them, and the fault that comes after these, if any."""
+        """Parse the next bytes; return the pages that end in them, and the fault after these, if any."""
         fault = self._parse(block)
         self._fed += len(block)
         self._before = block
@@ -166,7 +166,7 @@ class DumpParser:
         return pages, fault
 
     def finish(self) -> list[Page | Skipped]:
-        """Return what the end of the file means for the last page."""
+        """Return the outcome for a page that the end of the file cuts."""
         try:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -179,7 +179,7 @@ class DumpParser:
         return []
 
     def close(self) -> None:
-        """Free the memory at once; the XML parser and this object refer to each other."""
+        """Free the memory at once: the XML parser and this object refer to each other."""
         del self._parser
 
     # --- the parser's events -----------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class DumpParser:
             self._require_language(attributes.get("xml:lang", "und"))
         self._open.append(tag)
         if len(self._open) > DEEPEST:
-            raise self._damaged(f"<{tag}> stands {DEEPEST} elements deep, expected fewer than ten")
+            raise self._damaged(f"<{tag}> is {DEEPEST} elements deep, expected fewer than ten")
         self._clear()
         if tag == "page":
             if "page" in self._open[:-1]:
@@ -214,7 +214,7 @@ class DumpParser:
 
     def _read_key(self, key: str) -> int:
         if not _KEY.fullmatch(key):
-            raise self._damaged(f"<namespace> has the key {key[:20]!r}, expected a whole number")
+            raise self._damaged(f"<namespace>: key: expected a whole number, found {key[:20]!r}")
         return int(key)
 
     def _text(self, characters: str) -> None:
@@ -276,20 +276,19 @@ class DumpParser:
 
     def _damaged(self, what: str) -> RelmError:
         line = self._first_line + self._parser.CurrentLineNumber
-        return RelmError(f"{self.path}: line {line}: {what}: the dump is damaged; download it again, or from another source")
+        return RelmError(f"{self.path}: line {line}: damaged: {what}; download it again, or from another source")
 
     def _no_dump(self, found: str) -> RelmError:
         return RelmError(
-            f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; "
+            f"{self.path}: expected a MediaWiki dump, which begins with <mediawiki>, found {found}; "
             "correct the source of the file"
         )
 
     def _require_language(self, found: str) -> None:
         if not is_same_language(found, self.language):
             raise RelmError(
-                f"{self.path}: its <mediawiki> has xml:lang={found[:20]!r}, expected a dump in the dataset's language, "
-                f"{self.language!r}; correct the source of the file, or set `language: {tag_of(found[:20])}` in the dataset's "
-                "file"
+                f"{self.path}: expected a dump in the dataset's language, {self.language!r}, found xml:lang={found[:20]!r}; "
+                f"correct the source of the file, or set `language: {tag_of(found[:20])}` in the dataset's file"
             )
 
     def _cut(self, error: expat.ExpatError) -> RelmError:
@@ -298,14 +297,14 @@ class DumpParser:
         return RelmError(
             f"{self.path}: ends too early, {inside}, after byte {self._first_byte + self._fed} of its XML "
             f"(line {self._first_line + error.lineno}); "
-            "download it again, or set `ends_mid_page: true` if it is meant to be the beginning of a longer file"
+            "download it again, or set `ends_mid_page: true` for the beginning of a longer file"
         )
 
     def _damage(self, error: expat.ExpatError, block: bytes) -> RelmError:
         if not self._begun:
             return self._no_dump(repr(block[:20]))
         offset = self._parser.ErrorByteIndex
-        # The parser may have kept a token from the block before.
+        # The parser may hold a token from the block before.
         recent = (self._before + block)[offset - (self._fed - len(self._before)) :]
         what = f"not well-formed XML ({expat.ErrorString(error.code)})"
         if _begins_with_invalid_utf8(recent[:4]):

@@ -1,4 +1,4 @@
-"""The content of a dump's file, in parts that can be read independently of each other."""
+"""Read a dump's file in parts that processes can read independently."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from relm.corpus.decompression import find_compression, read_decompressed, refus
 from relm.corpus.wikipedia.bzip2_blocks import TOGETHER, Block, decompress_blocks, find_blocks
 from relm.progress import ProgressBar
 
-# Blocks of bzip2 in a part, some 900 kB of XML each.
+# Blocks of bzip2 in a part, about 900 kB of XML each.
 BLOCKS = TOGETHER
 
 Content = bytes | tuple[Block, ...]
-"""XML, or the blocks of a bzip2 file that have it."""
+"""XML, or the blocks of a bzip2 file with it."""
 
 
 def read_xml(path: Path, content: Content) -> bytes:
@@ -24,9 +24,9 @@ def read_xml(path: Path, content: Content) -> bytes:
 
 
 def read_contents(path: Path) -> Iterator[Content]:
-    """Yield the content of a dump, plain or compressed by bzip2, gzip or xz, which its first bytes say.
+    """Yield the content of a dump, plain or compressed by bzip2, gzip or xz, as its first bytes say.
 
-    The first part is short, since the header is read from it alone.
+    The first part is short, because only the header is read from it.
     """
     with refuse_damage(path):
         with open(path, "rb") as file:

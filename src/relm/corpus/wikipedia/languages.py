@@ -1,9 +1,9 @@
-"""The comparison of the language that a wiki's dump states with the one that a dataset states."""
+"""Compare the language of a wiki's dump with the language of a dataset."""
 
 from collections.abc import Mapping
 
-# Codes that are not BCP 47's -> the tags of BCP 47, after MediaWiki's LanguageCode.php and Wikimedia's wikis: a dump has either
-# one by its age, and a person may know a language by its wiki's address. Norwegian's no.wikipedia.org is in Bokmål, nb.
+# Other codes -> tags of BCP 47, after MediaWiki's LanguageCode.php and Wikimedia's wikis: depending on its age a dump has
+# either, and a person may know a language by its wiki's address. Norwegian's no.wikipedia.org is in Bokmål, nb.
 _TAGS: Mapping[str, str] = {
     "als": "gsw",
     "bat-smg": "sgs",
@@ -28,7 +28,7 @@ _TAGS: Mapping[str, str] = {
     "zh-min-nan": "nan",
     "zh-yue": "yue",
 }  # fmt: skip
-# Tags of no one language: undetermined, multiple, uncoded.
+# Tags without one language: undetermined, multiple, uncoded.
 _NONE = frozenset({"", "und", "mul", "mis"})
 
 
@@ -42,7 +42,7 @@ def tag_of(code: str) -> str:
 
 
 def is_same_language(one: str, other: str) -> bool:
-    """Return whether two codes name one language, in whatever script, region or variant; true if one names no language.
+    """Return whether two codes name one language in any script, region or variant, or one of them names none.
 
     >>> is_same_language("simple", "en"), is_same_language("nn", "no"), is_same_language("und", "ro")
     (True, False, True)

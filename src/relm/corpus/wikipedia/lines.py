@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from relm.corpus import compiled
 
 INDENT = "\x1f"
-"""Stands for the space at the beginning of a line of the source, which makes it a line in typewriter style."""
+"""Stands for the space that begins a line of the source, which makes it preformatted."""
 
 _CELL = re.compile(r"[|!] *(?:v?align|style|class|width|height|colspan|rowspan|bgcolor|scope) *=", re.IGNORECASE)
 _HEADING = re.compile(r"(={1,6})(.+)\1", re.DOTALL)
 _WORD = re.compile(r"[^\W_]")
-_MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines that do not belong to a paragraph
-_BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # what is left of these is of a template or table without its end
+_MARKS = frozenset(f"{INDENT}*#:;|={{-!")  # first characters of lines outside paragraphs
+_BROKEN = ("{{", "}}", "{|", "|}", "\n|-", "\n|+", "\n!!")  # remains of a template or table without its end
 
 
 def collect_lines(text: str, dropped: Collection[str]) -> str:
@@ -89,12 +89,12 @@ def _read_marked(line: str) -> str:
 
 
 def _is_text(line: str, has_rows: Callable[[], bool]) -> bool:
-    """Return whether a line has text; rulers, rows of unfinished tables (`has_rows`) and indented drawings have none."""
+    """Return whether a line has text, unlike rulers, rows of unfinished tables (`has_rows`) and indented drawings."""
     is_row = line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
     if is_row and (_CELL.match(line) or has_rows()):
         return False
     if line[0] == INDENT and ("   " in (shown := line.strip()) or "|" in line or "___" in line or "---" in line):
-        # A drawing is lines and spaces for the most part.
+        # A drawing is mostly lines and spaces.
         spaces = shown.count(" ")
         return len(_WORD.findall(shown)) > 2 / 3 * (len(shown) - spaces) and spaces < 0.4 * len(shown)
     return bool(_WORD.search(line))

@@ -1,4 +1,4 @@
-"""Replace the links between pages by the text that they show."""
+"""Replace links between pages by the text that they show."""
 
 import functools
 import re
@@ -23,8 +23,8 @@ _PROJECTS = frozenset({
 def replace_links(text: str, hidden: frozenset[str]) -> str:
     """Replace each [[link]] by the text that it shows, those inside another first.
 
-    Links into ``hidden`` namespaces, in lower case, show nothing. First the spaces at the beginnings of lines become `INDENT`:
-    others may come there when links and templates vanish.
+    Links into ``hidden`` namespaces, in lower case, show nothing. First spaces that begin lines become `INDENT`; others may get
+    there when links and templates vanish.
     """
     if compiled.replace_links:
         return compiled.replace_links(text, functools.partial(_choose_link_text, hidden=hidden))
@@ -45,7 +45,7 @@ def replace_links(text: str, hidden: frozenset[str]) -> str:
             if ":" in target or (bar and not label) or target[:1] == "/":
                 show(_choose_link_text(target, bar, label, hidden))
             elif not bar and target[:1] == "#" and shown[-1].endswith("\n"):
-                show(NOTHING + target)  # no item of a list
+                show(NOTHING + target)  # not an item of a list
             else:
                 show(label or target)
             show(rest)
@@ -58,7 +58,7 @@ def replace_links(text: str, hidden: frozenset[str]) -> str:
 def _choose_link_text(target: str, bar: str, label: str, hidden: frozenset[str]) -> str:
     """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     prefix, colon, rest = target.partition(":")
-    if rest.startswith("//") or target.startswith("//"):  # an address, which has single brackets
+    if rest.startswith("//") or target.startswith("//"):  # an address needs single brackets
         return f"[{NOTHING}[{target}{bar}{label}]]"
     shows_nothing = colon and _shows_nothing(prefix, hidden)
     if shows_nothing or (shows_nothing is None and _PICTURE.search(rest, max(len(rest) - 6, 0))):
@@ -79,7 +79,7 @@ def _shows_nothing(prefix: str, hidden: frozenset[str]) -> bool | None:
 
 
 def _remove_prefixes(target: str, hidden: frozenset[str]) -> str:
-    """Return a link's target without what leads to another wiki, or by a colon in front to a category: [[:wikt:fr:mot]]."""
+    """Return a link's target without prefixes of other wikis and of categories, as in [[:wikt:fr:mot]]."""
     for _ in range(DEEPEST):
         prefix, colon, rest = target.partition(":")
         namespace = prefix.strip()

@@ -1,12 +1,12 @@
 """Convert wikitext, the markup of Wikipedia, to plain text: one paragraph, heading or list item a line.
 
-Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX,
-and what templates within sentences show. Dropped are other templates, tables, images with their captions, references,
-galleries, code blocks, categories, and sections that only point elsewhere. The names of all these in the wiki's language are in
-`names.py`, the templates in `templates.py`.
+It keeps the text of the article: prose, link labels, list items, headings of sections with content, formulas as TeX, and what
+templates within sentences show. It drops other templates, tables, images with their captions, references, galleries, code
+blocks, categories, and sections that only point elsewhere. The names of all these in the wiki's language are in `names.py`, the
+templates in `templates.py`.
 
-Everything is done by regular expressions that read each character a bounded number of times, also where brackets are
-unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes.
+Regular expressions do the work. They read each character a bounded number of times, also with unbalanced brackets: nesting is
+resolved from the inside, in at most `DEEPEST` passes.
 The markup is described at https://www.mediawiki.org/wiki/Help:Formatting and https://www.mediawiki.org/wiki/Markup_spec.
 """
 
@@ -55,12 +55,12 @@ def _remove_elements(text: str, kept: list[str]) -> str:
         if not opening[0].endswith("/>"):
             inner, end = _find_closing(text, name, opening.end())
             if inner < 0:
-                # Searched to the end once; another opening tag of this name would search in vain again.
+                # Searched to the end once; another opening tag of this name would search in vain.
                 unclosed.add(name)
                 continue
         between = text[position : opening.start()]
         pieces.append(between)
-        if name in _VERBATIM:  # even <nowiki/> keeps apart what is markup together
+        if name in _VERBATIM:  # even <nowiki/> separates characters that are markup together
             pieces.append(f"\x02{len(kept)}\x03")
             kept.append(text[opening.end() : inner])
         tail = between[-20:]
@@ -76,7 +76,7 @@ def _remove_elements(text: str, kept: list[str]) -> str:
 
 
 def _find_closing(text: str, name: str, position: int) -> tuple[int, int]:
-    """Return start and end of an element's closing tag, (-1, -1) if there is none; an unclosed comment lasts to the end."""
+    """Return start and end of an element's closing tag, or (-1, -1); an unclosed comment lasts to the end."""
     if name == "!":
         start = text.find("-->", position)
         return (start, start + 3) if start >= 0 else (len(text), len(text))
@@ -88,7 +88,7 @@ _CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VER
 
 # --- nested markup, from the inside ----------------------------------------------------------------------------------------
 
-# An innermost pair: anything between the braces but such braces again. The unrolled loops never try a character twice.
+# An innermost pair: anything between the braces except such braces. The unrolled loops never try a character twice.
 _TEMPLATE = re.compile(
     r"\{\{(?:"
     r"(?<!\{\{\{)\{(?!\{)[^{}]*\}\}\}"  # a template's parameter, which an article should not have
@@ -100,7 +100,7 @@ _HTML_TABLE = re.compile(r"<table\b[^<]*(?:<(?!/?table\b)[^<]*)*</table\s*>", re
 
 def _replace_nested(begin: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
     for _ in range(DEEPEST):
-        if begin not in text:  # one character is sought much faster than a pattern
+        if begin not in text:  # a character is found much faster than a pattern
             break
         text, found = pattern.subn(replacement, text)
         if not found:
@@ -110,7 +110,7 @@ def _replace_nested(begin: str, pattern: re.Pattern[str], replacement: str | Cal
 
 # --- text in several scripts -----------------------------------------------------------------------------------------------
 
-# An innermost -{...}-; after the minus of "-{{template}}" there is none.
+# An innermost -{...}-; "-{{template}}" has a template after its minus.
 _VARIANTS = re.compile(r"-\{(?!\{)([^{}-]*(?:(?:-(?!\{(?!\{))|\}(?!-)|(?<!-)\{|(?<=-)\{(?=\{))[^{}-]*)*)\}-")
 _FLAGS = re.compile(r"([A-Za-z+; -]*)\|")  # letters, or codes of languages
 _SHOWING_NOTHING = frozenset("HTDN- ;")
@@ -130,7 +130,7 @@ def _choose_variant(body: str, codes: re.Pattern[str]) -> str:
 
 # --- terms and their definitions -------------------------------------------------------------------------------------------
 
-# "; term : definition" is two lines; the colon is none of a link, a tag or an address.
+# "; term : definition" is two lines; a colon in a link, a tag or an address does not count.
 _TERM = re.compile(
     r"\n[*#:]*;[*#:;]*(?:[^\n:\[<hnfim]|\[\[[^\n\]]{0,300}\]\]|\[[^\n\]]{0,300}\]|<[^\n<>]*>|(?:https?|news|ftp|irc|mailto):[^\s:]|[\[<hnfim])*+"
     r"(?=:)",
@@ -139,7 +139,7 @@ _TERM = re.compile(
 
 # --- markup within a line --------------------------------------------------------------------------------------------------
 
-# The label ends at the first bracket that closes; where another link begins, this one is none.
+# The label ends at the first closing bracket; with another link inside, this is not a link.
 _SCHEME = r"(?:(?:https?:|ftps?:|irc:|gopher:)?//|news:|mailto:)"
 _EXTERNAL_LINK = re.compile(
     rf"""\[{_SCHEME}(?:\[[0-9a-f:.]{{2,45}}\])?[^\s\[\]<>"{INDENT}]*+((?:[^\[\]\n<]|<(?:[^<>\n]*>)?|\[(?!{_SCHEME}))*+)\]""",
@@ -181,25 +181,25 @@ def _decode(text: str) -> str:
 
 def _decode_character(match: re.Match[str]) -> str:
     reference = match[0]
-    # html.unescape alone would find &not in &notes;
+    # html.unescape would also find &not in &notes;
     return html.unescape(reference) if reference[1] == "#" else html5.get(reference[1:], reference)
 
 
 def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: MutableMapping[str, int] | None = None) -> str:
     """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
-    Without ``names`` the wiki is the English Wikipedia. ``unknown`` counts the templates within sentences that are in no table.
+    Without ``names`` the wiki is the English Wikipedia. ``unknown`` counts templates within sentences that no table has.
     """
     names = names or names_of("en")
     kept: list[str] = []
     text = wikitext
     for mark in f"\x02\x03{STAND_IN}{INDENT}":
-        if mark in text:  # which is found out much faster than by replacing
+        if mark in text:  # much faster than replacing
             text = text.replace(mark, "")
     text = f"\n{text}"
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>\n"), text)
     text = _remove_elements(text, kept)
-    text = remove_quotes(text)  # before the text between them may vanish
+    text = remove_quotes(text)  # before text between them vanishes
     if codes := names.variants:
         text = _replace_nested("{", _VARIANTS, lambda match: _choose_variant(match[1], codes), text)
     text = _TERM.sub("\\g<0>\n", text)
@@ -214,7 +214,7 @@ def extract_plain_text(wikitext: str, names: WikiNames | None = None, unknown: M
         text = names.switches.sub("", text)
     text = collect_lines(text, names.sections)
     for residue in ("[[", "]]", "{{", "}}"):
-        if residue[0] in text:  # one character is sought much faster than two
+        if residue[0] in text:  # one character is found much faster than two
             text = text.replace(residue, "")
     text = tidy_spaces(_decode(reveal_markup(text).replace(INDENT, " ")))
     if kept:

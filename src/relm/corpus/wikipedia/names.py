@@ -1,4 +1,4 @@
-"""The names in a wiki's language that decide what of its pages is text.
+"""Names in a wiki's language that decide what of its pages is text.
 
 `names.json` has the namespaces and magic words of MediaWiki and the titles of sections that pywikibot knows, with the
 versions of both; `tests/oracles/make_wiki_names.py` writes it. A dump's own namespaces are added from its header.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 _TABLE = Path(__file__).with_suffix(".json")
 
-# Sections without text of their own, beside those in the table: lists of links, and the remains of reference lists.
+# Further sections without text: lists of links, and the remains of reference lists.
 _MORE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "en": (
         "see also", "see also and external links", "related links", "related topics", "links", "weblinks", "gallery",
@@ -59,7 +59,7 @@ class WikiNames(NamedTuple):
     switches: re.Pattern[str]
     """Magic words between underscores, such as __NOTOC__, which show nothing."""
     variants: re.Pattern[str] | None
-    """Splits a text that is written in several scripts, -{zh-hans:...; zh-hant:...}-; None: the language has one script."""
+    """Splits a text in several scripts, -{zh-hans:...; zh-hant:...}-; None: the language has one script."""
 
 
 @functools.cache

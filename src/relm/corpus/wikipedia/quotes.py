@@ -8,10 +8,10 @@ _QUOTES = re.compile("''+")
 
 
 def remove_quotes(text: str) -> str:
-    """Remove the quotes of italic and bold text, line by line; what is an apostrophe among them is kept.
+    """Remove the quotes of italic and bold text, line by line, and keep apostrophes among them.
 
     The rules are MediaWiki's, https://www.mediawiki.org/wiki/Markup_spec: of four quotes the first is an apostrophe, of more
-    than five all but five are, and ``l'''Iliade''`` is an apostrophe before an italic title.
+    than five all except five are, and ``l'''Iliade''`` is an apostrophe before an italic title.
     """
     if "''" not in text:
         return text

@@ -1,10 +1,10 @@
-"""Leave the spaces that plain text has, after its markup is gone."""
+"""Tidy the spaces of text whose markup is gone."""
 
 import re
 
 from relm.corpus import compiled
 
-# A pattern that begins with a literal is searched for several times as fast as one that begins with a choice or looks back.
+# A search for a pattern that begins with a literal is several times as fast as one with a choice or a look back first.
 _EMPTY_PARENTHESES = re.compile(r"\((?<![^ \n]\()[ ,;:/|–—-]*\)")
 _OPENED = re.compile(r"\((?:[ ]+|[,;:][ ])[ ,;:]*")
 _BEFORE_PUNCTUATION = re.compile(r" (?=[,.](?:[ \n]|\Z))(?<=[^ \n] )")
@@ -13,7 +13,7 @@ _BEFORE_POINT = re.compile(r" \.(?=[ \n]|\Z)(?<=[^ \n] \.)")
 
 
 def tidy_spaces(text: str) -> str:
-    """Leave one space between words, none where an omitted template stood in parentheses, and no empty line."""
+    """Leave one space between words, and remove empty lines and what omitted templates left in parentheses."""
     if compiled.tidy_spaces:
         return compiled.tidy_spaces(text).strip()
     for space in ("\xa0", "\t", "\r", "\u2009", "\u202f", "\u3000"):

@@ -1,7 +1,7 @@
-"""The functions of `templates.json`, for templates whose text no pattern can build.
+"""Functions that `templates.json` names, for templates whose text no pattern can build.
 
-A function gets the arguments of a template by name or position, the formats of the wiki's language, and the option that follows
-its name in the pattern. It uses each argument once, so that nested templates cannot make a text many times as long.
+A function gets the arguments of a template by name or position, the formats of the wiki's language, and the option after its
+name in the pattern. It uses each argument once, so nested templates cannot multiply a text.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 TABLE: Mapping[str, Any] = json.loads(Path(__file__).with_name("templates.json").read_text(encoding="utf-8"))
 _WORDS: Mapping[str, Mapping[str, str]] = TABLE["words"]
 
-LONGEST_NUMBER = 30  # digits; more are no number to be grouped
+LONGEST_NUMBER = 30  # digits; more are not grouped
 
 Arguments = Mapping[str, str]
 
@@ -23,13 +23,13 @@ class Formats(NamedTuple):
 
     language: str
     group: str
-    """The mark between groups of digits; empty: they are not grouped."""
+    """The mark between groups of digits; empty: no groups."""
     decimal: str
     fewest: int
     """The fewest digits before the first group."""
     months: tuple[str, ...]
     date: str
-    """A date by {d}, {m} and {y}."""
+    """A date with {d}, {m} and {y}."""
     month: str
     """A date without its day."""
 
@@ -152,7 +152,7 @@ def _fraction(arguments: Arguments, formats: Formats, option: str) -> str:
 
 
 def _amount(arguments: Arguments, formats: Formats, option: str) -> str:
-    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore. The option is what stands around the number, {}."""
+    """{{US$|5 million}}: US$5 million; {{INRConvert|5|c}}: ₹5 crore. The option is the text around the number, {}."""
     multiple = _WORDS["indian"].get(_first_of(arguments, "2"))
     text = format_number(_first_of(arguments, "1"), formats) + (f" {multiple}" if multiple else "")
     return option.replace("{}", text) if option else text
@@ -192,7 +192,7 @@ def _century(arguments: Arguments, formats: Formats, option: str) -> str:
 
 
 def format_date(parts: Sequence[str], formats: Formats, order: str = "") -> str:
-    """Return year, month and day, or day, month and year, as a date, in the wiki's order or "dmy"; other texts as they are."""
+    """Return year, month and day, or day, month and year, as a date in the wiki's order or "dmy"; other texts unchanged."""
     parts = [part for part in parts if part][:3]
     if len(parts) < 2:
         return "".join(parts)
@@ -233,7 +233,7 @@ def _date(arguments: Arguments, formats: Formats, option: str) -> str:
 
 
 def _count_years(begin: Sequence[str], end: Sequence[str]) -> str:
-    """Return the whole years from one date to another, each a year, a month and a day; nothing if one is not."""
+    """Return the whole years from one date (year, month, day) to another; nothing if one is incomplete."""
     if len(begin) < 3 or len(end) < 3 or not all(part.isdecimal() and len(part) < 5 for part in (*begin, *end)):
         return ""
     first, last = ([int(part) for part in date] for date in (begin, end))

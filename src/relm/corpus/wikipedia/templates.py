@@ -1,16 +1,16 @@
-"""The text of templates and parser functions that stand inside sentences: "a distance of  from the coast" lacks one.
+"""Expand templates and parser functions inside sentences: "a distance of  from the coast" lacks one.
 
 `templates.json` says how each is built from its arguments: a pattern for each name, for all wikis (`any`) and for the wikis of
-one language, whose own meaning of a name goes first. A pattern is text with these parts:
+one language, whose meaning of a name goes first. A pattern is text with these parts:
 
-    {1} {text}   an argument, by position or name; {text,1}: the first of them that is there
+    {1} {text}   an argument, by position or name; {text,1}: the first of them that exists
     {*, }        all arguments without a name, with ", " between them; {-1}: the last of them
-    ‹ ({2})›     what is left out unless an argument in it is there
-    @convert     a function of `template_functions.py`; what follows a space is passed to it
-    ~            at the beginning: a space stands before the text if a digit does, as in 7{{frac|1|2}}
+    ‹ ({2})›     a part that is left out unless it has an argument
+    @convert     a function of `template_functions.py`; the text after a space is its option
+    ~            at the beginning: puts a space between a digit and the text, as in 7{{frac|1|2}}
 
-An empty pattern is a template that shows nothing within a sentence, such as a note. One that is in no table shows nothing
-either, but is counted if it stands within a sentence. Most templates are boxes and notices, and go without a trace.
+An empty pattern is a template that shows nothing within a sentence, such as a note. An unknown template shows nothing either,
+but is counted within a sentence. Most templates are boxes and notices, and vanish without a trace.
 """
 
 import functools
@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 
 from relm.corpus.wikipedia.template_functions import FUNCTIONS, TABLE, Arguments, Formats, format_number, list_arguments
 
-# A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
+# A longer template is a box, whatever its name; the bound keeps the work per level of nesting small.
 LONGEST = 4000
 LONGEST_NAME = 60
-MOST_TOKENS = 100  # of what #expr computes; brackets in brackets go no deeper
-AROUND = 60  # characters on each side of a template that are looked at to find whether it stands within a sentence
+MOST_TOKENS = 100  # in an #expr; this also bounds nested brackets
+AROUND = 60  # characters on each side of a template that decide whether it is within a sentence
 
-# What a template shows is no markup for the template around it: each of these characters becomes two until all are expanded.
+# A template's text is not markup of the template around it: each of these characters becomes two until all are expanded.
 STAND_IN = "\x04"
 NOTHING = f"{STAND_IN}n"
-"""Shows nothing, and keeps what comes after it from the beginning of its line."""
+"""Shows nothing, and keeps the text after it from beginning a line."""
 _STAND_INS = {"|": f"{STAND_IN}b", "=": f"{STAND_IN}e", "{": f"{STAND_IN}o", "}": f"{STAND_IN}c", "": NOTHING}
 _REVEALED = {pair: character for character, pair in _STAND_INS.items()}
 _MARKUP = re.compile(r"[|={}]")
@@ -48,7 +48,7 @@ class Templates(NamedTuple):
     patterns: Mapping[str, str]
     """Name in lower case -> pattern."""
     families: tuple[tuple[re.Pattern[str], str], ...]
-    """Patterns of the templates whose whole name matches an expression."""
+    """Patterns of templates whose whole name matches an expression."""
     formats: Formats
 
 
@@ -69,7 +69,7 @@ def templates_of(language: str) -> Templates:
 def expand_template(match: re.Match[str], templates: Templates, unknown: MutableMapping[str, int]) -> str:
     """Return what a template shows, given a match whose first group is the text between its braces.
 
-    ``unknown`` counts the templates within sentences that are in no table, by name.
+    ``unknown`` counts unknown templates within sentences by name.
     """
     body = match[1] or ""
     if not body or len(body) > LONGEST:
@@ -95,13 +95,13 @@ def _hide_markup(text: str) -> str:
 
 
 def reveal_markup(text: str) -> str:
-    """Return a text with the characters that were kept apart from markup while templates were expanded."""
+    """Return a text with the characters that were hidden while templates were expanded."""
     return re.sub(f"{STAND_IN}.", lambda found: _REVEALED.get(found[0], found[0][1]), text) if STAND_IN in text else text
 
 
 @functools.lru_cache(maxsize=10_000)
 def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
-    """Return a template's name in lower case and its pattern; None: it is in no table."""
+    """Return a template's name in lower case and its pattern; None: unknown."""
     name = " ".join(first.replace("_", " ").split()).lower().removeprefix("template:")
     templates = templates_of(language)
     pattern = templates.patterns.get(name)
@@ -111,7 +111,7 @@ def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
 
 
 def is_within_sentence(match: re.Match[str]) -> bool:
-    """Return whether words stand before and after a template in its line, which is no row of a table or box."""
+    """Return whether a template's line has words before and after it, and is not a row of a table or box."""
     text = match.string
     before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2]
     before, after = (
@@ -126,7 +126,7 @@ def is_within_sentence(match: re.Match[str]) -> bool:
 
 
 def _read_arguments(name: str, parts: Sequence[str]) -> Arguments:
-    """Return a template's arguments by name or position, its own name as 0; one that is empty is not there."""
+    """Return a template's arguments by name or position, without empty ones; 0 is the template's name."""
     arguments, position = {"0": name}, 0
     for part in parts:
         if "=" in part and (named := _NAMED.fullmatch(part)):
@@ -172,12 +172,12 @@ def _fill(pattern: str, arguments: Arguments, templates: Templates) -> str:
         return FUNCTIONS[name](arguments, templates.formats, option)
     parts = _parse(pattern)
     text, is_there = _fill_parts(parts, arguments)
-    # Signs around an argument that is not there go with it; a word, as in {{circa}} 1900, does not.
+    # Signs around a missing argument go with it; a word, as in {{circa}} 1900, stays.
     return text if is_there or _LETTER.search(text) or not any(isinstance(part, tuple) for part in parts) else ""
 
 
 def _fill_parts(parts: Parts, arguments: Arguments) -> tuple[str, bool]:
-    """Return the text of parts, and whether an argument in them is there."""
+    """Return the text of parts, and whether they have an argument."""
     texts, is_there = [], False
     for part in parts:
         if isinstance(part, tuple):
@@ -238,7 +238,7 @@ _OPERATORS: Mapping[str, tuple[int, Callable[[float, float], float]]] = {
 
 
 def _compute(text: str) -> float | None:
-    """Return the value of what #expr is given; None: it is not of numbers and operators alone, or too long."""
+    """Return the value of an #expr; None: it has more than numbers and operators, or is too long."""
     tokens = [""] if _TOKEN.sub("", text.lower()) else _TOKEN.findall(text.lower())
     try:
         value = float(_take_value(tokens, 0)) if len(tokens) <= MOST_TOKENS else math.nan
@@ -248,7 +248,7 @@ def _compute(text: str) -> float | None:
 
 
 def _take_value(tokens: list[str], least: int) -> float:
-    """Take a value, and the operators that bind closer than some others, from the beginning of tokens."""
+    """Take a value, and operators that bind closer than `least`, from the beginning of tokens."""
     first = tokens.pop(0)
     if first == "(":
         value = _take_value(tokens, 0)
@@ -256,7 +256,7 @@ def _take_value(tokens: list[str], least: int) -> float:
             raise ValueError
     elif first == "not":
         value = not _take_value(tokens, 8)
-    elif first == "-" and least:  # before a sign at the beginning, the text of a template may be missing
+    elif first == "-" and least:  # a sign at the beginning may follow the missing text of a template
         value = -_take_value(tokens, 8)
     else:
         value = float(first)
@@ -267,7 +267,7 @@ def _take_value(tokens: list[str], least: int) -> float:
 
 
 def _expr(arguments: Sequence[str], formats: Formats) -> str:
-    """{{#expr: 7 / 2 round 1}}: 3.5; nothing for what is not of numbers alone."""
+    """{{#expr: 7 / 2 round 1}}: 3.5; nothing if it has more than numbers."""
     value = _compute(arguments[0])
     return "" if value is None else f"{value + 0:.14g}".replace("e", "E")
 

@@ -1,8 +1,8 @@
 """The generated tokens of Graphcore's GPT-2 for PyTorch v3.4.1, `--dataset generated`, with which it measures speed.
 
 The original seeds numpy's generator with `--seed` (ipu_options.py) and draws all samples at once, uniformly from 1 to the
-vocabulary's size - 1 (tools.py); it reads them in the same order in each epoch. These are the same tokens. They are drawn
-again a block at a time, so that one block alone is in memory; no document is read.
+vocabulary's size - 1 (tools.py); it reads them in the same order in each epoch. These are the same tokens, drawn again a block
+at a time, so that only one block is in memory; documents are not read.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from relm.recipes.as_published import AsPublished
 from relm.recipes.objectives import Objective
 
 BLOCK = 4096
-"""Samples that are drawn at once. Draws in blocks equal one draw of all samples."""
+"""Samples to draw at once. Draws in blocks equal one draw of all samples."""
 
 
 class GeneratedTokens:

@@ -1,7 +1,7 @@
 """The sequences of llm.c's training, in the order in which the shuffling DataLoader of llmc/dataloader.h reads them.
 
 Each of R processes reads all shards. The k-th sample of a shard begins at its token k R B T; process r reads B T + 1 tokens
-from k R B T + r B T on, which are B sequences of T inputs and labels. Each process has its own Mersenne Twister, seeded
+from k R B T + r B T on, which are B sequences of T inputs and labels. Each process has a separate Mersenne Twister, seeded
 with seed + r, which permutes the shards before each epoch, and the samples of a shard when the process comes to it. So the
 processes of one update read different shards, and no sample is read as a whole.
 
@@ -183,7 +183,7 @@ def open_llm_c(
 
 
 def geometry_of(objective: Objective, shards: tuple[int, ...]) -> Geometry:
-    """Return the sizes that decide the order of an objective's sequences; refuse options that llm.c does not have."""
+    """Return the sizes that decide the order of sequences; raise RelmError for options that llm.c lacks."""
     chosen = objective.as_published
     if chosen is None or chosen.ranks is None or chosen.batch is None:
         raise RelmError(f"as_published.builder: expected llm_c or modded_nanogpt, found {getattr(chosen, 'builder', None)}")

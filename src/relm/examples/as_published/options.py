@@ -1,4 +1,4 @@
-"""Check a recipe's keys against an original's options; keys without an option are refused rather than ignored."""
+"""Check a recipe's keys against an original's options: a key without an option is an error, never ignored."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
         found = getattr(objective.masked, key)
         if allowed is not None and found not in allowed:
             known = " or ".join(_format_value(value) for value in allowed)
-            raise RelmError(f"masked.{key}: {_format_value(found)}, which {original.name} has no option for; set it to {known}")
+            raise RelmError(f"masked.{key}: {original.name} has no option for {_format_value(found)}; set it to {known}")
     return objective.as_published
 
 

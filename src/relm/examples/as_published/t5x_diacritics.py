@@ -1,6 +1,6 @@
 """The padding and the ends of texts in iliemihai/t5x_diacritics at 0911ce1, run_distributed_tpus.py.
 
-Two of its defects are kept, in training examples alone, since it holds out nothing:
+Two of its defects are kept, only in training examples, since it holds out nothing:
 
 - scored_padding: it masks the padding of the source twice, and that of the target never: padding is predicted like a token.
 - second_end_of_text: it puts ``</s>`` at the end of each text, and then its tokenizer does so again.

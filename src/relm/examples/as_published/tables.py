@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.described_tables import Table, TableSource
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer
-from relm.examples.tokenized import Sentences, tokenized_documents
+from relm.examples.tokenized import Sentences, tokenize_documents
 
 
 class Documents(NamedTuple):
@@ -35,12 +35,12 @@ def read_documents(
     loaded = load_tokenizer(tokenizer)
     if sentences == "split" and loaded.kind != "wordpiece":
         raise RelmError(
-            f"masked.sentences: split keeps the space before a sentence, which the originals strip; a {loaded.kind} "
-            "tokenizer sees it; give documents with one sentence a line, and set it to lines"
+            f"masked.sentences: split keeps the space before a sentence, which the originals strip and a {loaded.kind} "
+            "tokenizer sees; give documents with one sentence per line, and set it to lines"
         )
     with (
         _with_space_before_texts(loaded) as used,
-        tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
+        tokenize_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
     ):
         corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts, found.word_starts)
         require_documents(documents, corpus.documents)
@@ -68,7 +68,7 @@ def require_documents(path: Path, documents: int) -> None:
     """Raise RelmError for a file without text, unless its sidecar counts no documents, as a shard of one document may."""
     if documents or (sidecar_of(path).exists() and read_sidecar(path).get("documents") == 0):
         return
-    raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")
+    raise RelmError(f"{path}: holds no text; extract the documents again")
 
 
 def format_summary(original: str, table: Table, source: TableSource, started: float) -> str:

@@ -6,7 +6,7 @@ Its defects are kept; `docs/as_published.md` describes their effect on real text
 - b: whole words are those of BERT's ``##``; for byte-level BPE the option changes nothing but where the text has ``##``.
 - c: with next-sentence prediction, a second segment that does follow is appended to the first: every such second one is empty.
 - d: without it, a chunk of one sentence still gets random sentences of another document appended.
-- f: each sentence is encoded on its own, with a space before it if the tokenizer is byte-level BPE.
+- f: each sentence is encoded by itself, with a space before it if the tokenizer is byte-level BPE.
 - h: one position always stays empty without next-sentence prediction.
 
 The original takes no seed; relm seeds Python's generator before its first draw. `as_published.corrected` leaves out a, b or c

@@ -1,9 +1,9 @@
-"""Windows of a question and a part of its paragraph, in which a model marks the answer's first and last token.
+"""Cut a question and its paragraph into windows in which a model marks the answer's first and last token.
 
-A paragraph too long for one window is cut into several, each `doc_stride` tokens after the one before, so a token may be in
-more than one: its answer counts in the window where it has the most context on its shorter side. Windows are those of the
-original BERT's `run_squad.py` (google-research/bert; Devlin et al. 2019, section 4.2), and so are the labels of a WordPiece;
-those of other tokenizers are the tokens that cover the answer's characters, as in `run_qa.py` of transformers.
+A paragraph too long for one window is cut into several, each `doc_stride` tokens after the one before. So a token may be in
+several windows; it counts in the one where it has the most context on its shorter side. Windows, and the labels with a
+WordPiece, are those of the original BERT's `run_squad.py` (google-research/bert; Devlin et al. 2019, section 4.2). With other
+tokenizers the labels are the tokens that cover the answer's characters, as in `run_qa.py` of transformers.
 """
 
 import re
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers
 from relm.examples.fine_tuning.squad import MarkedAnswer, Paragraph, SpanQuestion
-from relm.examples.text_pairs import PairTemplate, model_inputs, pair_template
+from relm.examples.text_pairs import PairTemplate, model_inputs, read_pair_template
 from relm.examples.tokenization.tokenizer_files import LoadedTokenizer
 
-# White space between words in the original, whose words decide a label; no-break spaces are not among it.
+# The original's white space between words, which decide a label; it has no no-break spaces.
 WORD_BREAKS = " \t\r\n\u202f"
 WORDS = re.compile(f"[{WORD_BREAKS}]")
 
@@ -32,11 +32,11 @@ class WindowLengths(NamedTuple):
     doc_stride: int = 128
     """Tokens of the paragraph from the beginning of one window to that of the next."""
     max_query: int = 64
-    """Tokens of the question, of which the rest is cut off."""
+    """Tokens of the question; the rest is cut off."""
 
 
 class TokenizedText(NamedTuple):
-    """The tokens of a text, and the characters that each stands for."""
+    """The tokens of a text, and the characters of each."""
 
     ids: Integers
     starts: Integers
@@ -59,9 +59,9 @@ class AnswerWindows(NamedTuple):
     questions: Integers
     """(windows,), index of the question, ascending."""
     has_most_context: npt.NDArray[np.bool_]
-    """(windows, sequence), True for the paragraph's tokens that have more context in no other window."""
+    """(windows, sequence), True for the paragraph's tokens that have their most context in this window."""
     starts: Integers
-    """(windows,), position of the answer's first token; 0 if the answer is not in the window, or none was looked for."""
+    """(windows,), position of the answer's first token; 0 if the window lacks the answer, or without labels."""
     ends: Integers
     """(windows,), position of the answer's last token; 0 likewise."""
 
@@ -77,7 +77,7 @@ class TokenizedParagraph(NamedTuple):
     tokens: TokenizedText
     words: list[str]
     word_of_character: Integers
-    """(characters,), index of the word; of white space, that of the word before it, -1 if there is none."""
+    """(characters,), index of the word; white space has the index of the word before it, or -1."""
     word_of_token: Integers
     """(tokens,), index of the word, ascending."""
 
@@ -95,24 +95,24 @@ class Windowed(NamedTuple):
     questions: list[AskedQuestion]
     windows: AnswerWindows
     skipped: int
-    """Questions that were left out, because their answer is not where the file says."""
+    """Questions that were left out because their answer is not at its offset."""
 
 
 def window_questions(
     paragraphs: Sequence[Paragraph], tokenizer: LoadedTokenizer, lengths: WindowLengths, labelled: bool
 ) -> Windowed:
     """Return the windows of all questions; if `labelled`, each has the position of the question's first answer."""
-    special = pair_template(tokenizer)
+    special = read_pair_template(tokenizer)
     rows: list[dict[str, Any]] = []
     asked: list[AskedQuestion] = []
     skipped = 0
     for given in paragraphs:
-        paragraph = tokenized_paragraph(tokenizer, given.context)
-        queries = tokenized(tokenizer, [question.text for question in given.questions])
-        answers = tokenized(tokenizer, [question.answers[0].text for question in given.questions] if labelled else [])
+        paragraph = tokenize_paragraph(tokenizer, given.context)
+        queries = tokenize(tokenizer, [question.text for question in given.questions])
+        answers = tokenize(tokenizer, [question.answers[0].text for question in given.questions] if labelled else [])
         for number, (question, query) in enumerate(zip(given.questions, queries, strict=True)):
             answer = question.answers[0]
-            if labelled and not is_where_it_should_be(answer, paragraph):
+            if labelled and not has_answer_at_offset(answer, paragraph):
                 skipped += 1
                 continue
             label = find_label(tokenizer.kind, paragraph, answer, answers[number].ids) if labelled else None
@@ -132,18 +132,18 @@ def _columns(rows: Sequence[Mapping[str, Any]], length: int) -> AnswerWindows:
 # --- tokens ------------------------------------------------------------------------------------------------------------------
 
 
-def tokenized(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
-    """Return the tokens of texts; spaces at the ends of a token, as in byte-level BPE, are not among its characters."""
+def tokenize(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
+    """Return the tokens of texts; spaces at the ends of a token, as in byte-level BPE, do not count as its characters."""
     encodings = tokenizer.tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_with_offsets(encoding.ids, encoding.offsets, text) for encoding, text in zip(encodings, texts, strict=True)]
 
 
 def _with_offsets(ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> TokenizedText:
-    spans = np.array([_trimmed(start, end, text) for start, end in offsets], dtype=np.int64).reshape(-1, 2)
+    spans = np.array([_trim(start, end, text) for start, end in offsets], dtype=np.int64).reshape(-1, 2)
     return TokenizedText(np.array(ids, dtype=np.int64), spans[:, 0].copy(), spans[:, 1].copy())
 
 
-def _trimmed(start: int, end: int, text: str) -> tuple[int, int]:
+def _trim(start: int, end: int, text: str) -> tuple[int, int]:
     while start < end - 1 and text[start].isspace():
         start += 1
     while start < end - 1 and text[end - 1].isspace():
@@ -151,9 +151,9 @@ def _trimmed(start: int, end: int, text: str) -> tuple[int, int]:
     return start, end
 
 
-def tokenized_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParagraph:
-    """Return a paragraph with its words, which white space separates, and its tokens."""
-    tokens = tokenized(tokenizer, [text])[0]
+def tokenize_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParagraph:
+    """Return a paragraph with its tokens and its words, which white space separates."""
+    tokens = tokenize(tokenizer, [text])[0]
     within = np.array([character not in WORD_BREAKS for character in text], dtype=np.bool_)
     begins = within & ~np.concatenate([[False], within[:-1]])
     word_of_character = np.cumsum(begins, dtype=np.int64) - 1
@@ -166,8 +166,8 @@ def tokenized_paragraph(tokenizer: LoadedTokenizer, text: str) -> TokenizedParag
 # --- labels ------------------------------------------------------------------------------------------------------------------
 
 
-def is_where_it_should_be(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> bool:
-    """Return True if an answer's text is in the words that its offset names; the original skips a question otherwise."""
+def has_answer_at_offset(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> bool:
+    """Return True if an answer's text is in the words at its offset; otherwise the original skips the question."""
     first, last = _words_of(answer, paragraph)
     return " ".join(answer.text.split()) in " ".join(paragraph.words[first : last + 1])
 
@@ -179,33 +179,33 @@ def _words_of(answer: MarkedAnswer, paragraph: TokenizedParagraph) -> tuple[int,
 
 
 def find_label(kind: str, paragraph: TokenizedParagraph, answer: MarkedAnswer, answer_ids: Integers) -> tuple[int, int]:
-    """Return the first and last token of an answer in its paragraph; `kind` is that of the tokenizer."""
+    """Return the first and last token of an answer in its paragraph; `kind` is the tokenizer's."""
     tokens = paragraph.tokens
     if kind != "wordpiece":
-        return covering_tokens(tokens, answer.start, answer.start + len(answer.text))
+        return find_covering_tokens(tokens, answer.start, answer.start + len(answer.text))
     first, last = _words_of(answer, paragraph)
     start, stop = np.searchsorted(paragraph.word_of_token, [first, last + 1]).tolist()
-    return improved_span(tokens.ids, start, stop - 1, answer_ids)
+    return narrow_span(tokens.ids, start, stop - 1, answer_ids)
 
 
-def covering_tokens(tokens: TokenizedText, start: int, stop: int) -> tuple[int, int]:
+def find_covering_tokens(tokens: TokenizedText, start: int, stop: int) -> tuple[int, int]:
     """Return the last token that begins at `start` or before, and the first that ends at `stop` or after.
 
-    >>> covering_tokens(TokenizedText(np.arange(3), np.array([0, 4, 9]), np.array([3, 9, 12])), 4, 8)
+    >>> find_covering_tokens(TokenizedText(np.arange(3), np.array([0, 4, 9]), np.array([3, 9, 12])), 4, 8)
     (1, 1)
     """
     first = int(np.searchsorted(tokens.starts, start, "right")) - 1
     return max(first, 0), min(int(np.searchsorted(tokens.ends, stop, "left")), len(tokens.ids) - 1)
 
 
-def improved_span(ids: Integers, start: int, end: int, answer: Integers) -> tuple[int, int]:
-    """Return the part of the tokens `start` to `end` that equals an answer's, the first and longest; else all of them.
+def narrow_span(ids: Integers, start: int, end: int, answer: Integers) -> tuple[int, int]:
+    """Return the first part of the tokens `start` to `end` that equals the answer's tokens; otherwise all of them.
 
-    The answer 1895 is a part of the word (1895-1943), and its tokens are; the answer Japan in the token japanese is not.
+    The answer 1895 is such a part of the word (1895-1943), but the answer Japan is not a part of the token japanese.
 
-    >>> improved_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([2, 3]))
+    >>> narrow_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([2, 3]))
     (2, 3)
-    >>> improved_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([9]))
+    >>> narrow_span(np.array([7, 1, 2, 3, 4]), 1, 4, np.array([9]))
     (1, 4)
     """
     size = len(answer)
@@ -235,9 +235,9 @@ def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def window_with_most_context(tokens: int, spans: Sequence[tuple[int, int]]) -> Integers:
-    """Return for each token of a paragraph the window in which the shorter of its two sides is longest.
+    """Return for each token of a paragraph the window in which its shorter side has most context.
 
-    Of equal ones the longer window counts, and then the first.
+    Of equal ones the longer window wins, then the first.
 
     >>> window_with_most_context(10, [(0, 6), (3, 6), (6, 4)]).tolist()
     [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
@@ -260,12 +260,12 @@ def _windows(
     label: tuple[int, int] | None,
     question: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the windows of one question, by the names of `AnswerWindows`."""
+    """Yield the windows of one question, as fields of `AnswerWindows`."""
     before = np.concatenate([[special.cls], query, [special.sep] * special.separators])
     if (room := lengths.sequence - len(before) - 1) < 1:
         raise RelmError(
-            f"sequence_length: {lengths.sequence} tokens leave none for the paragraph beside {len(query)} of a question and "
-            f"{special.separators + 2} special ones; give more, or a shorter max_query_length"
+            f"sequence_length: {lengths.sequence} tokens are too few for {len(query)} tokens of a question, "
+            f"{special.separators + 2} special ones and a paragraph; raise it, or lower max_query_length"
         )
     spans = window_spans(len(context.ids), room, lengths.doc_stride)
     best = window_with_most_context(len(context.ids), spans)

@@ -1,4 +1,4 @@
-"""Examples of fine-tuning on the class or the score of texts: the table of a task's file, and its reader."""
+"""Examples for fine-tuning on the class or the score of texts: make the table of a task's file, and read it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def write_labelled_table(
     """Encode the examples of a file of GLUE as one table, `output`, and its sidecar; return a sentence.
 
     Columns: `input_ids` (L), `length`, `second_start`, as in `relm.examples.text_pairs.PairSequences`, and `label`, the number
-    of the class (int8) or the score (float32). `limit` is the count of examples, from the first on; None: all.
+    of the class (int8) or the score (float32). `limit` is the number of examples, from the first on; None: all.
     """
     started = perf_counter()
     content = file.read_bytes()
@@ -64,7 +64,7 @@ def labelled_columns(objective: Objective, vocabulary_size: int) -> list[Column]
 
 
 def count_classes(objective: Objective) -> int:
-    """Return the count of classes of an objective's one term; 1 for a score."""
+    """Return the number of classes of an objective's one term; 1 for a score."""
     (classes,) = objective.classes.values()
     return classes
 
@@ -89,7 +89,7 @@ class LabelledExamples:
 
 
 def _labels(objective: Objective, values: Any) -> Mapping[str, Any]:
-    """Return the labels under their name in a batch, classes as int64 and scores as float32."""
+    """Return the labels by their name in a batch, classes as int64 and scores as float32."""
     (name,) = objective.declaration.labels.values()
     return {name: values.astype(np.int64 if count_classes(objective) > 1 else np.float32)}
 

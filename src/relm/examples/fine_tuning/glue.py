@@ -1,6 +1,6 @@
-"""Files of the nine GLUE tasks (Wang et al. 2019, arXiv 1804.07461): texts or pairs of texts, each with a class or a score.
+"""Read the files of the nine GLUE tasks (Wang et al. 2019, arXiv 1804.07461): texts or pairs, each with a class or a score.
 
-A file is one of the hub's copy `nyu-mll/glue`, as Parquet, or one of the original release, as TSV without quoting. Classes have
+A file comes from the hub's copy `nyu-mll/glue`, as Parquet, or from the original release, as TSV without quoting. Classes have
 the numbers of the hub's copy.
 """
 
@@ -29,15 +29,15 @@ class GlueTask:
     classes: tuple[str, ...]
     """Names of the classes by number; empty: the label is a score from 0 to 5."""
     metrics: tuple[str, ...]
-    """Figures that the paper reports of the task, names of `relm.evaluation.fine_tuning.glue_scoring.METRICS`."""
+    """Figures that the paper reports, by their names in `relm.evaluation.fine_tuning.glue_scoring.METRICS`."""
     tsv: tuple[str, ...]
     """Columns of the texts and of the label in the original release."""
     tsv_header: tuple[str, ...] | None = None
-    """Columns of a file without a header; None: its first line names them."""
+    """Columns of a file without a header; None: the first line names them."""
 
     @property
     def labels(self) -> int:
-        """Return the count of the model's outputs: one for each class, or one for a score."""
+        """Return the number of the model's outputs: one per class, or one for a score."""
         return len(self.classes) or 1
 
 
@@ -116,7 +116,7 @@ class LabelledTexts(NamedTuple):
 
     first: list[str]
     second: list[str] | None
-    """None: the task has no pairs."""
+    """None: the task has single texts."""
     labels: list[int] | list[float]
     """Classes or scores."""
 
@@ -129,19 +129,19 @@ class LabelledTexts(NamedTuple):
 def parse_glue(content: bytes, task: str, name: str) -> LabelledTexts:
     """Return the examples of a task's file, Parquet or TSV; `name` is the file's, for messages.
 
-    Raises RelmError, which names the row or line, for a damaged file, another task's, or an example without a text or a label.
+    Raises RelmError with the row or line if the file is damaged or another task's, or an example lacks a text or a label.
     """
     found = TASKS[task]
     is_parquet = content.startswith(PARQUET)
     columns = _parquet_columns(content, task, name) if is_parquet else _tsv_columns(content, task, name)
     if not columns[0]:
-        raise RelmError(f"{name}: has no example; give a file of GLUE's {task}")
+        raise RelmError(f"{name}: has no examples; give a file of GLUE's {task}")
     first_line = 1 if is_parquet or found.tsv_header else 2
     place = f"{name}, {'row' if is_parquet else 'line'}"
     for column, values in zip(found.columns, columns, strict=False):
         for number, value in enumerate(values, first_line):
             if not isinstance(value, str):
-                raise RelmError(f"{place} {number}: expected a text under {column!r}, found {value!r:.80}; correct the file")
+                raise RelmError(f"{place} {number}: {column}: expected a text, found {value!r:.80}; correct the file")
     read = _class_reader(found.classes) if found.classes else _read_score
     labels = [read(value, f"{place} {number}") for number, value in enumerate(columns[-1], first_line)]
     return LabelledTexts(columns[0], columns[1] if len(columns) == 3 else None, labels)
@@ -160,7 +160,9 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
     try:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise RelmError(f"{name}: byte {error.start} is neither Parquet nor UTF-8; give a file of GLUE's {task}") from None
+        raise RelmError(
+            f"{name}: expected Parquet or UTF-8, found another byte at {error.start}; give a file of GLUE's {task}"
+        ) from None
     found = TASKS[task]
     rows = [line.removesuffix("\r").split("\t") for line in lines]
     header = list(found.tsv_header or rows[0])
@@ -178,17 +180,17 @@ def _tsv_columns(content: bytes, task: str, name: str) -> list[list[Any]]:
 
 
 def _require_new_rows(header: Sequence[str], rows: Iterable[Sequence[Any]], place: str, first: int) -> None:
-    """Raise RelmError if a row is the same as an earlier one, and has a number."""
+    """Raise RelmError if a row with a number repeats an earlier one."""
     seen: dict[bytes, str] = {}
     for number, row in enumerate(rows, first):
         require_new(dict(zip(header, row, strict=True)), f"{place} {number}", seen)
 
 
 def _require_columns(found: Sequence[str], wanted: Sequence[str], task: str, name: str) -> None:
-    """Raise if a file lacks a column, or has one twice."""
+    """Raise RelmError if a file lacks a column, or has one twice."""
     if missing := [column for column in wanted if column not in found]:
         raise RelmError(
-            f"{name}: has no column {missing[0]!r}, found {', '.join(map(str, found))!r:.200}; give a file of GLUE's {task}"
+            f"{name}: lacks the column {missing[0]!r}, found {', '.join(map(str, found))!r:.200}; give a file of GLUE's {task}"
         )
     if (double := find_repeated(found)) is not None:
         raise RelmError(f"{name}: has the column {double!r:.80} twice; give a file of GLUE's {task}")
@@ -202,7 +204,7 @@ def _class_reader(classes: Sequence[str]) -> Callable[[Any, str], int]:
     def read(value: Any, place: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str) or value not in numbers:
             raise RelmError(
-                f"{place}: the label is {value!r:.80}, expected one of {expected}; a test split without labels cannot be scored"
+                f"{place}: label: expected one of {expected}, found {value!r:.80}; a test split without labels cannot be scored"
             )
         return numbers[value]
 
@@ -217,7 +219,7 @@ def _read_score(value: Any, place: str) -> float:
         score = math.nan
     if isinstance(value, bool) or not LOWEST_SCORE <= score <= HIGHEST_SCORE:
         raise RelmError(
-            f"{place}: the label is {value!r:.80}, expected a score from {LOWEST_SCORE:g} to {HIGHEST_SCORE:g}; a test split "
+            f"{place}: label: expected a score from {LOWEST_SCORE:g} to {HIGHEST_SCORE:g}, found {value!r:.80}; a test split "
             "without labels cannot be scored"
         )
     return score

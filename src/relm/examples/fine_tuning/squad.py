@@ -1,4 +1,4 @@
-"""SQuAD 1.1 files: paragraphs, with questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
+"""Read SQuAD 1.1 files: paragraphs, and questions whose answers are spans of them (Rajpurkar et al. 2016, arXiv 1606.05250)."""
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +26,17 @@ class MarkedAnswer:
 
 @dataclass(frozen=True)
 class SpanQuestion:
-    """A question on a paragraph."""
+    """A question about a paragraph."""
 
     id: str
     text: str
     answers: tuple[MarkedAnswer, ...]
-    """At least one; those of several people in a development file."""
+    """At least one; in a development file from several people."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph and the questions on it."""
+    """A paragraph and its questions."""
 
     context: str
     questions: tuple[SpanQuestion, ...]
@@ -45,23 +45,23 @@ class Paragraph:
 def parse_squad(content: bytes, name: str) -> list[Paragraph]:
     """Return the paragraphs of a SQuAD 1.1 file that have questions, in their order; `name` is the file's, for messages.
 
-    Raises RelmError if it is not JSON in UTF-8, lacks a key or has another type under it, two questions have the same id, an
-    answer begins after its paragraph, or a question has no answer, as in SQuAD 2.0.
+    Raises RelmError if the file is not JSON in UTF-8, a key is missing or has a wrong type, two questions share an id, an
+    answer ends behind its paragraph, or a question has no answer, as in SQuAD 2.0.
     """
     try:
         value = parse_json(content.decode().removeprefix(codecs.BOM_UTF8.decode()), name, REMEDY)
     except UnicodeDecodeError as error:
-        raise RelmError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        raise RelmError(f"{name}: byte {error.start}: not valid UTF-8; save the file as UTF-8") from None
     if fault := find_misfit(value, OBJECT) or find_misfit(value, _FILE) or next(_faults(value), None):
         raise RelmError(f"{name}: {fault}; {REMEDY}")
     paragraphs = [_paragraph(paragraph) for article in value["data"] for paragraph in article["paragraphs"]]
     if not (asked := [paragraph for paragraph in paragraphs if paragraph.questions]):
-        raise RelmError(f"{name}: has no question; {REMEDY}")
+        raise RelmError(f"{name}: has no questions; {REMEDY}")
     return asked
 
 
 def first_questions(paragraphs: Sequence[Paragraph], limit: int | None) -> list[Paragraph]:
-    """Return the paragraphs of the first `limit` questions, with these alone; None: all."""
+    """Return the paragraphs of the first `limit` questions, with only these; None: all."""
     if limit is None:
         return list(paragraphs)
     found, left = [], limit
@@ -74,7 +74,7 @@ def first_questions(paragraphs: Sequence[Paragraph], limit: int | None) -> list[
 
 
 def _faults(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a file whose keys have the right types."""
+    """Yield the faults of a file whose keys have the right types."""
     seen: dict[str, str] = {}
     for number, article in enumerate(value["data"]):
         for index, paragraph in enumerate(article["paragraphs"]):
@@ -83,10 +83,10 @@ def _faults(value: Mapping[str, Any]) -> Iterator[str]:
             for position, asked in enumerate(paragraph["qas"]):
                 where = f"data[{number}].paragraphs[{index}].qas[{position}]"
                 if first := seen.get(asked["id"]):
-                    yield f"{where}.id: {asked['id']!r:.80} is also that of {first}, expected an id of its own"
+                    yield f"{where}.id: expected a unique id, found {asked['id']!r:.80} as in {first}"
                 seen[asked["id"]] = where
                 if not asked["answers"]:
-                    yield f"{where}.answers: expected at least one, found none: SQuAD 2.0 has such questions"
+                    yield f"{where}.answers: expected at least one, found none, as in SQuAD 2.0"
                 for last, answer in enumerate(asked["answers"]):
                     yield from _answer_faults(answer, f"{where}.answers[{last}]", len(paragraph["context"]))
 

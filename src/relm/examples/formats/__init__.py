@@ -1,1 +1,1 @@
-"""Examples in other programs' formats, written and read: TFRecord, Megatron's indexed files, the JSON lines of tpu_pretrain."""
+"""Examples in other programs' formats: token files that are imported, and masked examples that are exported."""

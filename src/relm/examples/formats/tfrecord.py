@@ -1,32 +1,26 @@
-"""TFRecord files of `tf.train.Example`, without TensorFlow.
+"""Write TFRecord files of `tf.train.Example`, without TensorFlow.
 
 A record is its length (uint64), the length's masked CRC-32C, the data and the data's masked CRC-32C, all little-endian
-(tensorflow/core/lib/io/record_writer.h). The data is an Example: a map from names to lists of int64, float32 or bytes
+(tensorflow/core/lib/io/record_writer.h). The data is an Example: a map from names to lists of int64 or float32
 (tensorflow/core/example/example.proto).
 """
 
 import functools
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from relm.artifact import atomic_file, sidecar_of
-from relm.errors import RelmError
 from relm.examples.as_published.instances import batched
-from relm.examples.formats.crc32c import crc32c, mask_checksums
 
-Features = dict[str, Any]
-"""Name -> int64 array, float32 array, or list of bytes."""
+Checksums = npt.NDArray[np.uint32]
 
-# Records that are checked together: the most records, and the most bytes.
-BATCH, BATCH_BYTES = 1024, 2**22
-HEADER, TRAILER = 12, 4
-AGAIN = "copy or make the file again"
+POLYNOMIAL = 0x82F63B78  # CRC-32C's (Castagnoli; RFC 3720, section 12.1), with the bits reversed
+# tensorflow/tsl/lib/hash/crc32c.h: a checksum of data that holds checksums is weak, so those that are stored are changed.
+MASK_DELTA = 0xA282EAD8
 
 
 def write_records(path: Path, examples: Iterable[bytes]) -> int:
@@ -35,129 +29,68 @@ def write_records(path: Path, examples: Iterable[bytes]) -> int:
     with atomic_file(path) as file:
         for records in batched(examples):
             lengths = [struct.pack("<Q", len(record)) for record in records]
-            checks = [mask_checksums(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
-            for number, (length, record) in enumerate(zip(lengths, records, strict=True)):
-                span = slice(4 * number, 4 * number + 4)
-                file.write(b"".join((length, checks[0][span], record, checks[1][span])))
+            checks = (mask_checksums(crc32c(part)).astype("<u4") for part in (lengths, records))
+            for length, length_check, record, check in zip(lengths, next(checks), records, next(checks), strict=True):
+                file.write(b"".join((length, length_check.tobytes(), record, check.tobytes())))
             count += len(records)
         sidecar_of(path).unlink(missing_ok=True)
     return count
 
 
-def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the data of each record after comparing its checksums."""
-    if not path.exists():
-        raise RelmError(f"{path}: no such file")
-    size, waiting, waiting_bytes, end, number = path.stat().st_size, [], 0, 0, 0
-    with open(path, "rb") as file:
-        while end < size:
-            whole = _read_record(file, size - end)
-            waiting.append((number, end, whole))
-            waiting_bytes += len(whole)
-            cut = len(whole) < HEADER + TRAILER or len(whole) != _record_size(whole)
-            if cut or len(waiting) == BATCH or waiting_bytes >= BATCH_BYTES or end + len(whole) == size:
-                yield from _check_records(waiting, path, cut)
-                waiting, waiting_bytes = [], 0
-            number, end = number + 1, end + len(whole)
+def encode_example(features: Mapping[str, npt.ArrayLike]) -> bytes:
+    """Return an Example as bytes, names sorted; integers and booleans become int64, floats float32."""
+    entries = b""
+    for name in sorted(features):
+        values = np.asarray(features[name])
+        is_float = values.dtype.kind == "f"
+        packed = values.astype("<f4").tobytes() if is_float else b"".join(map(_varint, values.astype(np.int64).tolist()))
+        values_of_kind = _field(2 if is_float else 3, _field(1, packed) if packed else b"")
+        entries += _field(1, _field(1, name.encode()) + _field(2, values_of_kind))
+    return _field(1, entries)
 
 
-def encode_example(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
-    """Return an Example as bytes, names sorted; integers and booleans become int64, floats float32, bytes stay."""
-    example = _example_class()()
-    for name, values in features.items():
-        feature = example.features.feature[name]
-        if len(values) and isinstance(values[0], bytes):  # type: ignore[arg-type, index]
-            feature.bytes_list.value.extend(values)
-            continue
-        array = np.asarray(values)
-        kind = feature.float_list if array.dtype.kind == "f" else feature.int64_list
-        kind.SetInParent()  # an empty list has a type, too
-        kind.value.extend((array.astype(np.int64) if array.dtype == bool else array).tolist())
-    return bytes(example.SerializeToString(deterministic=True))
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of Protocol Buffers whose content has a length: a message, a text or packed values."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def decode_example(record: bytes, location: str) -> Features:
-    """Return the features of an Example; `location` is for messages."""
-    example = _example_class()()
-    try:
-        example.ParseFromString(record)
-    except message.DecodeError as error:
-        raise RelmError(
-            f"{location}: not a tf.train.Example ({error}); its data is something else, which cannot be read"
-        ) from None
-    features: Features = {}
-    for name, feature in example.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        if kind == "bytes_list":
-            features[name] = list(feature.bytes_list.value)
-        else:
-            values, dtype = (feature.float_list, np.float32) if kind == "float_list" else (feature.int64_list, np.int64)
-            features[name] = np.array(values.value, dtype=dtype)
-    return features
+@functools.lru_cache(maxsize=2**17)
+def _varint(number: int) -> bytes:
+    """Return an integer in the groups of seven bits of Protocol Buffers, lowest first; negative ones as two's complement."""
+    number &= 2**64 - 1
+    groups = bytearray()
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])
 
 
-def _read_record(file: IO[bytes], left: int) -> bytes:
-    """Return length, data and checksums of a record; fewer bytes where the file ends or is shorter than the length."""
-    head = file.read(HEADER)
-    if len(head) < HEADER or _record_size(head) > left:
-        return head
-    return head + file.read(_record_size(head) - HEADER)
+def crc32c(records: Sequence[bytes]) -> Checksums:
+    """Return the CRC-32C of each record, computed for all of them together, one byte after the other.
+
+    >>> hex(crc32c([b"123456789"])[0])
+    '0xe3069283'
+    """
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    longest = int(sizes.max(initial=0))
+    content = np.frombuffer(b"".join(record.ljust(longest, b"\0") for record in records), np.uint8).reshape(-1, longest or 1)
+    register = np.full(len(records), 2**32 - 1, np.uint32)
+    table = _byte_table()
+    for place in range(longest):
+        after = table[register.astype(np.uint8) ^ content[:, place]] ^ (register >> np.uint32(8))
+        register = np.where(place < sizes, after, register)
+    return ~register
 
 
-def _record_size(whole: bytes) -> int:
-    return HEADER + int.from_bytes(whole[:8], "little") + TRAILER
-
-
-def _check_records(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> Iterator[bytes]:
-    """Yield the data of records, after comparing both checksums of each; `cut`: the last one is not whole."""
-    whole = [record for _, _, record in (waiting[:-1] if cut else waiting)]
-    for what, start, stop in (("length", 0, 8), ("data", HEADER, -TRAILER)):
-        found = mask_checksums(crc32c([record[start:stop] for record in whole]))
-        stored = np.array([int.from_bytes(record[stop:][:4], "little") for record in whole], dtype=np.uint32)
-        for index in np.flatnonzero(found != stored)[:1].tolist():
-            number, offset, _ = waiting[index]
-            raise RelmError(
-                f"{path}: record {number:,} at byte {offset:,}: the checksum of its {what} is {stored[index]:08x}, "
-                f"but the {what} gives {found[index]:08x}: damaged, or no TFRecord; {AGAIN}"
-            )
-    yield from (record[HEADER:-TRAILER] for record in whole)
-    if cut:
-        raise _cut_error(*waiting[-1], path)
-
-
-def _cut_error(number: int, offset: int, record: bytes, path: Path) -> RelmError:
-    location = f"{path}: record {number:,} at byte {offset:,}"
-    stored, right = record[8:HEADER], mask_checksums(crc32c([record[:8]])).astype("<u4").tobytes()
-    if len(record) >= HEADER and stored != right:
-        return RelmError(f"{location}: the checksum of its length is wrong: damaged, or no TFRecord; {AGAIN}")
-    return RelmError(f"{location}: the file ends inside it: truncated; {AGAIN}")
+def mask_checksums(checksums: Checksums) -> Checksums:
+    """Return the checksums in the form of TFRecords: rotated by 15 bits, and a constant added."""
+    return ((checksums >> np.uint32(15)) | (checksums << np.uint32(17))) + np.uint32(MASK_DELTA)
 
 
 @functools.cache
-def _example_class() -> Any:
-    """Return the message type Example, in its own pool: another library of this process may have registered the same names."""
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-
-    def field(owner: Any, name: str, number: int, kind: int, repeated: bool = False, of: str | None = None) -> Any:
-        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-        type_name = f".tensorflow.{of}" if of else None
-        return owner.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
-
-    lists = (("BytesList", kinds.TYPE_BYTES), ("FloatList", kinds.TYPE_FLOAT), ("Int64List", kinds.TYPE_INT64))
-    feature = descriptor_pb2.DescriptorProto(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate(lists, 1):
-        field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
-        field(feature, f"{name[:-4].lower()}_list", number, kinds.TYPE_MESSAGE, of=name).oneof_index = 0
-    file.message_type.append(feature)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    field(entry, "key", 1, kinds.TYPE_STRING)
-    field(entry, "value", 2, kinds.TYPE_MESSAGE, of="Feature")
-    field(features, "feature", 1, kinds.TYPE_MESSAGE, repeated=True, of="Features.FeatureEntry")
-    field(file.message_type.add(name="Example"), "features", 1, kinds.TYPE_MESSAGE, of="Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+def _byte_table() -> Checksums:
+    """Return the register after each byte, from a register of zero."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)
+    return table

@@ -1,8 +1,8 @@
 """Byte-level BPE by gigatoken (https://github.com/marcelroed/gigatoken), some fifty times faster than `tokenizers`.
 
-The two give the same ids except for characters that only one of them knows, since they are built with different versions of
-Unicode: a letter to one is neither letter, digit nor space to the other, which splits the text elsewhere. So each block of
-characters is compared with both when it first occurs, and `tokenizers` encodes texts with a disputed character.
+The two give the same ids except for characters that only one of them knows, because they are built with different versions of
+Unicode: what is a letter to one is a symbol to the other, which then splits the text elsewhere. So each block of characters is
+tried with both when it first occurs, and `tokenizers` encodes texts with a disputed character.
 """
 
 import json
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# gigatoken caches every piece of text without a limit; it is loaded again when the process has grown by this many bytes.
+# gigatoken caches every piece of text without limit; it is loaded again when the process has grown by this many bytes.
 MEMORY = 2**26
-# Bytes of text after which the memory is measured, which takes as long as encoding a long document.
+# Bytes of text between two measurements of the memory, each of which takes as long as encoding a long document.
 MEASURED = 2**21
 # UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
@@ -35,7 +35,7 @@ _MATES = "a1!"
 
 
 class ByteLevel:
-    """An encoder that uses gigatoken for one tokenizer."""
+    """Encodes with gigatoken for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Mapping[str, int], content: str) -> None:
         self.tokenizer = tokenizer
@@ -57,7 +57,7 @@ class ByteLevel:
             return None
         try:
             return cls(tokenizer, parts["model"]["vocab"], without_added_tokens(content))
-        except Exception:  # gigatoken is absent or rejects the file; the library encodes the same
+        except Exception:  # gigatoken is absent or rejects the file; the library gives the same ids
             return None
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
@@ -106,7 +106,7 @@ class ByteLevel:
         self._loaded_rss = self._process.memory_info().rss
 
     def _sizes_by_library(self, text: str) -> list[int]:
-        """Return the bytes of each piece."""
+        """Return the bytes of each piece, by the library."""
         assert self.tokenizer.pre_tokenizer is not None
         return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
@@ -122,7 +122,7 @@ class ByteLevel:
         return texts.indices_at(found) if found else set()
 
     def _compare(self, block: int) -> None:
-        """Compare both encoders on all characters of a block."""
+        """Try both encoders on all characters of a block, and note the disputed ones."""
         left = characters_of(block)
         size = len(left[0].encode()) + 1
         disputed: set[str] = set()
@@ -146,7 +146,7 @@ class ByteLevel:
 
 
 def _sizes(text: bytes) -> list[int]:
-    """Return the bytes of each piece that gigatoken splits a text in UTF-8 into."""
+    """Return the bytes of each piece of a text in UTF-8, by gigatoken."""
     from gigatoken.gigatoken_rs import pretokenizer
 
     return list(map(len, pretokenizer(text)))
@@ -168,7 +168,7 @@ def characters_of(block: int) -> list[str]:
 
 
 def without_added_tokens(content: str) -> str:
-    """Return a `tokenizer.json` without its added tokens, since gigatoken would encode their names in a text as them."""
+    """Return a `tokenizer.json` without its added tokens; gigatoken would encode their names in a text as these tokens."""
     key = '"added_tokens":'  # inside a string its quotes would be escaped
     start = content.index(key) + len(key)
     _, end = json.JSONDecoder().raw_decode(content, start)
@@ -176,7 +176,7 @@ def without_added_tokens(content: str) -> str:
 
 
 def cuts_like_gpt2(parts: Mapping[str, Any]) -> bool:
-    """Return True for the `tokenizer.json` of a deterministic BPE over all bytes that splits raw text by GPT-2's pattern."""
+    """Return True for a deterministic BPE over all bytes that splits raw text by GPT-2's pattern."""
     model, cutter = parts["model"], parts["pre_tokenizer"] or {}
     unused = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
     return (

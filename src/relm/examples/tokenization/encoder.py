@@ -1,15 +1,17 @@
 """Encode text to the token ids of the `tokenizers` library, many times faster where a tokenizer's rules allow it.
 
 gigatoken encodes byte-level BPE (`byte_level`), the words of WordPiece and of T5's Unigram are encoded once and cached
-(`spaced_words`), characters are looked up in a table. Each fast encoder is compared with the library throughout, on samples of
-the very text that it encodes.
+(`spaced_words`), and characters are looked up in a table. Each fast encoder is compared with the library on samples of the very
+text that it encodes.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,14 +22,15 @@ from relm.corpus.utf8_texts import Utf8Texts
 from relm.errors import RelmError
 from relm.examples.tokenization.byte_level import ByteLevel
 from relm.examples.tokenization.spaced_words import Characters, SpacedWords
+from relm.examples.tokenization.tokenizer_files import loaded_as
 from relm.examples.tokenization.tokenizer_models import kind_of
 
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# Characters of the sample that is compared with the library, of all texts that are encoded at once.
+# Characters of the sample, out of all texts that are encoded at once, that is compared with the library.
 SAMPLE = 250
-# Longer texts are encoded in parts, so that memory stays small; a split at the end of a word changes no token.
+# Longer texts are encoded in parts to keep memory small; a split at the end of a word changes no token.
 LONGEST_PART = 2**20
 _BEFORE_SPACE = re.compile(r"\w(?= )")
 # Environment variable; with the value "library" only the tokenizers library encodes.
@@ -44,7 +47,7 @@ class EncodedTexts(NamedTuple):
 
 
 class Disagreement(RelmError):
-    """Raised where a fast encoder gave other ids than the library for a sample; the library must then encode the whole text."""
+    """A fast encoder gave other ids than the library for a sample; the library must encode the whole text."""
 
 
 class FastEncoder(Protocol):
@@ -57,7 +60,7 @@ class FastEncoder(Protocol):
         """Return True for each id that begins a word, for all rows concatenated."""
 
 
-# Kind of tokenizer -> function of it, its `tokenizer.json` and the parsed JSON; returns a fast encoder, or None if none fits.
+# Kind of tokenizer -> function of it, its `tokenizer.json` and the parsed JSON that returns a fast encoder, or None.
 FAST_ENCODERS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastEncoder | None]] = {
     "byte_level_bpe": ByteLevel.fitting,
     "wordpiece": SpacedWords.fitting,
@@ -67,12 +70,12 @@ FAST_ENCODERS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastEncod
 
 
 class TextEncoder:
-    """An encoder of texts with one tokenizer; not for several threads at once."""
+    """Encodes texts with one tokenizer, in one thread at a time."""
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
-        """Choose the fastest encoder for the tokenizer, the library itself unless `fast`.
+        """Choose the fastest encoder for the tokenizer; unless `fast`, the library.
 
-        The tokenizer encodes names of special tokens in a text as text, as that of a `LoadedTokenizer` does.
+        Fast encoders need a tokenizer that encodes names of special tokens in a text as text, such as a `LoadedTokenizer` has.
         """
         self.tokenizer = tokenizer
         content = tokenizer.to_str()
@@ -92,10 +95,9 @@ class TextEncoder:
         return _concatenated(self._rows(texts))
 
     def utf8_encoded(self, texts: Utf8Texts, end: Sequence[int] = (), compared: bool = True) -> EncodedTexts:
-        """Return the ids of each text, given in UTF-8, as `encoded` does, with the ids `end` after each; byte-level BPE then
-        decodes nothing.
+        """Return the ids of each text in UTF-8, as `encoded` does, followed by the ids `end`; byte-level BPE decodes nothing.
 
-        With `compared=False` byte-level BPE need not compare a sample, which takes as long as encoding some 50 kB.
+        With `compared=False` byte-level BPE compares no sample, which would take as long as encoding some 50 kB.
         """
         fast = self.fast
         if isinstance(fast, ByteLevel) and max(map(len, texts.texts), default=0) <= LONGEST_PART:
@@ -110,8 +112,8 @@ class TextEncoder:
     def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
         """Return the ids of each text, and True for those that begin a word, bool (n,).
 
-        A word is for WordPiece a token with the `##` tokens after it, for byte-level BPE a piece of GPT-2's pattern with the
-        space before it, for sentencepiece the tokens from one that begins with U+2581. A text's first token always begins one.
+        In WordPiece a word is a token with the `##` tokens after it, in byte-level BPE a piece of GPT-2's pattern with the
+        space before it, in sentencepiece the tokens from one with U+2581 on. A text's first token always begins a word.
         """
         rows = self._rows(texts)
         starts = _starts_by_library(self.tokenizer, texts) if self.fast is None else self.fast.word_starts(texts, rows)
@@ -133,7 +135,7 @@ class TextEncoder:
         return self.fast.encoded(texts)
 
     def _check(self, fast: FastEncoder, texts: Sequence[str] | Sequence[bytes]) -> None:
-        """Compare a sample of the texts, which depends on them alone, so that it is the same in every process."""
+        """Compare a sample of the texts; it follows from the texts, so it is the same in every process."""
         if not texts:
             return
         text = texts[len(texts) // 2]
@@ -141,12 +143,18 @@ class TextEncoder:
         part = text[start : start + SAMPLE]
         sample = part if isinstance(part, str) else part.decode("utf-8", "ignore")  # whole characters
         if fast.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
-            raise Disagreement(f"the tokenizers library and {type(fast).__name__} give different ids for {sample!r}")
+            raise Disagreement(f"{type(fast).__name__} and the tokenizers library give different ids for {sample!r}")
+
+
+@functools.lru_cache(maxsize=1)
+def load_encoder(tokenizer: Path, sha256: str) -> TextEncoder:
+    """Return the encoder of a `tokenizer.json` in a worker, whose parent has loaded it with this sha256."""
+    return TextEncoder(loaded_as(tokenizer, sha256).tokenizer)
 
 
 @contextlib.contextmanager
 def library_only() -> Iterator[None]:
-    """Let encoders in this process and its workers use the library only, while the block runs."""
+    """Make encoders in this process and its workers use only the library while the block runs."""
     before = os.environ.get(CHOICE)
     os.environ[CHOICE] = "library"
     try:

@@ -1,7 +1,7 @@
-"""The tokenizer of a model of karpathy/llama2.c, from the file that its tokenizer.py writes from a sentencepiece model.
+"""Read the tokenizer of a model of karpathy/llama2.c from the file that its tokenizer.py writes from a sentencepiece model.
 
 sentencepiece's BPE merges the neighbours whose piece has the best score, of equal ones the leftmost; a character without a
-piece becomes the bytes of its UTF-8. Here each piece becomes merges in the order of the scores.
+piece becomes its bytes in UTF-8. Here each piece becomes merges in the order of the scores.
 """
 
 import struct
@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.examples.tokenization.tokenizer_models import SPACE, UNKNOWN
 
 BEGIN, END = "<s>", "</s>"
-# The three pieces other than text, which come first, as tokenizer.py writes them.
+# The first three pieces, which are not text, as tokenizer.py writes them.
 _WRITTEN = {UNKNOWN: UNKNOWN, f"\n{BEGIN}\n": BEGIN, f"\n{END}\n": END}
 _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
@@ -29,12 +29,12 @@ class Piece(NamedTuple):
 def llama2_c(path: Path) -> Tokenizer:
     """Return the tokenizer in llama2.c's file.
 
-    `<s>` begins each text, as in its training data; nothing ends one, so `</s>` is not a special token.
+    `<s>` begins each text, as in its training data; texts have no end token, so `</s>` is not special.
     """
     pieces = _read_pieces(path)
     numbers = {piece.text: number for number, piece in enumerate(pieces)}
     if list(numbers)[:3] != [*_WRITTEN.values()] or list(numbers)[3:259] != _BYTES or len(numbers) != len(pieces):
-        raise RelmError(f"{path}: expected <unk>, <s>, </s>, the 256 bytes and then other pieces, each once; found others")
+        raise RelmError(f"{path}: expected <unk>, <s>, </s>, the 256 bytes and then other pieces, each once; give another file")
     model = models.BPE(numbers, _merges(pieces[259:], numbers), unk_token=UNKNOWN, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Sequence(

@@ -1,8 +1,8 @@
 """Fast encoders for tokenizers that encode each word, or each character, independently.
 
-BERT's WordPiece splits text at white space and punctuation and T5's Unigram at white space, so the text between two spaces has
-the same ids everywhere: the library encodes it once, and a lookup does so afterwards. Unigram's table of characters works on
-Unicode's grapheme clusters, and a space may be part of one: the library encodes texts with such a space.
+BERT's WordPiece splits text at white space and punctuation, and T5's Unigram at white space, so the text between two spaces has
+the same ids everywhere: the library encodes it once, then a lookup is enough. Unigram's table of characters works on Unicode's
+grapheme clusters, and a space may be part of one: the library encodes texts with such a space.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ from relm.examples.tokenization.tokenizer_models import CONTINUING, SPACE, UNKNO
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# Limits of the cache of words, some 200 bytes each. Text always has new words, but the frequent ones come early.
+# Limits of the cache, about 200 bytes a word. Text always has new words, but the frequent ones come early.
 REMEMBERED_WORDS, LONGEST_WORD = 2**18, 100
 # Model -> the normalizers and pre-tokenizers with which the words between spaces do not depend on each other.
 _FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
@@ -33,7 +33,7 @@ _JOINING_LETTERS = {*"\u0d4e\u0e33\u0eb3\uff9e\uff9f"}
 
 
 class _JoinedToSpace(Exception):
-    """Raised for a word that may share a grapheme cluster with a neighbouring space."""
+    """A word may share a grapheme cluster with a neighbouring space."""
 
 
 class SpacedWords(dict[str, bytes]):
@@ -47,7 +47,7 @@ class SpacedWords(dict[str, bytes]):
 
     @classmethod
     def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
-        """Return the encoder for this tokenizer; None if its ids may depend on text across a space."""
+        """Return the encoder for this tokenizer; None if ids may depend on text across a space."""
         model = parts["model"]["type"]
         normalizers, cutters = _FITTING.get(model, (set(), set()))
         fits = _types(parts["normalizer"]) in normalizers and _types(parts["pre_tokenizer"]) in cutters
@@ -63,7 +63,7 @@ class SpacedWords(dict[str, bytes]):
         return [np.frombuffer(self._encoded(text), dtype="<i4") for text in texts]
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Return True for each id that begins a word: those without `##`, or with U+2581."""
+        """Return True for each id that begins a word: one without `##`, or with U+2581."""
         return np.concatenate([np.zeros(0, dtype=np.bool_), *(self.begins_word[row] for row in rows)])
 
     def _encoded(self, text: str) -> bytes:
@@ -89,7 +89,7 @@ _NONE = -1
 
 
 class Characters:
-    """An encoder that looks up ids by code point."""
+    """Looks up ids by code point."""
 
     def __init__(self, ids: Tokens) -> None:
         self.ids = ids
@@ -113,18 +113,18 @@ class Characters:
         for text, row in zip(texts, rows, strict=True):
             if len(row) and int(row.min()) == _NONE:
                 raise RelmError(
-                    f"the character {text[int(row.argmin())]!r} is not in the tokenizer's vocabulary, which has no token for "
-                    "unknown ones; train it on text that has all characters, or with special tokens"
+                    f"the tokenizer has no token for the character {text[int(row.argmin())]!r}; train it on text that has all "
+                    "characters, or with special tokens"
                 )
         return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Return True for each character, since each is a word."""
+        """Return True for each character: each is a word."""
         return np.ones(sum(map(len, rows)), dtype=np.bool_)
 
 
 def _may_join(character: str) -> bool:
-    """Return True if a character may share a grapheme cluster with a neighbouring space, also where that is uncertain."""
+    """Return True if a character may share a grapheme cluster with a neighbouring space; where uncertain, too."""
     if character.isascii():
         return False
     category = unicodedata.category(character)

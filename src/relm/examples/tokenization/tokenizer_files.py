@@ -1,7 +1,7 @@
-"""Tokenizers, trained here or imported from published files, all kept as one `tokenizer.json` of the `tokenizers` library.
+"""Train tokenizers, or import them from published files, as one `tokenizer.json` of the `tokenizers` library.
 
-A trained byte-level BPE gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest; with RoBERTa's special
-tokens, these come first, and a trained WordPiece has BERT's first; GPT-2's own has `<|endoftext|>` last, at 50256.
+A trained byte-level BPE has `<|endoftext|>` as id 0, the 256 bytes as ids 1 to 256, then the merges. With RoBERTa's special
+tokens, these come first; a trained WordPiece begins with BERT's. GPT-2's published one has `<|endoftext|>` last, at 50256.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, trainers
 
 from relm.artifact import atomic_file, checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
-from relm.examples.documents import first_texts
+from relm.examples.documents import read_first_texts
 from relm.examples.tokenization import tokenizer_models as build
 from relm.examples.tokenization.llama2_c_tokenizer import llama2_c
 
 # The original trainers of byte-level BPE have the same bound.
 MINIMUM_FREQUENCY = 2
-# WordPiece keeps the most frequent characters, since those of all scripts would fill a vocabulary twice over.
+# WordPiece keeps the most frequent characters; those of all scripts would fill a vocabulary twice over.
 LARGEST_ALPHABET = 1000
 # Kind of tokenizer that is trained here -> its name in messages.
 TRAINED = {
@@ -35,10 +35,10 @@ TRAINED = {
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of a tokenizer's special tokens; None where it has no such token."""
+    """The ids of a tokenizer's special tokens; None for a token that it lacks."""
 
     end_of_text: int | None = None
-    """`<|endoftext|>`, else `</s>`, else `<s>`, which begins a text where no token ends one."""
+    """`<|endoftext|>`, else `</s>`, else `<s>`, which begins a text in tokenizers without an end token."""
     pad: int | None = None
     """`[PAD]` or `<pad>`."""
     unk: int | None = None
@@ -68,7 +68,7 @@ class LoadedTokenizer:
     """A tokenizer with its facts."""
 
     tokenizer: Tokenizer
-    """The tokenizer, which encodes a special token's name inside a document as text, never as the token."""
+    """The tokenizer; it encodes a special token's name inside a document as text, never as the token."""
     vocabulary_size: int
     """One more than the highest id."""
     special: SpecialIds
@@ -80,19 +80,19 @@ class LoadedTokenizer:
     """Path of the file, for messages."""
 
     def required(self, name: str) -> int:
-        """Return the id of a special token, by its field in `SpecialIds`; raise RelmError if there is no such token."""
+        """Return the id of a special token, by its field in `SpecialIds`; raise RelmError if the tokenizer lacks it."""
         found = getattr(self.special, name)
         if found is None:
             tokens = " or ".join(SPECIAL_TOKENS[name])
-            raise RelmError(f"{self.path}: has no special token {tokens}, which these examples need; use another tokenizer")
+            raise RelmError(f"{self.path}: lacks the special token {tokens}, which these examples need; use another tokenizer")
         return int(found)
 
     def require_made(self, path: Path, sha256: str | None) -> None:
-        """Raise RelmError if a file of examples records another tokenizer; None: it records none."""
+        """Raise RelmError if a file of examples records another tokenizer; None: it does not record one."""
         if sha256 not in (None, self.sha256):
             raise RelmError(
-                f"{self.path}: sha256 is {self.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; give the "
-                "tokenizer that belongs to it"
+                f"{self.path}: sha256 is {self.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; give "
+                "that tokenizer"
             )
 
 
@@ -107,12 +107,12 @@ def train_tokenizer(
 ) -> str:
     """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order; return a sentence.
 
-    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow from
-    the text alone. `kind` is a key of `TRAINED`, `vocabulary_size` the size with special tokens (None for characters, where the
-    text decides it). With `lower_case` a WordPiece's letters lose case and accents; with `special_tokens` a character
-    vocabulary has an end of text and an unknown token.
+    The same text gives the same bytes for any number of threads: counts are summed, and ids that follow from the text decide
+    ties. `kind` is a key of `TRAINED`, `vocabulary_size` the size with special tokens (None for characters: the text decides
+    it). With `lower_case` a WordPiece's letters lose case and accents; with `special_tokens` a character vocabulary has an end
+    of text and an unknown token.
 
-    Raises RelmError for a file that is absent or has faults, or text with too few repeated pairs for the vocabulary.
+    Raises RelmError if a file is absent or damaged, or the text has too few repeated pairs for the vocabulary.
     """
     started = perf_counter()
     for path in documents:
@@ -120,21 +120,21 @@ def train_tokenizer(
             checked_sidecar(path)
     text = _TrainingText(documents, training_bytes)
     if kind == "byte_level_bpe":
-        tokenizer = _trained_bpe(text, vocabulary_size or 0, [build.END_OF_TEXT])
+        tokenizer = _train_bpe(text, vocabulary_size or 0, [build.END_OF_TEXT])
     elif kind == "roberta_byte_level_bpe":
-        tokenizer = build.with_roberta_special(_trained_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
+        tokenizer = build.with_roberta_special(_train_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
     elif kind == "wordpiece":
-        tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
+        tokenizer = _train_wordpiece(text, vocabulary_size or 0, lower_case)
     else:
-        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
+        tokenizer = build.characters(sorted(_count_characters(text, None)), special_tokens)
     found = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, found):
         raise RelmError(
-            f"{documents[0]}: a vocabulary of {vocabulary_size} was requested, but {text.bytes:,} bytes of text give only "
-            f"{found} tokens; set tokenizer.vocabulary_size to {found} or less, or give it more documents or training_bytes"
+            f"{documents[0]}: expected a vocabulary of {vocabulary_size}, but {text.bytes:,} bytes of text give {found}; "
+            f"set tokenizer.vocabulary_size to {found} or less, or use more documents or training_bytes"
         )
     content = tokenizer.to_str(pretty=True)
-    _save(content, _checked(content, output), output, kind)
+    _save(content, _parse(content, output), output, kind)
     seconds = perf_counter() - started
     return (
         f"trained a {TRAINED[kind]} of {found:,} tokens on {text.bytes:,} bytes of {text.documents:,} documents "
@@ -143,8 +143,7 @@ def train_tokenizer(
 
 
 def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
-    """Write a published tokenizer as one `tokenizer.json` with the same ids, and return a sentence. Nothing in the files is
-    executed.
+    """Write a published tokenizer as one `tokenizer.json` with the same ids, executing nothing in its files; return a sentence.
 
     Kinds: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
     (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`, kept
@@ -158,8 +157,8 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
         "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
         "llama2_c": lambda: llama2_c(files["tokenizer.bin"]),
     }
-    content = _text_of(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
-    loaded = _checked(content, next(iter(files.values())))
+    content = _read_utf8(files["tokenizer.json"]) if kind == "tokenizers_json" else importers[kind]().to_str(pretty=True)
+    loaded = _parse(content, next(iter(files.values())))
     _save(content, loaded, output, kind)
     special = ", ".join(
         f"{name.replace('_', ' ')} {number}" for name, number in asdict(loaded.special).items() if number is not None
@@ -168,22 +167,22 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one."""
+    """Load a `tokenizer.json` after comparing it with its sidecar, if it has one."""
     if sidecar_of(path).exists():
         checked_sidecar(path)
-    return _checked(_text_of(path), path)
+    return _parse(_read_utf8(path), path)
 
 
 def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
-    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it with this sha256."""
+    """Load a `tokenizer.json` in a worker whose parent has loaded it with this sha256."""
     loaded = load_tokenizer(path)
     if loaded.sha256 != sha256:
-        raise RelmError(f"{path}: changed while documents were encoded; run this step again")
+        raise RelmError(f"{path}: changed while documents were encoded; run the step again")
     return loaded
 
 
 class _TrainingText:
-    """An iterable of the training text, which can be read several times, with counts of the last reading."""
+    """Iterates over the training text, any number of times, and counts what it reads."""
 
     def __init__(self, documents: list[Path], limit: int) -> None:
         self.sources = documents, limit
@@ -191,13 +190,13 @@ class _TrainingText:
 
     def __iter__(self) -> Iterator[str]:
         self.bytes = self.documents = 0
-        for text in first_texts(*self.sources):
+        for text in read_first_texts(*self.sources):
             self.bytes += len(text.encode())
             self.documents += 1
             yield text
 
 
-def _trained_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list[str]) -> Tokenizer:
+def _train_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list[str]) -> Tokenizer:
     tokenizer = build.byte_level_bpe()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -210,14 +209,14 @@ def _trained_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list
     return tokenizer
 
 
-def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
+def _train_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
     """Train a WordPiece, reading the text twice.
 
-    By default the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs from run to run, and
-    breaks ties by these numbers; so it gets them in order, as if they were special tokens.
+    By default the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs between runs, and breaks
+    ties by these numbers; passed as if they were special tokens, they are numbered in order.
     """
     untrained = build.wordpiece({}, lower_case)
-    counts = _counted_characters(text, untrained.normalizer)
+    counts = _count_characters(text, untrained.normalizer)
     # Each character takes two ids: as the start of a word, and inside it.
     largest = min(LARGEST_ALPHABET, (vocabulary_size - len(build.BERT_SPECIAL)) // 2)
     alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:largest])
@@ -234,7 +233,7 @@ def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bo
     return build.wordpiece(untrained.get_vocab(), lower_case)
 
 
-def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
+def _count_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
     """Return the count of each character in the normalised text; without a normalizer white space counts too."""
     counts: Counter[str] = Counter()
     for piece in text:
@@ -242,23 +241,23 @@ def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer 
     return Counter({character: n for character, n in counts.items() if normalizer is None or not character.isspace()})
 
 
-def _text_of(path: Path) -> str:
+def _read_utf8(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise RelmError(f"{path}: no such file; run the step that makes the tokenizer") from None
+        raise RelmError(f"{path}: no such file; make the tokenizer first") from None
     except UnicodeDecodeError:
-        raise RelmError(f"{path}: not UTF-8, so not a tokenizer.json") from None
+        raise RelmError(f"{path}: not valid UTF-8; give a tokenizer.json") from None
 
 
-def _checked(content: str, path: Path) -> LoadedTokenizer:
+def _parse(content: str, path: Path) -> LoadedTokenizer:
     try:
         tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare exceptions
-        raise RelmError(f"{path}: not a tokenizer.json of the tokenizers library: {error}") from None
+        raise RelmError(f"{path}: not a tokenizer.json of the tokenizers library ({error}); give another file") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if getattr(tokenizer.model, "dropout", None):  # chance has a place in training alone, and never here
+    if getattr(tokenizer.model, "dropout", None):  # dropout belongs in its training, never here
         tokenizer.model.dropout = None
     tokenizer.encode_special_tokens = True
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

@@ -1,4 +1,4 @@
-"""Build each kind of tokenizer from its components, with an empty or a published vocabulary.
+"""Build each kind of tokenizer, with an empty or a published vocabulary.
 
 Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): GPT-2's pattern splits text, each byte becomes a character, and
 merges are learnt over these; RoBERTa's is the same with other ids. WordPiece is BERT's (Devlin et al. 2019, section 3): text is
@@ -20,18 +20,18 @@ ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 CONTINUING = "##"
 SPACE = "\u2581"
 ANY_CHARACTER = r"[\s\S]"
-# Words of more characters become [UNK], as in BERT's own tokenizer (google-research/bert, tokenization.py).
+# Words of more characters become [UNK], as in google-research/bert, tokenization.py.
 LONGEST_WORD = 100
-# Count of T5's sentinels, which replace masked spans; mT5's file has them, T5's leaves them to the program.
+# Number of T5's sentinels, which replace masked spans; mT5's file has them, T5's leaves them to the program.
 SENTINELS = 100
 # Scores are 32-bit floats; the library's penalty for an unknown character is fixed.
 WHOLE, UNKNOWN_PENALTY = 2.0**24, 10.0
-# sentencepiece never matches these in a text, but a Unigram model with them as pieces does; a split inside prevents that.
+# sentencepiece never matches these in a text, but the library's Unigram does; a split inside them prevents that.
 _NAMES_OF_SPECIAL_PIECES = Regex(r"<(?=(?:pad|/s|unk|0x[0-9A-F]{2}|extra_id_[0-9]+)>)")
 
 
 def byte_level_bpe(model: models.BPE | None = None) -> Tokenizer:
-    """Return GPT-2's tokenizer around a model; without one, around an empty one to be trained."""
+    """Return GPT-2's tokenizer around a model; None: an empty one to train."""
     tokenizer = Tokenizer(model or models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -58,7 +58,7 @@ def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
 def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
     """Return a tokenizer with `<|endoftext|>`, `<unk>` for unknown characters, and a token for each character found.
 
-    Without `special` it lacks these two, so that unknown characters cannot be encoded.
+    Without `special` it lacks these two, so it cannot encode unknown characters.
     """
     added = [END_OF_TEXT, UNKNOWN] if special else []
     vocabulary = {token: number for number, token in enumerate([*added, *found])}
@@ -72,20 +72,20 @@ def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
 def gpt2_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
     """Return GPT-2's tokenizer from its two files."""
     tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
-    if tokenizer.token_to_id(END_OF_TEXT) is not None:  # else it would be added as a new token; its lack is reported later
+    if tokenizer.token_to_id(END_OF_TEXT) is not None:  # else this would add a new token; its lack is reported later
         tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
 
 
 def roberta_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
-    """Return RoBERTa's tokenizer from its two files. It has `<|endoftext|>` by accident, unused, and not as a special token."""
+    """Return RoBERTa's tokenizer from its two files; `<|endoftext|>` is in them by accident, and not a special token."""
     tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
     _require(ROBERTA_SPECIAL, tokenizer, vocabulary)
     return with_roberta_special(tokenizer)
 
 
 def with_roberta_special(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer whose vocabulary has RoBERTa's special tokens, which it puts around a text from now on."""
+    """Make a tokenizer put RoBERTa's special tokens, which its vocabulary has, around a text, and return it."""
     tokenizer.add_special_tokens(list(ROBERTA_SPECIAL))
     end, begin = (("</s>", _id(tokenizer, "</s>")), ("<s>", _id(tokenizer, "<s>")))
     tokenizer.post_processor = processors.RobertaProcessing(end, begin, trim_offsets=True, add_prefix_space=False)
@@ -93,15 +93,15 @@ def with_roberta_special(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
-    """Return BERT's tokenizer from its file, one token a line."""
-    tokens = _text_of(vocabulary).split("\n")
+    """Return BERT's tokenizer from its file, one token per line."""
+    tokens = _read_utf8(vocabulary).split("\n")
     if tokens[-1] == "":
         tokens.pop()
     numbered = {token.removesuffix("\r"): number for number, token in enumerate(tokens)}
     if len(numbered) != len(tokens) or "" in numbered:
-        raise RelmError(f"{vocabulary}: not a vocabulary of WordPiece: a token is repeated, or a line is empty")
+        raise RelmError(f"{vocabulary}: expected one token per line, each once, found a repeated one or an empty line")
     if missing := [token for token in BERT_SPECIAL if token not in numbered]:
-        raise RelmError(f"{vocabulary}: not a vocabulary of BERT: lacks {', '.join(missing)}")
+        raise RelmError(f"{vocabulary}: lacks BERT's special tokens {', '.join(missing)}; give a vocabulary of BERT")
     return wordpiece(numbered, lower_case)
 
 
@@ -109,8 +109,8 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
     """Return T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
 
     The ids are sentencepiece's, with three exceptions that are rare in running text: the names of special pieces are spelled
-    out in other pieces; a mark after a character that the table replaces is lost, such as an accent after ½; and of two equally
-    good segmentations of a word, such as a row of dashes, sentencepiece takes the one that the rounding of a 32-bit sum over
+    out in other pieces; a mark after a character that the table replaces, such as an accent after ½, is lost; and of two
+    equally good segmentations of a word, such as a row of dashes, sentencepiece takes the one that rounding a 32-bit sum over
     the whole sentence favours, the library always the same one.
     """
     from sentencepiece import sentencepiece_model_pb2
@@ -122,7 +122,7 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
         raise RelmError(f"{path}: not a sentencepiece model; download it again") from None
     trained, normalised = proto.trainer_spec, proto.normalizer_spec
     if trained.model_type != trained.UNIGRAM or not normalised.precompiled_charsmap:
-        raise RelmError(f"{path}: expected a Unigram model with a table of characters, as T5's, found another kind")
+        raise RelmError(f"{path}: expected a Unigram model with a table of characters, such as T5's spiece.model")
     tokenizer = Tokenizer(models.Unigram(_pieces(proto), unk_id=trained.unk_id, byte_fallback=trained.byte_fallback))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -151,9 +151,9 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
 def _pieces(proto: Any) -> list[tuple[str, float]]:
     """Return the pieces of a sentencepiece model with their scores, as whole numbers.
 
-    The library reads decimal fractions from its file with an error in the last bit, which decides between equally good
-    segmentations of a word, such as a row of dashes; it reads whole numbers exactly. The score of an unknown character is 10
-    less than the lowest one; special pieces, which no text has, get a score that makes this so.
+    The library reads decimal fractions with an error in the last bit, which would decide between equally good segmentations of
+    a word, such as a row of dashes; it reads whole numbers exactly. An unknown character scores 10 less than the lowest piece;
+    special pieces, which never occur in text, get a score that makes this so.
     """
     normal = {number for number, piece in enumerate(proto.pieces) if piece.type == piece.NORMAL}
     unknown = (min(proto.pieces[number].score for number in normal) - UNKNOWN_PENALTY) * WHOLE
@@ -167,7 +167,9 @@ def _bpe_of_files(vocabulary: Path, merges: Path) -> models.BPE:
     try:
         return models.BPE.from_file(str(vocabulary), str(merges))
     except Exception as error:  # the library raises bare exceptions
-        raise RelmError(f"{vocabulary}, {merges.name}: not the vocabulary and merges of a BPE: {error}") from None
+        raise RelmError(
+            f"{vocabulary}, {merges.name}: not the vocabulary and merges of a BPE ({error}); give both files again"
+        ) from None
 
 
 def _id(tokenizer: Tokenizer, token: str) -> int:
@@ -178,20 +180,20 @@ def _id(tokenizer: Tokenizer, token: str) -> int:
 
 def _require(tokens: Sequence[str], tokenizer: Tokenizer, path: Path) -> None:
     if missing := [token for token in tokens if tokenizer.token_to_id(token) is None]:
-        raise RelmError(f"{path}: lacks the special tokens {', '.join(missing)}")
+        raise RelmError(f"{path}: lacks the special tokens {', '.join(missing)}; give the file of a published tokenizer")
 
 
-def _text_of(path: Path) -> str:
+def _read_utf8(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise RelmError(f"{path}: byte {error.start} is not UTF-8") from None
+        raise RelmError(f"{path}: byte {error.start}: not valid UTF-8; give the published file") from None
 
 
 def kind_of(parts: Mapping[str, Any]) -> str:
     """Return the kind of a `tokenizer.json`: byte_level_bpe, wordpiece, sentencepiece, characters, or other.
 
-    All kinds except other have no token across a space that follows a letter or digit.
+    In all kinds except other, a token never spans a space that follows a letter or digit.
     """
     cutter = parts["pre_tokenizer"] or {}
     first = (cutter.get("pretokenizers") or [cutter])[0]
