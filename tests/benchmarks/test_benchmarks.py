@@ -44,6 +44,7 @@ ALONE = {
     "sample_index": "sample_index.py --documents 1000 --runs 1",
     "saves": "saves.py --layers 1 --hidden 32 --interval 2 --saves 2 --repeats 1",
     "wikitext": "wikitext.py tests/data/parser_cases.txt tests/data/enwiki-sample.xml.bz2 --without-peers",
+    "verdict_power": "verdict_power.py --tolerance 0.05 --standard-deviation 0.0245 --reference-runs 6",
     "wikitext_pages": "wikitext_pages.py tests/data/parsoid_page.html --without-peers",
 }
 # Benchmarks that other tests run, and scripts and modules that a benchmark runs.
