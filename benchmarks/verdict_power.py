@@ -1,4 +1,4 @@
-"""How many runs a verdict needs: the power of n runs of ours against m of the original's program.
+"""Compute how many runs a verdict needs: the power of n runs of ours against m of the original's program.
 
     python benchmarks/verdict_power.py --tolerance 0.05 --standard-deviation 0.0245 --reference-runs 6
 
