@@ -41,8 +41,8 @@ HEADER = """\
 """
 FIGURES = """\
 # yaml-language-server: $schema=../../envs/reference_runs.schema.json
-# nanoGPT's own program on the characters of Shakespeare, its README's run on a CPU: the validation loss after update 2,000, from
-# 20 random batches, as train.py prints it. Made on one thread of a CPU, in float32, with torch {torch}.
+# nanoGPT's own program on the characters of Shakespeare, its README's run on a CPU: the validation loss after update 2,000,
+# from 20 random batches, as train.py prints it. Made on one thread of a CPU, in float32, with torch {torch}.
 program: github.com/karpathy/nanoGPT
 commit: 3adf61e154c3fe3fca428ad6bc3818b27a3b8291
 command: python benchmarks/nanogpt_curves.py figures --output RUNS > recipes/reference_runs/shakespeare_char_nanogpt.yaml
