@@ -1,7 +1,8 @@
-"""Loss curves of nanoGPT's own program, one run for each seed: the source of `recipes/curves/shakespeare_char_nanogpt.tsv`.
+"""Loss curves of nanoGPT's own program, one run for each seed: the source of two files in `recipes/`.
 
     python benchmarks/nanogpt_curves.py run --nanogpt FOLDER --output RUNS [--seeds 1337 1 2] [--steps 2000]
     python benchmarks/nanogpt_curves.py join --output RUNS > recipes/curves/shakespeare_char_nanogpt.tsv
+    python benchmarks/nanogpt_curves.py figures --output RUNS > recipes/reference_runs/shakespeare_char_nanogpt.yaml
 
 FOLDER is a checkout of karpathy/nanoGPT (3adf61e1) in which data/shakespeare_char/prepare.py has run. Its train.py runs
 unchanged with the command of its README for a CPU, one thread, and float32. From outside, the seed is replaced, and learning
@@ -37,6 +38,16 @@ HEADER = """\
 # smoothing: none; each row is one update, and update u of nanoGPT, counted from 0, is step u + 1
 # runs: seeds {seeds}, as loss_1 and gradient_norm_1 and so on; loss and gradient_norm are their means
 # columns: nats per character; learning rate; norm of the gradient before clipping; nats per character of 20 validation batches
+"""
+FIGURES = """\
+# yaml-language-server: $schema=../../envs/reference_runs.schema.json
+# nanoGPT's own program on the characters of Shakespeare, its README's run on a CPU: the validation loss after update 2,000,
+# from 20 random batches, as train.py prints it. Made on one thread of a CPU, in float32, with torch {torch}.
+program: github.com/karpathy/nanoGPT
+commit: 3adf61e154c3fe3fca428ad6bc3818b27a3b8291
+command: python benchmarks/nanogpt_curves.py figures --output RUNS > recipes/reference_runs/shakespeare_char_nanogpt.yaml
+metric: random_windows.loss
+runs:
 """
 
 
@@ -143,9 +154,20 @@ def join(output: Path, seeds: list[int], steps: int) -> None:
         print("\t".join([mean, *(f"{loss:.3f}" for loss in rows[:, 1]), *(f"{norm:.3g}" for norm in rows[:, 3])]))
 
 
+def print_figures(output: Path, seeds: list[int], steps: int) -> None:
+    """Print the last validation loss of each seed, as reference runs of a recipe."""
+    import torch
+
+    print(FIGURES.format(torch=torch.__version__.split("+")[0]), end="")
+    for seed in seeds:
+        if (output / f"{seed}.tsv").exists():
+            rows = (output / f"{seed}.tsv").read_text().splitlines()
+            print(f"  - {{seed: {seed}, value: {rows[steps].split()[-1]}}}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "one", "join"])
+    parser.add_argument("what", choices=["run", "one", "join", "figures"])
     parser.add_argument("--nanogpt", type=Path, metavar="FOLDER")
     parser.add_argument("--output", type=Path, required=True, metavar="RUNS")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1337, *range(1, 10)])
@@ -153,6 +175,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "join":
         join(given.output, given.seeds, given.steps)
+    elif given.what == "figures":
+        print_figures(given.output, given.seeds, given.steps)
     elif given.what == "run":
         run_all(given.nanogpt, given.output, given.seeds, given.steps)
     else:

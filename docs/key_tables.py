@@ -10,6 +10,7 @@ from typing import Any
 
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.evaluation.reference_runs import ReferenceRuns
 from relm.recipes.machine.machines import Machine
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe
@@ -20,6 +21,7 @@ FILES = {
     "recipes/models": PretrainedModel,
     "recipes/evaluations": PublishedTest,
     "recipes/machines": Machine,
+    "recipes/reference_runs": ReferenceRuns,
 }
 """Maps a folder to the class of its YAML files."""
 END = "<!-- end of keys -->"

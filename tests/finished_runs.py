@@ -201,7 +201,7 @@ class Workshop:
     def verify(self, plan: Plan) -> FinishedRun:
         verdict, run = plan.verdict(), FinishedRun(plan, plan.verdict(), plan.evaluations())
         judged = run.judged()
-        verify(plan.recipe, judged, verdict, verdict.parent.name)
+        verify(plan.recipe, judged, verdict, verdict.parent.name, plan.reference_runs)
         inputs = [path for each in judged for path in (each.model, *each.evaluations.values())]
         self.step("verify", inputs, [verdict])
         return run

@@ -14,6 +14,7 @@ import pytest
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluation.evaluations import EVALUATIONS, HARNESS
 from relm.recipes.evaluation.published_tests import load_test
+from relm.recipes.evaluation.reference_runs import load_reference_runs
 from relm.recipes.machine.machines import load_machine
 from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
@@ -31,8 +32,15 @@ LOADERS = {
     "recipes/models": load_model,
     "recipes/evaluations": load_test,
     "recipes/machines": load_machine,
+    "recipes/reference_runs": lambda path: load_reference_runs(path).content,
 }
-LINKS_TO_FILES = {"dataset": "data", "from_model": "models", "init_from": "models", "expect_reference": "models"}
+LINKS_TO_FILES = {
+    "dataset": "data",
+    "from_model": "models",
+    "init_from": "models",
+    "expect_reference": "models",
+    "reference_runs": "reference_runs",
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(CHECKOUT / "recipes", folder / "recipes")
     for path, text in EXAMPLES.items():
         assert not (folder / path).exists(), f"{path} is a shipped file; give the example another name"
+        (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text)
     return folder
 

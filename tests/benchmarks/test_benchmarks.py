@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relm.recipes.curves import load_curve
+from relm.recipes.evaluation.reference_runs import ReferenceRuns
+from relm.recipes.files.yaml_file import parse_yaml
 from small_curves import made_run, write_made_curve
 from small_project import CHECKOUT, Commands
 
@@ -58,7 +61,7 @@ ELSEWHERE = {
 OF_OTHER_TESTS = (
     "compiled.py", "contamination.py", "curve_detection.py", "defects.py", "evaluation.py", "leave_one_out.py",
     "llama2_c_curves.py", "llm_c_curve.py", "loop.py", "multiple_choice.py", "nanogpt_curves.py", "replay.py",
-    "tokenisation.py",
+    "tokenisation.py", "verdict_power.py",
 )  # fmt: skip
 pytestmark = pytest.mark.timeout(900)
 
@@ -259,6 +262,21 @@ def test_curves_of_another_program_are_recorded_and_joined(tmp_path: Path) -> No
     first, second = curve.repetitions("loss")
     assert first[0] != second[0]
     assert curve.columns["loss"][0] == pytest.approx((first[0] + second[0]) / 2, abs=1e-3)
+    printed = parse_yaml(run(["nanogpt_curves.py", "figures", *both]), Path("made.yaml"))
+    assert printed["runs"] == [{"seed": 1337, "value": 2.0}, {"seed": 5, "value": 2.0}]
+    assert set(printed) == set(ReferenceRuns.model_fields)
+
+
+def test_the_power_of_a_verdict_is_that_of_repeated_experiments() -> None:
+    printed = run(["verdict_power.py", *["--tolerance", "0.05", "--standard-deviation", "0.0245", "--reference-runs", "6"]])
+    (found,) = re.findall(r"^n = 7, m = 6: power (.*)$", printed, re.M)
+    generator = np.random.default_rng(1)
+    ours, theirs = (generator.normal(0, 0.0245, (200_000, runs)) for runs in (7, 6))
+    # 2.200985 is t(0.975) of 11 degrees of freedom.
+    pooled = (6 * ours.var(axis=1, ddof=1) + 5 * theirs.var(axis=1, ddof=1)) / 11
+    half_width = 2.200985 * np.sqrt(pooled * (1 / 7 + 1 / 6))
+    consistent = abs(ours.mean(axis=1) - theirs.mean(axis=1)) + half_width <= 0.05
+    assert float(found) == pytest.approx(consistent.mean(), abs=0.004)
 
 
 @pytest.mark.full

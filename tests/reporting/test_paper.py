@@ -26,6 +26,34 @@ def run(tmp_path_factory: pytest.TempPathFactory, in_project: Path) -> Any:
     return copy_run(made_run(tmp_path_factory, "paper", make_paper), in_project)
 
 
+def name_reference_runs() -> dict[str, Any]:
+    """Write runs of an original's own program, and return the figure that names them, in a recipe with their source."""
+    Path("recipes/reference_runs").mkdir(parents=True)
+    runs = [{"seed": seed, "value": 4.4 + seed / 100} for seed in (1, 2, 3)]
+    stated = {"program": "github.com/a/b", "commit": "0123456789" * 4, "command": "python c.py", "runs": runs}
+    Path("recipes/reference_runs/b.yaml").write_text(yaml.dump({**stated, "metric": FIGURE["metric"]}))
+    return {**FIGURE, "tolerance": 0.8, "value": 5.0, "reference_runs": "b"}
+
+
+def test_the_originals_program_has_a_row_and_decides_where_the_published_figure_does_not(in_project: Path) -> None:
+    content = recipe_content(paper=PAPER, seeds=2, source="github.com/a/b at 01234567", expect=[name_reference_runs()])
+    run = build_run(content)
+    run.report()
+    publish_run(run.plan, run.plan.results)
+    write_recipe("later", {**content, "seed": 9})
+    later, tiny = read_paper(Project(), "small")[1]
+    assert [(row.published, row.verdict) for row in later.rows] == [(5.0, MISSING), (pytest.approx(4.42), MISSING)]
+    assert [(row.published, row.verdict) for row in tiny.rows] == [(5.0, "undecided"), (pytest.approx(4.42), "consistent")]
+    write_paper(Project(), "small", Path("results/papers/small"))
+    card, page = (Path(name).read_text() for name in ("results/papers/small/README.md", "results/tiny/report.html"))
+    place = "github.com/a/b at 01234567, seeds 1, 2, 3"
+    assert f"`held_out.nats_per_token`, {place} | 4.42 |" in card
+    for text in (card, page, Path("results/tiny/README.md").read_text()):
+        assert "Consistent with the original" in text
+        assert place in text
+    assert "recipes/reference_runs/b.yaml" in page
+
+
 def make_paper() -> None:
     content = recipe_content(paper=PAPER, seeds=2, expect=[FIGURE, OTHER])
     run = build_run(content)

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_ind
 
 from finished_runs import FinishedRun
 from relm.artifact import read_json, seal, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.recipes.evaluation.expectations import Expectation
-from relm.reporting.verify import find_machines, judge_row, overall, verify
+from relm.recipes.evaluation.reference_runs import LoadedRuns, ReferenceRuns
+from relm.reporting.verify import find_machines, judge_row, judge_rows, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.
 FIVE_RUNS = {"standard_deviation": 0.2, "runs": 5, "source": "five seeds"}
@@ -119,6 +121,65 @@ def test_a_single_noisy_published_run_leaves_it_undecided_for_ever() -> None:
     judged = row(31.7)
     assert judged["seeds_that_would_decide"] is None
     assert "no number of seeds of ours would decide" in judged["sentence"]
+
+
+PROGRAM = ReferenceRuns.model_validate(
+    {
+        "program": "github.com/a/b",
+        "commit": "0123456789" * 4,
+        "command": "python c.py",
+        "metric": "held_out.perplexity",
+        "runs": [{"seed": seed, "value": value} for seed, value in ((7, 31.1), (1, 31.3), (2, 31.5), (3, 31.7))],
+    }
+)
+
+
+def both_rows(*ours: float, **changes: Any) -> list[dict[str, Any]]:
+    """Return the row of the published figure, and that of the original's program with four runs around 31.4."""
+    runs = {seed: {"held_out": {"figures": {"perplexity": value}}} for seed, value in enumerate(ours, 1)}
+    made = expectation(**{"noise": None, "reference_runs": "b", **changes})
+    return judge_rows(made, runs, [None], LoadedRuns("b", "f" * 64, PROGRAM))
+
+
+def test_runs_of_the_originals_program_are_compared_as_two_samples() -> None:
+    ours = [31.2, 31.4, 31.6]
+    published, program = both_rows(*ours, tolerance=0.6)
+    # Means 31.4 and 31.4. (2 * 0.04 + 3 * 0.0666667) / 5 = 0.056, whose root is 0.2366432; e = 0.2366432 * sqrt(1/3 + 1/4) =
+    # 0.1807392; t(0.975) of 5 degrees of freedom is 2.570582.
+    assert program["published"] == pytest.approx(31.4)
+    assert (program["published_runs"], program["degrees_of_freedom"]) == (4, 5)
+    assert program["interval"] == pytest.approx([-0.4646049, 0.4646049], abs=1e-6)
+    test = ttest_ind(ours, PROGRAM.values).confidence_interval(0.95)
+    assert program["interval"] == pytest.approx([test.low, test.high])
+    assert program["sentence"].startswith(
+        "held_out.perplexity: 31.4 here (mean of 3 seeds, standard deviation 0.2), 31.4 by the original's program (mean of 4 "
+        "runs: github.com/a/b at 01234567, seeds 7, 1, 2, 3), difference "
+    )
+    assert program["reference"]["runs"][0] == {"seed": 7, "value": 31.1}
+    assert (program["reference"]["name"], program["reference"]["sha256"]) == ("b", "f" * 64)
+    # The published row has the same spread, and one published run.
+    assert (published["published"], published["degrees_of_freedom"], published["verdict"]) == (31.0, 5, "undecided")
+
+
+def test_the_programs_runs_decide_where_one_published_figure_does_not() -> None:
+    published, program = both_rows(31.2, 31.4, 31.6, tolerance=0.6)
+    assert (program["verdict"], published["counts"]) == ("consistent", False)
+    assert overall([published, program]) == ("consistent", program["sentence"])
+
+
+def test_a_published_figure_that_differs_outweighs_the_programs_runs() -> None:
+    rows = both_rows(31.2, 31.4, 31.6, tolerance=0.6, value=20.0)
+    assert overall(rows) == ("not consistent", "Of 2 comparisons: 1 not consistent; 1 consistent.")
+
+
+def test_undecided_runs_of_the_program_leave_both_undecided() -> None:
+    rows = both_rows(31.2, 31.4, 31.6, tolerance=0.4)
+    assert overall(rows) == ("undecided", "Of 2 comparisons: 2 undecided.")
+
+
+def test_runs_of_the_program_are_comparable_where_the_published_figure_is_not() -> None:
+    published, program = both_rows(31.2, 31.4, 31.6, tolerance=0.6, comparable=False)
+    assert (published["verdict"], program["verdict"]) == ("not comparable", "consistent")
 
 
 def test_without_noise_the_difference_is_shown_and_nothing_concluded() -> None:

@@ -21,6 +21,7 @@ from relm.json_shapes import LINE, Kind, read_shaped
 from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.evaluation.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.evaluation.reference_runs import LoadedRuns
 from relm.recipes.files.folder_contents import match_files
 from relm.recipes.files.own_folders import AGAIN, expand_home, require_consent, require_own_files, resolve_own_folder
 from relm.recipes.objectives import Objective
@@ -288,10 +289,12 @@ def contamination_key(test: PublishedTest) -> str:
     return digest([REVISIONS["evaluation"], _CONTAMINATION, str(test.item_format), text_key, test.files[test.file].identity])
 
 
-def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]]) -> str:
+def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]], reference_runs: Mapping[str, LoadedRuns]) -> str:
     """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""
     expected = [row.model_dump(mode="json") for row in recipe.expect]
-    return digest({"revision": REVISIONS["report"], "expect": expected, "figures": figures, "machine": recipe.run.machine})
+    compared = {"reference_runs": {name: runs.sha256 for name, runs in reference_runs.items()}} if reference_runs else {}
+    judged = {"expect": expected, "figures": figures, "machine": recipe.run.machine, **compared}
+    return digest({"revision": REVISIONS["report"], **judged})
 
 
 def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes
 from relm.recipes.section import NAME
 
-Kind = Literal["dataset", "model", "machine", "test"]
+Kind = Literal["dataset", "model", "machine", "test", "reference_runs"]
 SINGLE: dict[tuple[str, ...], Kind] = {
     ("data", "dataset"): "dataset",
     ("tokenizer", "from_model"): "model",
@@ -32,8 +32,9 @@ def list_names(content: Mapping[str, Any]) -> Iterator[NamedFile]:
     found += [("test", name, "evaluate") for name in _items(value_at(content, "evaluate")) if names_test(name)]
     found += [("test", name, "data.remove.tests") for name in _items(value_at(content, "data", "remove", "tests"))]
     found += [("machine", name, f"on.{name}") for name in _items(value_at(content, "on"))]
-    rows = enumerate(_items(value_at(content, "expect")))
-    found += [("machine", value_at(row, "measured_on"), f"expect.{number}.measured_on") for number, row in rows]
+    rows = list(enumerate(_items(value_at(content, "expect"))))
+    in_rows: dict[str, Kind] = {"measured_on": "machine", "reference_runs": "reference_runs"}
+    found += [(kind, value_at(row, key), f"expect.{number}.{key}") for number, row in rows for key, kind in in_rows.items()]
     yield from (NamedFile(*each) for each in found if isinstance(each[1], str) and NAME.fullmatch(each[1]))
 
 

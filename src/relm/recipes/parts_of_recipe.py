@@ -1,11 +1,14 @@
 """Check that the dataset and models of a recipe have what it asks of them."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.evaluation.expectations import Expectation
 from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.evaluation.reference_runs import ReferenceRuns
 from relm.recipes.machine.pipeline import split_tuning_batch
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Recipe
@@ -24,6 +27,10 @@ def require_sound_parts(path: Path, plan: Plan) -> None:
     for name, test in plan.tests.items():
         _require_fitting_test(f"{path}: evaluate: {name}", recipe, test)
     require_countable_tests(path, recipe, plan.dataset, plan.tests, plan.removed_tests)
+    for number, row in enumerate(recipe.expect):
+        if row.reference_runs is not None:
+            where = f"{path}: expect.{number}.reference_runs: {row.reference_runs}"
+            _require_fitting_runs(where, recipe, row, plan.reference_runs[row.reference_runs].content)
 
 
 def _require_fitting_test(where: str, recipe: Recipe, test: PublishedTest) -> None:
@@ -41,6 +48,15 @@ def _require_fitting_test(where: str, recipe: Recipe, test: PublishedTest) -> No
             split_tuning_batch(pipeline, test.tuning.batch_size)
         except ValueError as error:
             raise RelmError(f"{where}: {test.protocol}.{error}") from None
+
+
+def _require_fitting_runs(where: str, recipe: Recipe, row: Expectation, runs: ReferenceRuns) -> None:
+    """Raise if reference runs have another metric than their row, or another program than the recipe's `source`."""
+    if runs.metric != row.metric:
+        raise RelmError(f"{where}: has figures of {runs.metric}, and the row is on {row.metric}; name other runs")
+    commit = re.search(rf"{re.escape(runs.program)} at ([0-9a-f]{{7,40}})\b", recipe.source or "")
+    if commit is None or not runs.commit.startswith(commit[1]):
+        raise RelmError(f"{where}: ran {runs.place}, and `source` is {recipe.source}; name runs of the recipe's source")
 
 
 def require_countable_tests(

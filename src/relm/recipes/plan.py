@@ -16,6 +16,7 @@ from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.evaluations import EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, find_evaluation
+from relm.recipes.evaluation.reference_runs import LoadedRuns
 from relm.recipes.files.own_folders import require_consent
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, KeptDocumentsJob, SoughtTest, TokenizerJob
 from relm.recipes.machine.machines import Machine
@@ -54,6 +55,8 @@ class Plan:
     """True on the recipe's own machine, where `NAME@MACHINE` and `NAME` are one run."""
     curve: Curve | None = None
     """Published curve against which training is watched; None if the recipe names none."""
+    reference_runs: Mapping[str, LoadedRuns] = field(default_factory=dict)
+    """Runs of originals' own programs that `expect` names, by name."""
     changes: tuple[Change, ...] = ()
     """Differences of a variation from the recipe's file."""
     removed_tests: Mapping[str, PublishedTest] = field(default_factory=dict)
@@ -308,7 +311,7 @@ class Plan:
     def verdict(self, of: str = TRAINED) -> Path:
         """Return the path of the verdict on the trained weights of all seeds, or on the authors' released ones."""
         figures = {run.fingerprint: run.evaluation_keys(of) for run in (self.runs if of == TRAINED else (self,))}
-        key = identity.verdict_key(self.recipe, figures)
+        key = identity.verdict_key(self.recipe, figures, self.reference_runs)
         return self.run_folder / VERIFY / key / f"verify{'' if of == TRAINED else f'_{of}'}.json"
 
     @property

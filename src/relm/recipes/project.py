@@ -13,6 +13,7 @@ from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluation.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.evaluation.published_tests import PublishedTest, load_test
+from relm.recipes.evaluation.reference_runs import LoadedRuns, load_reference_runs
 from relm.recipes.jobs import DataJob
 from relm.recipes.machine.machines import (
     Machine,
@@ -145,6 +146,10 @@ class Project:
         """Return the published test with this name."""
         return self._read(self.path_of("evaluations", name), load_test)
 
+    def reference_runs(self, name: str) -> LoadedRuns:
+        """Return the runs of an original's own program with this name."""
+        return self._read(self.recipes / "reference_runs" / f"{name}.yaml", load_reference_runs)
+
     def _curve_of(self, recipe: Recipe, path: Path) -> Curve | None:
         """Return the published curve against which a recipe is watched, if it names one."""
         expected = recipe.expect_curve
@@ -198,6 +203,9 @@ class Project:
                 curve=self._curve_of(recipe, path),
                 removed_tests={name: self.test(name) for name in recipe.data.remove.tests} if recipe.data.remove else {},
                 changes=changes,
+                reference_runs={
+                    row.reference_runs: self.reference_runs(row.reference_runs) for row in recipe.expect if row.reference_runs
+                },
             )
             require_sound_parts(path, plan)
             self._plans[name] = plan
@@ -254,7 +262,9 @@ class Project:
         elif named.kind == "test":
             self._require_test(named, path)
         else:
-            {"dataset": self.dataset, "model": self.model}[named.kind](named.name)
+            read: dict[str, Callable[[str], Any]]
+            read = {"dataset": self.dataset, "model": self.model, "reference_runs": self.reference_runs}
+            read[named.kind](named.name)
 
     def _check_pipelines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe has a pipeline that its machine cannot run."""

@@ -43,6 +43,14 @@ HEADLINES = {
 }
 
 
+def headline_of(verdict: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the headline of the verdict on all rows, and its tone."""
+    headline, tone = HEADLINES[verdict]
+    counted = [row for row in rows if row.get("counts", True)]
+    by_program = bool(counted) and all("reference" in row for row in counted)
+    return headline.replace("the published figures", "the original's program") if by_program else headline, tone
+
+
 @dataclass(frozen=True)
 class Findings:
     """A finished run, as its report needs it."""
@@ -79,12 +87,12 @@ class Findings:
         if self.is_smoke:
             return "Smoke twin: its figures mean nothing"
         reached = describe_gain(self.evaluations) if self.verdict["verdict"] == NOTHING_PUBLISHED else ""
-        return f"{reached[:1].upper()}{reached[1:]}" or HEADLINES[self.verdict["verdict"]][0]
+        return f"{reached[:1].upper()}{reached[1:]}" or headline_of(self.verdict["verdict"], self.verdict["rows"])[0]
 
     @property
     def tone(self) -> str:
         """good, bad, open or plain."""
-        return "plain" if self.is_smoke else HEADLINES[self.verdict["verdict"]][1]
+        return "plain" if self.is_smoke else headline_of(self.verdict["verdict"], self.verdict["rows"])[1]
 
     @property
     def summary(self) -> str:

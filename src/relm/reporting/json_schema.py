@@ -6,6 +6,7 @@ from relm.artifact import write_json
 from relm.evaluation.result import Result
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluation.published_tests import PublishedTest
+from relm.recipes.evaluation.reference_runs import ReferenceRuns
 from relm.recipes.machine.machines import Machine
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe
@@ -17,6 +18,7 @@ KINDS: dict[str, type[Section]] = {
     "model": PretrainedModel,
     "machine": Machine,
     "evaluation": PublishedTest,
+    "reference_runs": ReferenceRuns,
     "result": Result,
 }
 

@@ -18,7 +18,7 @@ from relm.recipes.project import Project, shorten_error
 from relm.recipes.recipe import Paper
 from relm.recipes.run_folder import DIFFERENCES, LOG, PAPER_FILES, TABLE
 from relm.reporting.check import require_as_published
-from relm.reporting.findings import HEADLINES
+from relm.reporting.findings import headline_of
 from relm.reporting.pages import template
 from relm.reporting.publish import publish
 from relm.reporting.report import scale
@@ -127,17 +127,26 @@ def _read_run(plan: Plan) -> PaperRun:
     judged = {(row["metric"], row["place"]): row for row in verdict.get("rows", [])}
     count = len(verdict.get("runs", [None]))
     rows = []
-    for expected in plan.recipe.expect:
-        row = judged.get((expected.metric, expected.place))
+    for metric, place, value, tolerance in _list_comparisons(plan):
+        row = judged.get((metric, place))
         if row is None:
             why = state or "the published verdict is of an earlier version of `expect`"
             missing: tuple[Any, ...] = None, 0, None, MISSING, f"{why[0].upper()}{why[1:]}.", {}
-            rows.append(PaperRow(expected.metric, expected.place, expected.value, expected.tolerance, *missing))
+            rows.append(PaperRow(metric, place, value, tolerance, *missing))
             continue
         interval = tuple(row["interval"]) if "interval" in row else None
         found = row["ours"], count, interval, row["verdict"], row["sentence"], row | scale(row)
         rows.append(PaperRow(row["metric"], row["place"], row["published"], row["tolerance"], *found))
     return PaperRun(plan.name, plan.recipe.title, state, None if state else find_training_seconds(plan), machine, rows)
+
+
+def _list_comparisons(plan: Plan) -> Iterator[tuple[str, str, float, float]]:
+    """Yield metric, place, value and tolerance of each row: a published figure, or the mean of its original's program."""
+    for row in plan.recipe.expect:
+        yield row.metric, row.place, row.value, row.tolerance
+        if row.reference_runs is not None:
+            runs = plan.reference_runs[row.reference_runs].content
+            yield row.metric, runs.place, runs.mean, row.tolerance
 
 
 def _find_state(plan: Plan) -> str:
@@ -177,5 +186,5 @@ def describe_paper(rows: list[PaperRow]) -> tuple[str, str, str]:
     summary = f"{len(reached)} of {len(rows)} figures were measured here: {counted or 'none is stated in a recipe'}."
     if not reached:
         return "Nothing measured yet", "plain", summary
-    word, _ = overall([{"verdict": row.verdict, "sentence": row.sentence} for row in reached])
-    return *HEADLINES[word], summary
+    drawn = [row.drawn for row in reached]
+    return *headline_of(overall(drawn)[0], drawn), summary

@@ -10,7 +10,7 @@ from relm.plan.products import published_files
 from relm.provenance.step_record import require_as_made
 from relm.recipes.plan import REFERENCE, Plan
 from relm.reporting.figures import measured_task
-from relm.reporting.findings import HEADLINES
+from relm.reporting.findings import headline_of
 from relm.reporting.pages import template
 from relm.reporting.publish import publish
 from relm.reporting.result_files import read_evaluation, read_verdict
@@ -38,7 +38,7 @@ def reference_page(plan: Plan, verdict: Mapping[str, Any], evaluations: Mapping[
     return template("reference.md").render(
         plan=plan,
         model=plan.reference_model,
-        headline=HEADLINES[verdict["verdict"]][0],
+        headline=headline_of(verdict["verdict"], verdict["rows"])[0],
         verdict=verdict,
         tasks=[measured_task(task, found, None) for task, found in evaluations.items()],
     )

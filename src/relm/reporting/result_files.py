@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm.json_shapes import ANY, COUNT, LINE, NUMBER, TEXT, Kind, Nullable, read_shaped
+from relm.json_shapes import ANY, COUNT, FLAG, LINE, NUMBER, TEXT, Kind, Nullable, read_shaped
 from relm.reporting.verify import NOTHING_PUBLISHED, PRECEDENCE
 
 _WORDS = (*PRECEDENCE, NOTHING_PUBLISHED)
 _WORD = Kind(f"one of {', '.join(_WORDS)}", lambda value: value in _WORDS)
 _INTERVAL = Kind("two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(NUMBER.fits, value)))
+_RUN = {"seed": COUNT, "value": NUMBER}
 _ROW = {
     "metric": LINE,
     "place": LINE,
@@ -24,7 +25,9 @@ _ROW = {
     "would_have_noticed?": NUMBER,
     "published_runs?": COUNT,
     "noise?": Nullable({"standard_deviation": NUMBER, "runs": COUNT, "source": LINE}),
-    "seeds?": [{"seed": COUNT, "value": NUMBER}],
+    "seeds?": [_RUN],
+    "reference?": {"name": LINE, "sha256": LINE, "program": LINE, "commit": LINE, "command": LINE, "runs": [_RUN]},
+    "counts?": FLAG,
 }
 VERDICT = {
     "verdict": _WORD,

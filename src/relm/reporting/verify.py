@@ -1,4 +1,4 @@
-"""The verdict on measured figures: `verify.json`, with a row for each published figure.
+"""The verdict on measured figures: `verify.json`, with a row for each published figure, and one for its original's program.
 
 `equivalence.py` has the test and its formulas. Of several seeds, a row compares the mean of their figures.
 """
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.evaluation.result import MOST_TIED, tied_share
-from relm.recipes.evaluation.expectations import Expectation
+from relm.recipes.evaluation.expectations import Expectation, Noise
+from relm.recipes.evaluation.reference_runs import LoadedRuns
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import MACHINES
 from relm.reporting.equivalence import MeanDifference, Spread, measure_spread, pool_spreads
@@ -27,6 +28,7 @@ NOTHING_PUBLISHED = "no published figure"
 
 # The verdict on the whole recipe is the first of these that any row has.
 PRECEDENCE = (NOT_CONSISTENT, UNDECIDED, NO_NOISE, CONSISTENT, NOT_COMPARABLE)
+DECIDED = (NOT_CONSISTENT, CONSISTENT)
 
 Row = dict[str, Any]
 Evaluations = Mapping[str, Mapping[str, Any]]
@@ -45,7 +47,13 @@ class JudgedRun(NamedTuple):
     """`eval/TASK.json` by task."""
 
 
-def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path, key: str | None = None) -> str:
+def verify(
+    recipe: Recipe,
+    runs: Sequence[JudgedRun],
+    output: Path,
+    key: str | None = None,
+    reference_runs: Mapping[str, LoadedRuns] | None = None,
+) -> str:
     """Judge every row of the recipe's `expect` and write `verify.json`; bad figures are a result, not an error.
 
     Args:
@@ -53,6 +61,7 @@ def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path, key: str | N
         runs: its runs, one for each seed; the first is published.
         output: the file to write.
         key: key of the verdict in its path, which is published with it.
+        reference_runs: the runs of originals' own programs that `expect` names, by name.
 
     Raises:
         RelmError: a model was trained from another fingerprint, or a task evaluated another model, or a file is damaged.
@@ -61,7 +70,10 @@ def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path, key: str | N
     sidecars = [checked_model(run.model) for run in runs]
     integrity = [row for run, sidecar in zip(runs, sidecars, strict=True) for row in _integrity(run, sidecar, read[run.seed])]
     machines = list(dict.fromkeys(machine for each in read.values() for machine in find_machines(each))) or [recipe.run.machine]
-    rows = [judge_row(expectation, read, machines) for expectation in recipe.expect]
+    rows = []
+    for expectation in recipe.expect:
+        reference = (reference_runs or {})[expectation.reference_runs] if expectation.reference_runs else None
+        rows += judge_rows(expectation, read, machines, reference)
     word, sentence = overall(rows)
     stated = [
         {"seed": run.seed, "fingerprint": run.fingerprint, "model_sha256": sidecar["sha256"]}
@@ -73,7 +85,7 @@ def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path, key: str | N
         verdict | {"key": key} | {"seeds": [run.seed for run in runs], "runs": stated, "rows": rows, "integrity": integrity},
     )
     of = f" of {len(runs)} seeds" if len(runs) > 1 else ""
-    return f"verified {len(rows)} published figures and {len(integrity)} identities{of}: {word}. {sentence}"
+    return f"verified {len(recipe.expect)} published figures and {len(integrity)} identities{of}: {word}. {sentence}"
 
 
 # --- one row ---------------------------------------------------------------------------------------------------------------
@@ -86,17 +98,56 @@ def find_machines(evaluations: Evaluations) -> list[str | None]:
     return list(dict.fromkeys(stretch["machine"] for stretch in stretches))
 
 
-def judge_row(expectation: Expectation, runs: Mapping[int, Evaluations], machines: Sequence[str | None] = (None,)) -> Row:
+def judge_rows(
+    expectation: Expectation,
+    runs: Mapping[int, Evaluations],
+    machines: Sequence[str | None],
+    reference: LoadedRuns | None,
+) -> list[Row]:
+    """Return the row of a published figure and, where the recipe names runs of the original's own program, theirs.
+
+    Runs of the program say more than one published figure, so if they decide, a published figure that does not decide has no
+    part in the verdict on the recipe. One that is `not consistent` always has.
+    """
+    if reference is None:
+        return [judge_row(expectation, runs, machines)]
+    name, sha256, stated = reference
+    spread = measure_spread(stated.values)
+    assert spread is not None  # the file's schema
+    noise = Noise(standard_deviation=spread.standard_deviation, runs=len(stated.runs), source=stated.place)
+    expectation = expectation.model_copy(update={"noise": noise})
+    changes = {"value": stated.mean, "published_runs": len(stated.runs), "place": stated.place, "comparable": True}
+    published = judge_row(expectation, runs, machines)
+    program = judge_row(
+        expectation.model_copy(update=changes),
+        runs,
+        machines,
+        {"name": name, "sha256": sha256, **stated.model_dump(mode="json", exclude={"metric"})},
+    )
+    if program["verdict"] in DECIDED and published["verdict"] not in DECIDED:
+        published["counts"] = False
+    return [published, program]
+
+
+def judge_row(
+    expectation: Expectation,
+    runs: Mapping[int, Evaluations],
+    machines: Sequence[str | None] = (None,),
+    reference: Mapping[str, Any] | None = None,
+) -> Row:
     """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
     `runs` maps a seed to the evaluations of its run; `machines` are those that trained, None for one without a name.
+    `reference` has the runs of the original's own program, where the expectation's figure is their mean.
     """
     values, absence = _figures(expectation.metric, runs)
-    row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})
+    row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on", "reference_runs"})
     ours = math.fsum(values.values()) / len(values) if values else None
     row = {"metric": row.pop("metric"), "ours": ours, "published": expectation.value, **row}
     if len(values) > 1:
         row["seeds"] = [{"seed": seed, "value": value} for seed, value in values.items()]
+    if reference is not None:
+        row["reference"] = reference
     if not expectation.comparable:
         absence = "the published protocol differs from ours (comparable: false in the recipe)"
     elif expectation.measured_on is not None and set(machines) != {expectation.measured_on}:
@@ -189,6 +240,7 @@ def _test_row(row: Row, expectation: Expectation, comparison: MeanDifference) ->
     decided = verdict != UNDECIDED
     seeds = comparison.our_runs if decided else comparison.deciding_seeds(tolerance, difference)
     noticeable = comparison.noticeable_difference(tolerance)
+    figure = "the program's mean" if "reference" in row else "the published figure"
     row |= {
         "standard_error": comparison.standard_error,
         "degrees_of_freedom": comparison.spread.degrees_of_freedom,
@@ -200,7 +252,7 @@ def _test_row(row: Row, expectation: Expectation, comparison: MeanDifference) ->
     sentence = (
         f"{_shown(row)}, 95 % interval {low:+.3g} to {high:+.3g}, {relation} the tolerance of {tolerance:g}: {verdict}. "
         f"It would have noticed a difference of {noticeable:.3g} four times in five; "
-        f"{_format_seeds(seeds, comparison, decided=decided)}."
+        f"{_format_seeds(seeds, comparison, figure, decided=decided)}."
     )
     return row | {"sentence": sentence}
 
@@ -211,13 +263,16 @@ def _shown(row: Row) -> str:
     if values := [run["value"] for run in row.get("seeds", [])]:
         spread = measure_spread(values)
         mean = f" (mean of {len(values)} seeds{f', standard deviation {spread[0]:.3g}' if spread else ''})"
-    return f"{row['metric']}: {ours:.5g} here{mean}, {published:.5g} published ({row['place']}), difference {difference:+.3g}"
+    other = f"published ({row['place']})"
+    if "reference" in row:
+        other = f"by the original's program (mean of {row['published_runs']} runs: {row['place']})"
+    return f"{row['metric']}: {ours:.5g} here{mean}, {published:.5g} {other}, difference {difference:+.3g}"
 
 
-def _format_seeds(seeds: int | None, comparison: MeanDifference, *, decided: bool) -> str:
+def _format_seeds(seeds: int | None, comparison: MeanDifference, figure: str, *, decided: bool) -> str:
     if seeds is None:
         runs = "one run" if comparison.published_runs == 1 else f"{comparison.published_runs} runs"
-        return f"no number of seeds of ours would decide, since the published figure is of {runs} only"
+        return f"no number of seeds of ours would decide, since {figure} is of {runs} only"
     if decided:
         return "this one seed decides" if seeds == 1 else f"these {seeds} seeds decide"
     return f"{seeds} seeds of ours would decide if it stays"
@@ -226,16 +281,18 @@ def _format_seeds(seeds: int | None, comparison: MeanDifference, *, decided: boo
 # --- the whole ---------------------------------------------------------------------------------------------------------------
 
 
-def overall(rows: list[Row]) -> tuple[str, str]:
+def overall(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Return the verdict and the sentence for all rows together: one bad row outweighs good ones."""
     if not rows:
         return NOTHING_PUBLISHED, "There is no published figure to compare with."
+    rows = [row for row in rows if row.get("counts", True)]
     counts = Counter(row["verdict"] for row in rows)
     word = next(word for word in PRECEDENCE if counts[word])
     if len(rows) == 1:
         return word, rows[0]["sentence"]
     summary = "; ".join(f"{counts[each]} {each}" for each in PRECEDENCE if counts[each])
-    return word, f"Of {len(rows)} published figures: {summary}."
+    compared = "comparisons" if any("reference" in row for row in rows) else "published figures"
+    return word, f"Of {len(rows)} {compared}: {summary}."
 
 
 def _evaluation(path: Path, task: str) -> Mapping[str, Any]:

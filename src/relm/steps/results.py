@@ -61,7 +61,9 @@ def verify(a: Arguments) -> Job:
     expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
 
     return Job(
-        lambda: verify(plan.recipe, judged, a.output, plan.verdict(AUTHORS if a.reference else TRAINED).parent.name),
+        lambda: verify(
+            plan.recipe, judged, a.output, plan.verdict(AUTHORS if a.reference else TRAINED).parent.name, plan.reference_runs
+        ),
         inputs=[*a.model, *a.evaluations],
         outputs=[a.output],
         expected_sha256={a.model[0]: expected} if expected else {},

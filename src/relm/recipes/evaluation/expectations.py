@@ -1,6 +1,8 @@
 """The section `expect` of a recipe: published figures with which the results are compared."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from relm.recipes.section import Section, Slug
 
@@ -38,3 +40,12 @@ class Expectation(Section):
     """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
     measured_on: Slug | None = None
     """Machine on which a time or a speed was measured, as in `recipes/machines/`; on another one it is not compared."""
+    reference_runs: Slug | None = Field(default=None, exclude_if=lambda name: name is None)
+    """Runs of the original's own program, with which ours are compared as well: the name of a file in
+    `recipes/reference_runs/`. Their spread takes the place of `noise`."""
+
+    @model_validator(mode="after")
+    def noise_has_one_source(self) -> Self:
+        if self.noise is not None and self.reference_runs is not None:
+            raise ValueError("noise and reference_runs both give the spread of other runs; leave one out")
+        return self
