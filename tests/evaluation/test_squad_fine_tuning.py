@@ -123,7 +123,7 @@ def test_seeds_of_another_configuration_are_not_averaged(
     tuned = Tuned(edited, tmp_path / "eval", SHORT.model_copy(update={"seeds": 1}))
     tuned.run()
     assert len(list((tmp_path / "eval" / "result").glob("*/"))) == 2
-    assert "has seeds of other options, files or weights" in caplog.text
+    assert "keeps seeds of other options, files, weights or versions" in caplog.text
 
 
 def test_an_output_that_is_a_folder_is_refused_before_training(model: Path, tmp_path: Path) -> None:

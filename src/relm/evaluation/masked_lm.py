@@ -222,13 +222,9 @@ def _protocol(examples: MaskedExamples, phase: Objective, options: MaskedLm) -> 
 def _describe_figures(figures: dict[str, float | int]) -> str:
     redrawn = f", {figures['redrawn_perplexity']:.4f} redrawn" if "redrawn_perplexity" in figures else ""
     pairs = f"; next sentence {figures['next_sentence_accuracy']:.2%}" if "next_sentence_accuracy" in figures else ""
-    perplexity = (
-        f"perplexity {figures['masked_perplexity']:.4f}"
-        if "masked_perplexity" in figures
-        else "perplexity too large for a number"
-    )
+    perplexity = figures.get("masked_perplexity", math.inf)
     return (
         f"predicted {figures['masked_tokens']:,} masked tokens of {figures['sequences']:,} sequences: "
-        f"{figures['masked_nats_per_token']:.4f} nats per token, {perplexity}{redrawn}, accuracy "
+        f"{figures['masked_nats_per_token']:.4f} nats per token, perplexity {perplexity:.4f}{redrawn}, accuracy "
         f"{figures['masked_accuracy']:.2%}{pairs}"
     )

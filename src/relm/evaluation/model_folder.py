@@ -8,7 +8,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from relm.artifact import require_regular_file, sha256_of
@@ -30,7 +29,7 @@ KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_
 # Errors that libraries raise when a folder's files are damaged or of another format.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, RuntimeError, ArithmeticError, AssertionError,
-    MemoryError, SafetensorError, StrictDataclassError,
+    MemoryError, SafetensorError,
 )  # fmt: skip
 
 
@@ -41,9 +40,7 @@ def readable(folder: Path, what: str) -> Iterator[None]:
         _require_readable_files(folder)
         yield
     except UNREADABLE as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        shown = lines[:2] if isinstance(error, StrictDataclassError) else lines[:1]  # the second line has the cause
-        first = (" ".join(shown) or type(error).__name__).rstrip(".:")
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__).rstrip(".:")
         raise RelmError(
             f"{folder}: cannot be read as a {what}: {first}; give a folder with config.json and model.safetensors"
         ) from None

@@ -117,10 +117,11 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None = No
         require_fitting_model(found, measure_files([weights]))
     if expected is None:
         return found
+    free = (*kind.free_fields, *also_free)  # type: ignore[attr-defined]
     differing = [
         f"{field.name} is {getattr(found, field.name)!r}, expected {getattr(expected, field.name)!r}"
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if field.name not in (*kind.free_fields, *also_free) and getattr(found, field.name) != getattr(expected, field.name)
+        if field.name not in free and getattr(found, field.name) != getattr(expected, field.name)
     ]
     if differing:
         raise ValueError(f"{path}: {'; '.join(differing)}")

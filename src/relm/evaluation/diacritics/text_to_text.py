@@ -13,13 +13,14 @@ from relm.errors import RelmError
 from relm.evaluation.execution import ON_THE_HOST, Execution
 from relm.evaluation.foreign_models import load_foreign
 from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
-from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
+from relm.evaluation.model_folder import read_own_config, readable, weights_sha256
 from relm.evaluation.scoring import Flags, Integers, batches
 from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded
 from relm.models.t5 import T5
-from relm.recipes.architectures import T5Architecture, names_with
+from relm.models.t5_configuration import T5Config
+from relm.recipes.architectures import T5Architecture
 
 
 class TextToTextModel:
@@ -64,25 +65,15 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution =
     """Return the encoder-decoder in a folder that `save_pretrained` wrote, for a tokenizer of `vocabulary_size` ids."""
     with readable(folder, "model from text to text"):
         sha256 = weights_sha256(folder)
-        own = _own_t5(folder)
-        if own is not None:
+        if read_own_config(folder, T5Config, T5Architecture) is None:
+            found = load_foreign(folder, "AutoModelForSeq2SeqLM")
+        else:
+            own = T5.from_folder(folder)
             require_finite_weights(folder, own)
-        found = load_foreign(folder, "AutoModelForSeq2SeqLM") if own is None else as_transformers(own)
+            found = as_transformers(own)
         model = TextToTextModel(folder, sha256, found, execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
-
-
-def _own_t5(folder: Path) -> T5 | None:
-    """Return the folder's model if relm's T5 has its options."""
-    if model_type(folder) not in names_with(T5Architecture) or not (folder / WEIGHTS).exists():
-        return None
-    try:
-        return T5.from_folder(folder)
-    except ValueError as error:
-        if "config.json" in str(error):  # a T5 with options that only `transformers` has
-            return None
-        raise
 
 
 def require_lengths(model: TextToTextModel, source_length: int, target_length: int) -> None:
