@@ -128,7 +128,7 @@ def test_weights_have_the_shapes_of_the_real_models_parameters(case: str) -> Non
 
 
 def test_arithmetic_and_estimate_need_no_torch() -> None:
-    modules = "relm.training.arithmetic", "relm.training.arithmetic", "relm.forecast.estimate", "relm.graph"
+    modules = "relm.training.arithmetic", "relm.forecast.estimate", "relm.graph"
     code = f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -176,7 +176,8 @@ def _evaluation_memory(wildcards: Any) -> int:
 @functools.cache
 def _weights_mb(recipe: str) -> int:
     """Return the size of a run's weights in MB, in float32; 0 if the recipe describes no model."""
-    from relm.training.arithmetic import FLOAT, parameter_count
+    from relm.models.counting import FLOAT
+    from relm.training.arithmetic import parameter_count
 
     config = _find_configuration(recipe)
     return 0 if config is None else count_megabytes(FLOAT * parameter_count(config))
