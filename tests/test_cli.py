@@ -219,7 +219,7 @@ def test_a_lack_of_memory_is_a_message(
 
     monkeypatch.setattr(run_list, "describe_runs", lack)
     assert main(["list"]) == 1
-    assert capsys.readouterr().err.startswith(f"relm list: memory ran out ({str(error) or 'no details'}); give it more")
+    assert capsys.readouterr().err.startswith(f"relm list: memory ran out ({str(error) or 'no details'}); give the step more")
 
 
 def test_another_fault_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_left_and_the_one_before_it_taken(project: Comma
     assert "step-00000020: damaged; taking the checkpoint before it" in done.stderr
     shutil.rmtree(checkpoints / "step-00000010")
     shutil.rmtree(run_of(project, "long@same"))
-    assert "phase main is finished. Give" in project.relm("continue", "long@same", "--from", "long").stdout
+    assert "phase main is finished. Next" in project.relm("continue", "long@same", "--from", "long").stdout
 
 
 def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> None:
@@ -293,7 +293,7 @@ def test_what_cannot_be_taken_over_is_refused_in_one_line(project: Commands) -> 
     locks.mkdir(exist_ok=True)
     shutil.rmtree(project.folder / ".snakemake" / "relm-owners")
     (locks / "0.output.lock").write_text(f"{(run / 'second/model/model.safetensors').relative_to(project.folder)}\n")
-    assert "long: Snakemake is working on it at this moment" in refusal(project, "long@same", "--from", "long")
+    assert "long: Snakemake is working on it; stop it first" in refusal(project, "long@same", "--from", "long")
     assert not (run.parents[1] / "long@same").exists()
 
 
