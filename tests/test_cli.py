@@ -48,7 +48,7 @@ def test_every_step_has_help(step: str, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["download", "--dataset", "recipes/data/sample.yaml", "--file", "a", "--output", "x"],
-            "has no such file; it has sample.xml",
+            "has no file 'a'; it has sample.xml",
         ),
         (["download", "--file", "a", "--output", "x"], "give one of --dataset, --model and --test"),
         (

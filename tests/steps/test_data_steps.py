@@ -248,11 +248,3 @@ def test_documents_of_one_file_among_many_are_compared_with_the_key_in_their_pat
     Path("recipes/data/many.yaml").unlink()
     with refused:
         extract_documents(job, "3.jsonl")
-
-
-def test_a_dataset_of_the_hub_is_read_from_where_the_command_says(texts: Namespace) -> None:
-    hub = {"name": "somebody/texts", "revision": "0" * 40}
-    document = {"revision": 1, "content": hub, "format": "hugging_face"}
-    arguments = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document)})
-    with pytest.raises(RelmError, match="--source: expected somebody/texts@0000000000"):
-        extract(arguments)
