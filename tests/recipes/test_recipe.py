@@ -54,9 +54,11 @@ def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Pat
     assert "data.dataset:" in message
 
 
-@pytest.mark.parametrize("key", ["layers", "vocabulary_size", "learning_rate", "dataset"])
-def test_a_misspelt_key_hides_the_faults_that_it_causes(tmp_path: Path, key: str) -> None:
-    wrong = key.replace("z", "s").replace("ar", "r").replace("ye", "y").replace("set", "st")
+MISSPELT = {"layers": "layrs", "vocabulary_size": "vocabulary_sise", "learning_rate": "lerning_rate", "dataset": "datset"}
+
+
+@pytest.mark.parametrize(("key", "wrong"), MISSPELT.items())
+def test_a_misspelt_key_hides_the_faults_that_it_causes(tmp_path: Path, key: str, wrong: str) -> None:
     _, *faults = refusal(tmp_path, VALID.replace(key, wrong)).splitlines()
     assert [fault.rpartition(".")[2] for fault in faults] == [f"{wrong}: unknown key; did you mean {key}?"]
 

@@ -100,18 +100,6 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
     assert found == job.passed_document("sample.xml")
 
 
-@pytest.mark.parametrize("name", [".", "sample.xml"])
-def test_a_folder_is_no_source_of_a_dataset_of_files(
-    name: str, project: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(name).mkdir(exist_ok=True)
-    dataset = str(project.folder / "recipes/data/sample.yaml")
-    words = ("extract", "--dataset", dataset, "--source", name, "--train", "t", "--held-out", "h")
-    with pytest.raises(RelmError, match=f"--source: {name} is a folder; expected a file: sample.xml"):
-        extract(parsed(*words))
-
-
 TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")
 IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--kind", "bert_wordpiece_uncased", "--output", "o")
 
@@ -260,11 +248,3 @@ def test_documents_of_one_file_among_many_are_compared_with_the_key_in_their_pat
     Path("recipes/data/many.yaml").unlink()
     with refused:
         extract_documents(job, "3.jsonl")
-
-
-def test_a_dataset_of_the_hub_is_read_from_where_the_command_says(texts: Namespace) -> None:
-    hub = {"name": "somebody/texts", "revision": "0" * 40}
-    document = {"revision": 1, "content": hub, "format": "hugging_face"}
-    arguments = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document)})
-    with pytest.raises(RelmError, match="--source: expected somebody/texts@0000000000"):
-        extract(arguments)

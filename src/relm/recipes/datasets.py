@@ -43,7 +43,7 @@ class FormatDeclaration:
     keys: tuple[str, ...] = ()
     """Keys of `Dataset` that are read with this format and with the others that list them."""
     options: type[Section] | None = None
-    """Section of the format's own options, under the key of its name."""
+    """Section of the format's options, under the key of its name."""
     held_out_one_in: int = 100
     """Default of the dataset's `held_out_one_in`: one document in N is held out of training."""
     one_document_a_file: bool = False

@@ -63,8 +63,8 @@ class Project:
 
     def misnamed(self, kind: str = "recipe") -> list[str]:
         """Return a fault for each file whose name cannot be a recipe's or machine's; an editor's hidden files do not count."""
-        folder, is_name = (self.recipes, is_recipe_name) if kind == "recipe" else (self.recipes / "machines", NAME.fullmatch)
-        found = sorted(folder.glob("*.yaml"))
+        is_name: Callable[[str], object] = is_recipe_name if kind == "recipe" else NAME.fullmatch
+        found = sorted((self.recipes if kind == "recipe" else self.recipes / "machines").glob("*.yaml"))
         return [describe_misnamed(path, kind) for path in found if not is_name(path.stem) and not path.name.startswith(".")]
 
     def faults(self) -> list[str]:

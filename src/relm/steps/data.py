@@ -133,12 +133,8 @@ def extract(a: Arguments) -> Job:
         pattern, language = a.pattern or named.pattern, a.language or named.language
     document = document_of(a, ("dataset", "limit"), lambda: document_of_dataset(named, a.source, pattern, a.limit))
     dataset = dataset_of_documents(document, a.source, pattern).model_copy(update={"language": language})
-    if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
-        raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
-    if dataset.files and a.source.is_dir():
-        raise RelmError(f"--source: {a.source} is a folder; expected a file: {', '.join(dataset.files)}")
     if dataset.files and a.source.name not in dataset.files:
-        raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
+        raise RelmError(f"--source {a.source}: {a.dataset or '--job'} has no such file; it has {', '.join(dataset.files)}")
     outputs = {"train": a.train, "held_out": a.held_out}
     read = None if dataset.hub is not None else a.source
     source = dataset.files.get(a.source.name)
