@@ -4,7 +4,8 @@
   that a browser shows. `wikitext_cases.txt` lists those of prose. Ignored are the numbers of links without a label, the table
   of contents, edit links, and double brackets that are not a link. Each heading gets a word under it in both texts, because a
   section without text loses its heading.
-- Dumps: residues (brackets, braces, tags), and the numbers kept in paragraphs, outside notes, formulas, code and templates.
+- Dumps: residues (brackets, braces, tags), the numbers kept in paragraphs, outside notes, formulas, code and templates, and for
+  relm the share of templates within sentences that are in its table, and the most frequent other ones.
 
 The files are local copies and not part of the project. mwparserfromhell and WikiExtractor 3.1.0 (AGPL-3.0), which expands no
 templates here, are installed from PyPI into a temporary environment, or run by the Python that `--peers` names.
@@ -22,10 +23,12 @@ import unicodedata
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from extraction import read_articles
 
-from relm.corpus.wikipedia.markup import extract_plain_text
+from relm.corpus.wikipedia import markup, templates
 from relm.corpus.wikipedia.names import WikiNames, names_of
 
 PROSE = Path(__file__).with_name("wikitext_cases.txt")
@@ -74,7 +77,7 @@ def numbers_of(text: str) -> list[str]:
 def texts_of(cleaner: str, python: str, wikitexts: Sequence[str], names: WikiNames) -> list[str]:
     """Return what a program makes of wikitexts."""
     if cleaner == OURS:
-        return [extract_plain_text(wikitext, names) for wikitext in wikitexts]
+        return [markup.extract_plain_text(wikitext, names) for wikitext in wikitexts]
     done = subprocess.run([python, "-c", PEERS[cleaner] + LOOP], input=json.dumps(wikitexts), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{cleaner} failed:\n{done.stderr[-3000:]}")
@@ -140,6 +143,20 @@ def numbers_of_prose(wikitext: str, names: WikiNames) -> collections.Counter[str
     return collections.Counter(numbers_of(" ".join(lines)))
 
 
+def count_templates(sources: Sequence[str], names: WikiNames) -> tuple[int, collections.Counter[str]]:
+    """Return how many templates stand within sentences, and the names of those that are in no table."""
+    within, unknown = list[bool](), collections.Counter[str]()
+
+    def counted(match: re.Match[str], **options: Any) -> str:
+        within.append(len(match[1] or "") in range(1, templates.LONGEST + 1) and templates.is_within_sentence(match))
+        return templates.expand_template(match, **options)
+
+    with mock.patch.object(markup, "expand_template", counted):
+        for source in sources:
+            markup.extract_plain_text(source, names, unknown)
+    return sum(within), unknown
+
+
 def judge_dump(path: Path, cleaners: Mapping[str, str], language: str) -> None:
     articles = list(read_articles(path))
     sources = [_VERBATIM.sub("", page.wikitext) for page, _ in articles]
@@ -150,10 +167,13 @@ def judge_dump(path: Path, cleaners: Mapping[str, str], language: str) -> None:
         words, residues = (sum(map(len, parts)) for parts in (map(str.split, texts), map(_RESIDUE.findall, texts)))
         kept = sum((of & collections.Counter(numbers_of(text))).total() for of, text in zip(numbers, texts, strict=True))
         all_numbers = sum(of.total() for of in numbers)
-        print(
-            f"| {path.name} | {names.language} | {cleaner} | {words:,} | {1e3 * residues / max(words, 1):.3f} | "
-            f"{all_numbers:,} | {kept / max(all_numbers, 1):.2%} |"
-        )
+        row = [path.name, names.language, cleaner, f"{words:,}", f"{1e3 * residues / max(words, 1):.3f}", f"{all_numbers:,}"]
+        row.append(f"{kept / max(all_numbers, 1):.2%}")
+        if cleaner == OURS:
+            uses, unknown = count_templates(sources, names)
+            row += [f"{uses:,}", f"{1 - unknown.total() / max(uses, 1):.2%}"]
+            row += [", ".join(f"{name} {count}" for name, count in unknown.most_common(10))]
+        print(f"| {' | '.join(row)} |")
 
 
 # --- all -------------------------------------------------------------------------------------------------------------------
@@ -189,7 +209,11 @@ def main() -> None:
         for path in (path for path in arguments.files if path.suffix == ".txt"):
             judge_cases(path, cleaners, arguments.differences)
         if dumps := [path for path in arguments.files if path.suffix != ".txt"]:
-            print("| dump | language | program | words | residues in 1,000 | numbers | kept |\n" + 7 * "|---" + "|")
+            print(
+                "| dump | language | program | words | residues in 1,000 | numbers | kept | templates | known | others |\n"
+                + 10 * "|---"
+                + "|"
+            )
         for path in dumps:
             judge_dump(path, cleaners, arguments.language)
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,23 @@ def test_a_lock_without_a_known_owner_stays(tmp_path: Path) -> None:
     lock = locked_state(tmp_path)
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()
+
+
+def test_termination_is_handled_while_the_scheduler_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, handled = threading.Lock(), threading.Event()
+
+    def exit_gracefully(*_: object) -> None:
+        if lock.acquire(timeout=2):
+            lock.release()
+            handled.set()
+
+    monkeypatch.setattr(supervision, "signal_jobs", lambda number: None)
+    before = signal.signal(signal.SIGTERM, exit_gracefully)
+    try:
+        supervision.forward_termination_to_jobs()
+        with lock:
+            signal.raise_signal(signal.SIGTERM)
+            assert not handled.is_set()
+        assert handled.wait(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -195,6 +195,11 @@ TEMPLATES = [
         "({{Coordinate|text=DMS|NS=52/30/10.4/N|EW=13/24/15.1/E}}) {{Coordinate|NS=1/N|EW=2/E}} {{ZahlExp|1,2|4|post=kg}}",
         "(52° 30′ 10,4″ N, 13° 24′ 15,1″ O) 1,2 · 10⁴ kg",
     ),
+    (
+        "it",
+        "nel Campionato maltese ({{MLT}}), Olanda ({{NED}}) o {{GER}} e {{KOR}}",
+        "nel Campionato maltese (Malta), Olanda (Paesi Bassi) o Germania e Corea del Sud",
+    ),
     ("it", "i 2100 {{m s.l.m.}}, {{Exp|1,9|19}} anni, {{lang-en2|x}}", "i 2100 m s.l.m., 1,9×10¹⁹ anni, x"),
     ("ja", "{{interlang|et|Harju}} {{llang|ur|اردو}} {{ar|العربية}} x", "اردو العربية x"),
 ]

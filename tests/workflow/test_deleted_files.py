@@ -78,6 +78,17 @@ def test_a_lost_index_of_documents_is_made_again_where_an_evaluation_reads_it(fi
     assert finished_copy.jobs("results/tiny")["pregenerate"] == 1
 
 
+def test_a_tokenizer_without_its_sidecar_is_trained_again_where_its_sources_were_deleted(finished_copy: Commands) -> None:
+    for lost in ("documents/*/*.train.jsonl", "tokenizers/*/tokenizer.json.json", "examples/*/*.train.bin"):
+        for path in finished_copy.folder.glob(f"work/{lost}"):
+            path.unlink()
+    for path in finished_copy.folder.glob("work/runs/tiny/*/main/model/model.safetensors*"):
+        path.unlink()
+    shutil.rmtree(finished_copy.folder / "results")
+    planned = finished_copy.jobs("results/tiny")
+    assert {"extract", "train_tokenizer", "pregenerate", "pretrain"} <= planned.keys(), planned
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("round_", range(8))
 def test_any_part_of_a_runs_files_comes_back_with_the_same_bytes(finished_copy: Commands, round_: int) -> None:

@@ -7,9 +7,11 @@ never reaches them. And after a SIGKILL its lock stays, so that the same command
 import fcntl
 import json
 import os
+import queue
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -183,11 +185,19 @@ def forward_termination_to_jobs() -> None:
     Call it after Snakemake has set its own handler, which still runs afterwards: it starts nothing new and ends.
     """
     before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGTERM)
+    received = queue.SimpleQueue[tuple[int, FrameType | None]]()  # its put is reentrant
+
+    def call_before() -> None:
+        while True:
+            number, frame = received.get()
+            if callable(before):
+                before(number, frame)
 
     def handler(number: int, frame: FrameType | None) -> None:
         Interrupts.sender = Interrupts.sender or "SIGTERM"
         signal_jobs(signal.SIGTERM)
-        if callable(before):
-            before(number, frame)
+        received.put((number, frame))
 
+    # Snakemake's handler takes the scheduler's lock. Called here while the scheduler holds it, it would wait for itself.
+    threading.Thread(target=call_before, name="termination", daemon=True).start()
     signal.signal(signal.SIGTERM, handler)

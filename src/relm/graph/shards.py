@@ -100,16 +100,17 @@ class Sources:
             if sources and (self.limit is not None or not all(path.exists() for path in sources)):
                 outputs = list(job.outputs.values())
                 is_deleted_later = self.limit is not None and is_source(outputs[0])
-                if not is_deleted_later and self._are_made(outputs) and are_made_from(outputs[0], sources):
+                if not is_deleted_later and self._are_made(rule, outputs) and are_made_from(outputs[0], sources):
                     return {"used_up": str(work_folder() / "used_up" / outputs[0].name)}
             return inputs_of(job)
 
         return inputs
 
-    def _are_made(self, outputs: Sequence[Path]) -> bool:
-        """Return whether files, their sidecars and indexes are there, and the command neither names nor forces them."""
+    def _are_made(self, rule: str, outputs: Sequence[Path]) -> bool:
+        """Return whether all files of a rule are there, and the command neither names nor forces them."""
         settings = self.workflow.dag_settings
-        files = {*with_indexes(outputs), *(sidecar_of(path) for path in outputs if path.suffix != ".json")}
+        sidecars = [] if rule == "contamination" else map(sidecar_of, outputs)
+        files = {*with_indexes(outputs), *sidecars}
         is_asked = not files.isdisjoint(map(Path, settings.targets))
         is_forced = settings.forceall or settings.forcerun or settings.forcetargets
         return not (is_asked or is_forced) and all(path.exists() for path in files)

@@ -72,7 +72,7 @@ FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
     FormatDeclaration(
         "mediawiki_xml",
-        revision=3,
+        revision=4,
         reader="relm.corpus.wikipedia.articles:read_dumps",
         ids_are_unique=True,
         entries="pages",

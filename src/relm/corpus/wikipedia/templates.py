@@ -78,7 +78,7 @@ def expand_template(match: re.Match[str], templates: Templates, unknown: Mutable
     if ":" in first and (call := _CALL.fullmatch(first)) and (parser_function := _PARSER_FUNCTIONS.get(call[1].lower())):
         return _hide_markup(parser_function([call[2].strip(), *(each.strip() for each in rest)], templates.formats))
     name, pattern = _find_pattern(first[: 2 * LONGEST_NAME], templates.formats.language)
-    if pattern is None and _is_within_sentence(match):
+    if pattern is None and is_within_sentence(match):
         name = name.partition(":")[0][:LONGEST_NAME]
         unknown[name] = unknown.get(name, 0) + 1
     if not pattern:
@@ -110,7 +110,7 @@ def _find_pattern(first: str, language: str) -> tuple[str, str | None]:
     return name, pattern
 
 
-def _is_within_sentence(match: re.Match[str]) -> bool:
+def is_within_sentence(match: re.Match[str]) -> bool:
     """Return whether a template's line has words before and after it, and is not a row of a table or box."""
     text = match.string
     before = text[max(match.start() - AROUND, 0) : match.start()].rpartition("\n")[2]
