@@ -224,7 +224,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, content: str, found: st
 
 
 def test_a_page_without_a_title_is_an_error_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match="line 3: a <page> without <title> or <id> ends here"):
+    with pytest.raises(RelmError, match="line 3: damaged: a <page> without <title> or <id> ends here"):
         read(tmp_path, dump("<page><id>1</id></page>"))
 
 

@@ -143,7 +143,7 @@ def test_a_full_disk_is_reported(wordpiece, prose, write_documents) -> None:
     documents = write_documents("a.jsonl", prose)
     with tokenize_documents(documents, wordpiece, "lines", "en", 1) as found:
         size = found.tokens.nbytes
-    for limit, message in ((size // 2, "cannot be kept in a temporary file in "), (size, "enough")):
+    for limit, message in ((size // 2, "cannot hold a temporary file with the tokens of "), (size, "enough")):
         command = [sys.executable, "-c", ON_A_SMALL_DISK, str(documents), str(wordpiece), str(limit)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert message in done.stdout

@@ -37,7 +37,7 @@ REFUSED = {
     "key of 5,000 digits": (dump("", f'<namespace key="{"9" * 5000}">T</namespace>'), "expected a whole number"),
     "no title": (dump("<page><ns>0</ns><id>1</id></page>"), "a <page> without <title> or <id> ends here"),
     "no id": (dump("<page><title>T</title><ns>0</ns></page>"), "a <page> without <title> or <id> ends here"),
-    "absurd nesting": (dump("<a>" * 10_000), "<a> stands 50 elements deep"),
+    "absurd nesting": (dump("<a>" * 10_000), "<a> is 50 elements deep"),
     "entities that grow": ('<!DOCTYPE a [<!ENTITY b "cc">]>' + dump(page(1)), "expected a MediaWiki dump"),
     "another root": ("<html><body/></html>", "expected a MediaWiki dump"),
     "page never ends": (dump(page(1))[:-40], "ends too early"),

@@ -198,7 +198,7 @@ COUNTS = {
     "fewer tokens": ({"tokens": 3}, "expected 3 tokens of 2 bytes, found a file of 8 bytes"),
     "wider tokens": ({"dtype": "int32"}, "expected 4 tokens of 4 bytes, found a file of 8 bytes"),
     "unknown type": ({"dtype": "object"}, "dtype: expected uint16 or int32, found 'object'"),
-    "more documents than tokens": ({"documents": 9}, "9 documents with 4 tokens"),
+    "more documents than tokens": ({"documents": 9}, "at most 4 documents, one per token, found 9"),
     "tokens are true": ({"tokens": True}, "tokens: Input should be a valid integer, found True"),
     "tokens are text": ({"tokens": "4"}, "tokens: Input should be a valid integer, found '4'"),
     "negative documents": ({"documents": -2}, "documents: Input should be greater than or equal to 0, found -2"),

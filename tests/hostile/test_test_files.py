@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "SQuAD: an id twice": (
         "squad",
         json.dumps({"data": squad()["data"] * 2}).encode(),
-        "x: data[1].paragraphs[0].qas[0].id: '1' is also",
+        "x: data[1].paragraphs[0].qas[0].id: expected a unique id, found '1' as in data[0]",
     ),
     "SQuAD: a surrogate": ("squad", json.dumps(squad(question="a\ud800")).encode(), SURROGATE),
     "SQuAD: a key twice": (

@@ -117,8 +117,8 @@ def test_blank_lines_are_empty_rows_and_others_keep_their_ends() -> None:
         ({"masks": "static"}, "masked.masks: run_mlm has no option for static; set it to dynamic"),
         ({"selection": "exact"}, "masked.selection: run_mlm has no option for exact; set it to bernoulli"),
         ({"max_predictions": 80}, "masked.max_predictions: run_mlm has no option for 80; set it to null"),
-        ({"duplication_factor": 2}, "masked.duplication_factor: 2"),
-        ({"packing": "sentence_pairs"}, "masked.packing: sentence_pairs"),
+        ({"duplication_factor": 2}, "masked.duplication_factor: run_mlm has no option for 2"),
+        ({"packing": "sentence_pairs"}, "masked.packing: run_mlm has no option for sentence_pairs"),
     ],
 )
 def test_options_that_the_original_lacks_are_refused(change, message, articles, write_documents, wordpiece, tmp_path) -> None:

@@ -191,7 +191,7 @@ def test_rows_without_pairs_have_no_label_and_one_segment(blocks, write_document
             r"masked.packing: tpu_pretrain has no option for full_sentences; set it to sentence",
         ),
         ({"masks": "dynamic"}, "masked.masks: tpu_pretrain has no option for dynamic; set it to static"),
-        ({"selection": "bernoulli"}, "masked.selection: bernoulli"),
+        ({"selection": "bernoulli"}, "masked.selection: tpu_pretrain has no option for bernoulli"),
         ({"mask_share": 0.7}, r"masked.mask_share: tpu_pretrain has no option for 0.7; set it to 0.8"),
         ({"max_predictions": None}, "masked.max_predictions: tpu_pretrain always has a limit"),
         ({"sequence_length": 4}, "sequence_length: 4, but tpu_pretrain needs 5"),
