@@ -57,7 +57,21 @@ def test_the_table_shows_what_is_done_and_the_state_of_the_others(project: Comma
 
 def test_a_run_has_a_row_for_every_machine_that_can_train_it() -> None:
     found = machines_of("roberta_base_v3-8")
-    assert set(found) == {"a100", "a100-8", "cpu", "h100", "h100-8", "l4", "rtx4090", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8"}
+    assert set(found) == {
+        "a100",
+        "a100-8",
+        "cpu",
+        "h100",
+        "h100-8",
+        "h100-8x2",
+        "l4",
+        "rtx4090",
+        "v3-8",
+        "v4-8",
+        "v5e-8",
+        "v5p-8",
+        "v6e-8",
+    }
     assert re.match(r"(\d+ min|\d+\.\d h) \$\d+\.\d\d \d+ ", found["h100"])
     assert re.match(r"\d+ min \d+ [\d.]+ GB of 25\.8 GB$", found["rtx4090"])
     assert "its own machine is v3-8\n" in describe_run_on_machines(Project(CHECKOUT), "roberta_base_v3-8")

@@ -57,7 +57,7 @@ def rank_of_this_process(processes: int) -> ProcessRank:
     if ranks != processes:
         raise RelmError(
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
-            f"`{shlex.join(launcher(processes))} pretrain ...`, or correct run.processes"
+            f"`{shlex.join(launcher(processes))} pretrain ...`, on several hosts by srun or torchrun, or correct run.processes"
         )
     return ProcessRank(rank, ranks, local_rank, local_ranks)
 
