@@ -83,8 +83,8 @@ def folders_of(outputs: Sequence[Path]) -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return the process's exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    adopt_slurm_step(os.environ)
     try:
+        adopt_slurm_step(os.environ)
         if (started := split_processes(argv)) is not None:
             if ranks.ranks() == 1:
                 return run_in_processes(*started)
@@ -204,7 +204,7 @@ def run_by_name(reader: Parser, argv: Sequence[str], missing: MissingArguments) 
         print(f"relm: {shlex.join(command)}", file=sys.stderr)
     if command[0] == "relm":
         return main(command[1:])
-    return subprocess.run(command).returncode  # poprun, which starts the step's processes
+    return subprocess.run(command).returncode  # poprun or srun, which starts the step's processes
 
 
 def close_output(error: OSError) -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from relm.cluster.slurm_step import adopt_slurm_step, expand_counts, first_host
+from relm.cluster.slurm_step import NUMBERS, adopt_slurm_step, expand_counts, first_host
+from relm.errors import RelmError
 
 # Task 5 of six on three nodes.
 TASK = {
@@ -50,6 +51,25 @@ def test_an_address_and_a_port_of_the_users_stay() -> None:
 )
 def test_one_task_alone_and_the_ranks_of_another_launcher_are_left_alone(changes: dict[str, str]) -> None:
     assert "RANK" not in adopted(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in (*NUMBERS, "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST") for value in ("", None)),
+        ("SLURM_PROCID", "x"),
+        ("SLURM_STEP_TASKS_PER_NODE", "3,2"),
+    ],
+)
+def test_tasks_without_slurms_other_variables_are_refused_and_do_not_wait(name: str, value: str | None) -> None:
+    environment = {key: known for key, known in {**TASK, name: value}.items() if known is not None}
+    with pytest.raises(RelmError, match=f"^{name}: missing, or no value of Slurm's, but SLURM_STEP_NUM_TASKS is 6"):
+        adopt_slurm_step(environment)
+
+
+def test_a_task_of_an_unknown_node_is_refused() -> None:
+    with pytest.raises(RelmError, match=r"^SLURM_STEP_TASKS_PER_NODE: missing, "):
+        adopted(SLURM_NODEID="3")
 
 
 def test_slurms_short_forms_are_read() -> None:

@@ -85,6 +85,15 @@ def test_one_process_is_started_plainly_and_several_by_an_option_of_relm() -> No
     assert ranks.launcher(4) == ["python", "-m", "relm", "--processes", "4"]
 
 
+def test_srun_starts_the_processes_of_several_hosts_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpu-bind=none --kill-on-bad-exit=1"
+    assert ranks.launcher(16, hosts=2) == [*words.split(), "python", "-m", "relm"]
+    for name, value in {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.started_by() == [*words.split(), "relm"]
+    assert ranks.words_of_step([*words.split(), "relm", "pretrain", "NAME"]) == ["pretrain", "NAME"]
+
+
 POPRUN = {
     "POPDIST_NUM_TOTAL_REPLICAS": "8",
     "POPDIST_NUM_LOCAL_REPLICAS": "4",

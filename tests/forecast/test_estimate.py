@@ -79,7 +79,20 @@ def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_pea
     table = output.partition("hours by arithmetic")[2]
     names = re.findall(r"^  (\S+) +\d+ +\d", table, re.M)
     assert names[:3] == ["v5e-8", "a100", "a100-8"]
-    assert sorted(names) == ["a100", "a100-8", "h100", "h100-8", "l4", "rtx4090", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8"]
+    assert sorted(names) == [
+        "a100",
+        "a100-8",
+        "h100",
+        "h100-8",
+        "h100-8x2",
+        "l4",
+        "rtx4090",
+        "v3-8",
+        "v4-8",
+        "v5e-8",
+        "v5p-8",
+        "v6e-8",
+    ]
     assert figures(table, "v5e-8").split()[:2] == ["8", "197"]
     assert "TPUs multiply float32 in one pass of bfloat16" in table
     assert figures(output, "machine") == "v5e-8: Google Cloud TPU v5e-8, eight chips on one host"

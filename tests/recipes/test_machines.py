@@ -18,7 +18,7 @@ from twin_keys import changed_keys
 
 PROJECT = Project(CHECKOUT)
 SHIPPED = [
-    "a100", "a100-8", "cpu", "h100", "h100-8", "ipu", "l4", "pod16", "pod64", "rtx4090",
+    "a100", "a100-8", "cpu", "h100", "h100-8", "h100-8x2", "ipu", "l4", "pod16", "pod64", "rtx4090",
     "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8",
 ]  # fmt: skip
 
@@ -39,6 +39,7 @@ def test_the_shipped_machines() -> None:
     assert counts["v3-8"] == (8, 1)
     assert counts["v4-8"] == counts["v5p-8"] == (4, 1)
     assert counts["h100-8"] == (8, 1)
+    assert counts["h100-8x2"] == (16, 2)
     assert counts["cpu"] == (1, 1)
 
 
@@ -71,6 +72,7 @@ def test_a_run_on_another_machine_has_the_same_fingerprint_and_folders_of_its_ow
 
 def test_eight_gpus_are_eight_processes_and_a_tpu_is_one() -> None:
     assert plan("quickstart@h100-8").recipe.run.processes == 8
+    assert plan("quickstart@h100-8x2").recipe.run.processes == 16
     assert plan("quickstart@v5e-8").recipe.run.processes == 1
     assert plan("quickstart@v5e-8").recipe.run.devices_of_process == 8
 
@@ -184,6 +186,8 @@ GPU = "title: A GPU\ndevice: cuda\nmemory_gib: 80\n"
         (GPU + "topology: v3-8\n", "with device: cuda expected none, because the device has no slices; found v3-8"),
         (GPU + "accelerators: 0\n", "accelerators: expected greater than 0; found 0"),
         (GPU + "accelerators: 8\nhosts: 3\n", "hosts (3) must divide accelerators (8)"),
+        (GPU + "accelerators: 8\nhosts: 0\n", "hosts: expected greater than 0; found 0"),
+        (GPU + "accelerators: 8\nhosts: two\n", "hosts: expected a number"),
         (GPU.replace("80", "-1"), "memory_gib: expected greater than 0; found -1"),
         (GPU.replace("80", ".nan"), "not a finite number"),
         (GPU.replace("80", "yes"), "memory_gib: expected a number"),

@@ -7,7 +7,7 @@ import pytest
 from relm.devices.detection import find_missing_cuda, find_missing_xla
 from relm.graph.environments import TrainingPlace, find_fault
 from relm.recipes.project import Project
-from small_project import Commands, make_project
+from small_project import CHECKOUT, Commands, make_project
 
 MACHINES = {
     "gpu": "title: A GPU\ndevice: cuda\n",
@@ -20,15 +20,25 @@ CANNOT = {
 }
 
 
+ONLY_SLURM = (
+    "on which only Slurm's srun starts processes, outside of images; add --workflow-profile profiles/slurm and omit --sdm, or "
+    "choose a machine of one host"
+)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Commands:
-    made = make_project(tmp_path)
-    (tmp_path / "recipes" / "machines").mkdir()
+    return add_machines(make_project(tmp_path))
+
+
+def add_machines(project: Commands) -> Commands:
+    recipes = project.folder / "recipes"
+    (recipes / "machines").mkdir()
     for name, text in MACHINES.items():
-        (tmp_path / "recipes" / "machines" / f"{name}.yaml").write_text(text)
-    recipe = tmp_path / "recipes" / "tiny.yaml"
+        (recipes / "machines" / f"{name}.yaml").write_text(text)
+    recipe = recipes / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("global_batch_size: 4", "global_batch_size: 8"))
-    return made
+    return project
 
 
 @pytest.mark.parametrize("machine", CANNOT)
@@ -45,16 +55,42 @@ def test_a_machine_whose_device_is_absent_is_refused_before_the_first_job(projec
     assert not list((project.folder / ".snakemake" / "locks").glob("*"))
 
 
-def test_several_hosts_of_gpus_are_refused_also_where_another_computer_trains(project: Commands) -> None:
-    done = project.snakemake("results/tiny@hosts")
-    message = (
-        "tiny@hosts: machine hosts has 2 hosts, and a job starts its processes on one alone; run it on a machine of one host"
-    )
+@pytest.mark.parametrize("options", [[], ["--executor", "elsewhere", "--jobs", "1"]])
+def test_several_hosts_are_refused_without_slurm(project: Commands, options: list[str]) -> None:
+    done = project.snakemake("results/tiny@hosts", *options, PYTHONPATH=str(CHECKOUT / "tests"))
     assert done.returncode == 1
-    assert done.stdout.rstrip().endswith(message)
-    elsewhere = TrainingPlace(uses_environment=False, is_here=False)
-    assert find_fault(Project(project.folder).plan("tiny@hosts"), elsewhere) == message
-    assert find_fault(Project(project.folder).plan("tiny@gpu"), elsewhere) is None
+    assert done.stdout.rstrip().endswith(f"tiny@hosts: machine hosts has 2 hosts, {ONLY_SLURM}")
+    assert not list(project.folder.glob("work/d*"))
+
+
+def test_several_hosts_are_refused_in_images_and_with_a_store(project: Commands) -> None:
+    plans = Project(project.folder)
+    plan, on_slurm = plans.plan("tiny@hosts"), TrainingPlace(uses_environment=False, is_here=False, has_srun=True)
+    assert ONLY_SLURM in str(find_fault(plan, on_slurm._replace(has_srun=False)))
+    assert find_fault(plan, on_slurm) is None
+    assert find_fault(plans.plan("tiny@gpu"), on_slurm._replace(has_srun=False)) is None
+    stored = plans.plan("tiny+run.checkpoints_to=s3:%2F%2Fbucket%2Frelm@hosts")
+    assert find_fault(stored, on_slurm) == (
+        f"{stored.name}: run.checkpoints_to goes with one host, and machine hosts has 2; remove the key"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["pretrain", "tiny@hosts"],
+            "relm pretrain: tiny@hosts: its machine has 2 hosts, so the command belongs in a job of Slurm",
+        ),
+        (["rehearse", "tiny@hosts"], "run.processes is 8, but one was started"),
+        (["--processes", "4", "pretrain", "tiny@hosts"], "run.processes is 8, but 4 were started"),
+    ],
+)
+def test_commands_of_one_machine_refuse_several_hosts(finished_copy: Commands, words: list[str], message: str) -> None:
+    add_machines(finished_copy)
+    done = finished_copy.relm(*words)
+    assert done.returncode != 0
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("machine", CANNOT)

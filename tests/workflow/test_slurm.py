@@ -14,6 +14,8 @@ MACHINES = {
     "gpu": "title: A GPU\ndevice: cuda\n" + PEAK.replace("1.0", "1e-9"),
     "gpu-8": "title: GPUs\ndevice: cuda\naccelerators: 8\nhost_memory_gib: 1000\n" + PEAK,
     "gpu-16": "title: GPUs of two hosts\ndevice: cuda\naccelerators: 16\nhosts: 2\n",
+    "gpu-2": "title: Two hosts of one GPU\ndevice: cuda\naccelerators: 2\nhosts: 2\n",
+    "cpu-2": "title: Two hosts\ndevice: cpu\nhosts: 2\n",
     "slice": "title: A slice of TPUs\ndevice: tpu\ntopology: v3-8\nhost_memory_gib: 300\n",
 }
 # Machine -> what a phase requests.
@@ -21,10 +23,32 @@ REQUESTS = {
     "cpu": {"nodes": "1", "cpus_per_task": "1", "mem_mb": "16000", "disk_mb": "2", "runtime": "1440"},
     "gpu": {"gres": "gpu:1", "nodes": "1", "cpus_per_task": "8", "mem_mb": "32000", "disk_mb": "2", "runtime": "10080"},
     "gpu-8": {"gres": "gpu:8", "nodes": "1", "cpus_per_task": "64", "mem_mb": "921600", "disk_mb": "2", "runtime": "61"},
-    "gpu-16": {"gres": "gpu:8", "nodes": "2", "cpus_per_task": "64", "mem_mb": "256000", "disk_mb": "2", "runtime": "1440"},
+    "gpu-16": {
+        "gres": "gpu:8", "nodes": "2", "mpi": "srun", "tasks_per_node": "8",
+        "cpus_per_task": "8", "mem_mb": "256000", "disk_mb": "2", "runtime": "1440",
+    },
+    "gpu-2": {
+        "gres": "gpu:1", "nodes": "2", "mpi": "srun", "tasks": "2", "tasks_per_gpu": "0",
+        "cpus_per_task": "8", "mem_mb": "32000", "disk_mb": "2", "runtime": "1440",
+    },
+    "cpu-2": {
+        "nodes": "2", "mpi": "srun", "tasks": "2", "tasks_per_gpu": "0",
+        "cpus_per_task": "8", "mem_mb": "16000", "disk_mb": "2", "runtime": "1440",
+    },
     "slice": {"nodes": "1", "cpus_per_task": "64", "mem_mb": "276480", "disk_mb": "2", "runtime": "1440"},
+}  # fmt: skip
+# Machine of several hosts -> the words of sbatch and of srun that decide where its processes are.
+SUBMITTED = {
+    "gpu-16": (
+        {"--nodes=2", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=8"},
+        "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpu-bind=none --kill-on-bad-exit=1 python -m relm pretrain ",
+    ),
+    "gpu-2": (
+        {"--nodes=2", "--ntasks=2", "--gres=gpu:1", "--cpus-per-task=8"},
+        "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=1 python -m relm pretrain ",
+    ),
 }
-SHOWN = ("gres", "nodes", "cpus_per_task", "mem_mb", "disk_mb", "runtime")
+SHOWN = ("gres", "nodes", "mpi", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "mem_mb", "disk_mb", "runtime")
 # Rule -> what its first job requests on a CPU; the sample has 6 MB.
 OTHERS = {
     "download_data": {"mem_mb": "2000", "disk_mb": "6", "runtime": "1440"},
@@ -75,8 +99,8 @@ def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
     assert requests(done.stdout, "evaluate").get("gres") == ("gpu:1" if on_gpu else None)
 
 
-def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> None:
-    project = add_machines(finished_copy)
+def submit(project: Commands, *words: str) -> list[str]:
+    """Give a command whose every submission fails, and return the lines with which sbatch was called."""
     commands, calls = project.folder / "commands", project.folder / "calls"
     commands.mkdir()
     for name in ("sbatch", "sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel"):
@@ -84,11 +108,24 @@ def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> Non
         (commands / name).chmod(0o755)
     path = f"{commands}:{project.environment['PATH']}"
     profile = ["--workflow-profile", "profiles/slurm", "--restart-times", "0", *SHORT_WAIT]
-    done = project.snakemake(
-        "results/tiny@gpu-8", "results/tiny+seed=2", *profile, "--config", "set=run.log_interval=4", PATH=path
-    )
+    done = project.snakemake(*words, *profile, PATH=path)
     assert "no cluster here" in done.stdout, done.stdout
-    lines = calls.read_text().splitlines()
+    return calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize("machine", SUBMITTED)
+def test_the_plugin_requests_the_tasks_of_several_hosts(finished_copy: Commands, machine: str) -> None:
+    project, (expected, command) = add_machines(finished_copy), SUBMITTED[machine]
+    (line,) = submit(project, f"results/tiny@{machine}")
+    words = shlex.split(line.split("--wrap")[0])
+    assert expected <= set(words)
+    assert {word for word in words if "ntasks" in word} <= expected, "no --ntasks-per-gpu, by which Slurm would count GPUs"
+    assert command in project.snakemake(f"results/tiny@{machine}", "-n", "--printshellcmds").stdout
+
+
+def test_the_plugin_passes_the_request_to_sbatch(finished_copy: Commands) -> None:
+    project = add_machines(finished_copy)
+    lines = submit(project, "results/tiny@gpu-8", "results/tiny+seed=2", "--config", "set=run.log_interval=4")
     assert all(line.startswith("tiny+seed=2 ") and "--config 'set=run.log_interval=4' " in line for line in lines)
     words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in lines))}
     of_gpus = next(call for call in words.values() if any("tiny@gpu-8" in word or "gpu-8" in word for word in call))

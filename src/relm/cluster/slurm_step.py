@@ -4,7 +4,10 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from relm.devices.ranks import TOTAL
+from relm.errors import RelmError
 
+NUMBERS = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""Variables of a task with a number; all tasks of a step meet only if each has them."""
 # Ports of jobs begin here: below those that Linux gives to connections, above those of most services.
 FIRST_PORT, PORTS = 20_000, 12_000
 
@@ -19,13 +22,21 @@ def adopt_slurm_step(environment: MutableMapping[str, str]) -> None:
     if tasks < 2 or "WORLD_SIZE" in environment or TOTAL in environment:
         return
     on_each_node = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    node = _number(environment, "SLURM_NODEID")
+    wrong = [name for name in NUMBERS if not re.fullmatch("[0-9]+", environment.get(name, ""))]
+    is_known = sum(on_each_node) == tasks and _number(environment, "SLURM_NODEID") < len(on_each_node)
+    wrong += [] if is_known else ["SLURM_STEP_TASKS_PER_NODE"]
+    wrong += ["SLURM_STEP_NODELIST"] if not environment.get("SLURM_STEP_NODELIST") else []
+    if wrong:
+        raise RelmError(
+            f"{', '.join(wrong)}: missing, or no value of Slurm's, but SLURM_STEP_NUM_TASKS is {tasks}. srun sets them; pass "
+            "them on to each task, or unset SLURM_STEP_NUM_TASKS"
+        )
     port = FIRST_PORT + (101 * _number(environment, "SLURM_JOB_ID") + _number(environment, "SLURM_STEP_ID")) % PORTS
     numbers = {
         "RANK": _number(environment, "SLURM_PROCID"),
         "WORLD_SIZE": tasks,
         "LOCAL_RANK": _number(environment, "SLURM_LOCALID"),
-        "LOCAL_WORLD_SIZE": on_each_node[node] if node < len(on_each_node) else tasks,
+        "LOCAL_WORLD_SIZE": on_each_node[_number(environment, "SLURM_NODEID")],
     }
     environment.update({name: str(number) for name, number in numbers.items()})
     environment.setdefault("MASTER_PORT", str(port))

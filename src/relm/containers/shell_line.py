@@ -72,6 +72,8 @@ def docker_line(
         ran_in: the image that the step ran in, if any, which the line then names.
         environment: of the shell that the line is for, with this machine's images; None: for any machine.
     """
+    if argv[:1] == ["srun"]:
+        return DockerLine(None, caveat="srun starts it on several hosts, outside of images")
     if not (argv[:1] in (["relm"], ["torchrun"]) or argv[2:3] == ["poprun"]) or "relm" not in argv:
         return DockerLine(None, caveat="the recorded command is not a command of relm")
     if ran_in is not None and not REFERENCE.fullmatch(ran_in):

@@ -45,7 +45,7 @@ def read_rank(processes: int) -> tuple[int, int, int, int]:
     if ranks != processes:
         raise RelmError(
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
-            f"`{shlex.join(launcher(processes))} pretrain ...`, or correct run.processes"
+            f"`{shlex.join(launcher(processes))} pretrain ...`, on several hosts by srun or torchrun, or correct run.processes"
         )
     return rank, ranks, local_rank, local_ranks
 

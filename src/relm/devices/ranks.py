@@ -16,9 +16,21 @@ IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
 _GATEWAYS = 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}'
 
 
-def launcher(processes: int) -> list[str]:
-    """Return the words in front of a step's name that start it in this many processes on this machine."""
-    return ["python", "-m", *_started_alone(processes)]
+def launcher(processes: int, hosts: int = 1) -> list[str]:
+    """Return the words in front of a step's name that start it in this many processes, on this machine or by srun on several.
+
+    >>> launcher(2), launcher(16, hosts=2)[:4]
+    (['python', '-m', 'relm', '--processes', '2'], ['srun', '--nodes=2', '--ntasks=16', '--ntasks-per-node=8'])
+    """
+    return [*_srun(processes, hosts), "python", "-m", *_started_alone(1 if hosts > 1 else processes)]
+
+
+def _srun(processes: int, hosts: int) -> list[str]:
+    """Return the words that start a command on each host; all its processes may use all cores of the job there."""
+    if hosts == 1:
+        return []
+    counts = [f"--nodes={hosts}", f"--ntasks={processes}", f"--ntasks-per-node={processes // hosts}"]
+    return ["srun", *counts, "--cpu-bind=none", "--kill-on-bad-exit=1"]
 
 
 def _started_alone(processes: int) -> list[str]:
@@ -36,7 +48,8 @@ def started_by() -> list[str]:
     counts = _instances()
     if counts is not None:
         return poprun(ranks(), counts[0], int(os.environ[IPUS]))
-    return _started_alone(ranks())
+    hosts = ranks() // int(os.environ.get("LOCAL_WORLD_SIZE") or ranks())
+    return [*_srun(ranks(), hosts), *_started_alone(1 if hosts > 1 else ranks())]
 
 
 def words_of_step(words: Sequence[str]) -> list[str]:

@@ -18,18 +18,22 @@ class TrainingPlace(NamedTuple):
     """True if it uses the packages of this Python environment; false for those of an image, or on a cluster."""
     is_here: bool = True
     """True if it is on this machine, with its accelerators, memory and cores."""
+    has_srun: bool = False
+    """True if Slurm runs it, outside of images, so that it may be on several hosts."""
 
 
 def find_fault(plan: Plan, place: TrainingPlace) -> str | None:
     """Return a sentence on why a run cannot be trained on its device, or None."""
-    name, run, machine = plan.name, plan.recipe.run, plan.machine
+    name, run = plan.name, plan.recipe.run
     device = DEVICES[run.device]
     where = f"machine {run.machine}" if run.machine else f"run.device: {device.name}"
-    if machine is not None and device.one_process_each and machine.host_count > 1:
+    if plan.process_hosts > 1 and not place.has_srun:
         return (
-            f"{name}: {where} has {machine.host_count} hosts, and a job starts its processes on one alone; run it on "
-            "a machine of one host"
+            f"{name}: {where} has {plan.process_hosts} hosts, on which only Slurm's srun starts processes, outside of images; "
+            "add --workflow-profile profiles/slurm and omit --sdm, or choose a machine of one host"
         )
+    if plan.process_hosts > 1 and run.checkpoints_to is not None:
+        return f"{name}: run.checkpoints_to goes with one host, and {where} has {plan.process_hosts}; remove the key"
     if place.uses_environment and device.lacks and (lack := load(device.lacks)()):
         remedy = f"; `make DEVICE={device.name} environment` makes one that can" if device.name in list_environments() else ""
         return f"{name}: this environment cannot train on {where}: {lack}{remedy}"

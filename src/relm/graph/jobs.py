@@ -192,7 +192,7 @@ def command(rule: str) -> Callable[..., str]:
         for name, files in job.inputs.items():
             found = input.get(name, [])
             places |= dict(zip(files, [found] if isinstance(found, str) else found, strict=False))
-        started = launch(job.run, getattr(resources, "processes", 1))
+        started = launch(job.run, getattr(resources, "processes", 1), job.hosts)
         return shlex.join([*_set_work_folder(job.makes, places[job.makes]), *started, *job.command(places, threads)])
 
     return words

@@ -116,8 +116,11 @@ class Refusals:
     def _place(self) -> TrainingPlace:
         """The place of training: in images, which a service may run elsewhere; on a cluster; or here in this environment."""
         on_cluster = self._is_on_cluster
+        executor = self.workflow.executor_plugin.name
         return TrainingPlace(
-            uses_environment=not on_cluster and not self.images.requested, is_here=not on_cluster and not self._is_served
+            uses_environment=not on_cluster and not self.images.requested,
+            is_here=not on_cluster and not self._is_served,
+            has_srun=on_cluster and not self.images.requested and executor in ("slurm", "dryrun"),
         )
 
     @property

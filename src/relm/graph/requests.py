@@ -62,13 +62,18 @@ def _hosts(wildcards: Any) -> int:
     return plan.machine.host_count if plan.machine else 1
 
 
+def _tasks_of_host(wildcards: Any) -> int:
+    """Return the number of tasks that srun starts on each host: one process each; 1 where a single host starts its own."""
+    plan = PROJECT.plan(wildcards.recipe)
+    return plan.recipe.run.processes // plan.process_hosts if plan.process_hosts > 1 else 1
+
+
 def _cores(wildcards: Any) -> int:
-    """Return the CPU cores of each host: those that the recipe fixes, or a default for each accelerator."""
+    """Return the CPU cores of each task: those that the recipe fixes, or a default for each accelerator of its host."""
     plan = PROJECT.plan(wildcards.recipe)
     run, accelerators = plan.recipe.run, _accelerators_of_host(plan)
-    if run.threads:
-        return run.threads * -(-run.processes // _hosts(wildcards))
-    return max(CORES, CORES_OF_ACCELERATOR * accelerators)
+    fixed = run.threads * -(-run.processes // _hosts(wildcards)) if run.threads else None
+    return (fixed or max(CORES, CORES_OF_ACCELERATOR * accelerators)) // _tasks_of_host(wildcards)
 
 
 def _memory(wildcards: Any) -> int:
@@ -84,16 +89,16 @@ def _memory(wildcards: Any) -> int:
 
 
 def _main_memory_bytes(wildcards: Any) -> int:
-    """Return the estimated bytes of main memory of all processes of a phase; 0 if the recipe describes no model."""
+    """Return the estimated bytes of main memory of each host for a phase's processes; 0 if the recipe describes no model."""
     # Imported here, because they would slow down every start of Snakemake.
     from relm.training.arithmetic import activation_bytes, sequences_per_device, state_bytes
 
-    recipe, config = PROJECT.plan(wildcards.recipe).recipe, _find_configuration(wildcards.recipe)
-    phase, run = recipe.pretrain[wildcards.phase], recipe.run
+    plan, config = PROJECT.plan(wildcards.recipe), _find_configuration(wildcards.recipe)
+    phase, run = plan.recipe.pretrain[wildcards.phase], plan.recipe.run
     if config is None:
         return 0
     activations = activation_bytes(config, phase, run, sequences_per_device(phase, run)) or 0
-    return run.processes * (state_bytes(config, phase.optimizer).total + activations)
+    return run.processes // plan.process_hosts * (state_bytes(config, phase.optimizer).total + activations)
 
 
 def _disk(wildcards: Any) -> int:
@@ -205,6 +210,22 @@ def _processes(wildcards: Any) -> int:
     return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
+def _srun_request(name: str) -> Callable[[Any], Any]:
+    """Return the function of a resource that only a job on several hosts requests.
+
+    Slurm's plugin takes `tasks_per_node` from 2 on. To `tasks` it adds --ntasks-per-gpu for GPUs, unless `tasks_per_gpu` is 0.
+    """
+
+    def request(wildcards: Any) -> Any:
+        plan, tasks = PROJECT.plan(wildcards.recipe), _tasks_of_host(wildcards)
+        if plan.process_hosts == 1:
+            return None
+        each = {"tasks_per_node": tasks} if tasks > 1 else {"tasks": plan.process_hosts, "tasks_per_gpu": 0}
+        return {"mpi": "srun", **each}.get(name)
+
+    return request
+
+
 def _count_gpus(gres: str | None) -> int | None:
     """Return the count in a request such as gpu:8; None without one.
 
@@ -220,6 +241,7 @@ _OF_TRAINING: dict[str, Callable[[Any], Any]] = {
     "gres": _gres,
     "gpu": lambda wildcards: _count_gpus(_gres(wildcards)),
     "nodes": _hosts,
+    **{name: _srun_request(name) for name in ("mpi", "tasks", "tasks_per_node", "tasks_per_gpu")},
     "cpus_per_task": _cores,
     "mem_mb": _memory,
     "disk_mb": _disk,

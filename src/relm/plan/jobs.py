@@ -34,6 +34,8 @@ class RecipeJob:
     """True if the command has `--workers`."""
     run: Run | None = None
     """The section that says how the processes of a training job are started."""
+    hosts: int = 1
+    """Number of hosts on which they are started."""
 
     @property
     def step(self) -> str:

@@ -45,6 +45,7 @@ def pretrain(plan: Plan, phase: str) -> RecipeJob:
             "start_configuration": start[1:],
         },
         run=plan.recipe.run,
+        hosts=plan.process_hosts,
     )
 
 

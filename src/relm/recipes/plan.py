@@ -236,6 +236,11 @@ class Plan:
         return self.phases[position - 1] if position else None
 
     @property
+    def process_hosts(self) -> int:
+        """Number of hosts on which Slurm starts the processes of training; 1 where no machine is named."""
+        return 1 if self.machine is None else self.machine.process_hosts
+
+    @property
     def run_name(self) -> str:
         """Name of the run in `work/runs/`: the published one, without `@MACHINE` on the recipe's own machine."""
         published = RunName.parse(self.published_name)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relm.containers.shell_line import docker_line, plain_line
+from relm.devices import ranks
 from relm.devices.ipu.instances import launch
 from relm.errors import RelmError
 from relm.plan.jobs import RecipeJob
@@ -65,7 +66,14 @@ def find_command(project: Project, step: str, named: NamedStep) -> list[str]:
         return ["relm", step, "--model", str(plan.results), *named.options]
     seeds = {run.fingerprint: run.recipe.seed for run in plan.runs} if len(plan.runs) > 1 else {}
     job = choose_job(named.recipe, list(list_jobs(plan)), step, named.which, seeds)
-    started = launch(job.run, job.run.processes if job.run else 1)
+    if ranks.ranks() > 1:  # srun or torchrun has started the processes
+        return ["relm", *job.command(), *named.options]
+    started = launch(job.run, job.run.processes if job.run else 1, job.hosts)
+    if job.hosts > 1 and named.printed is None and "SLURM_JOB_ID" not in os.environ:
+        raise RelmError(
+            f"{plan.name}: its machine has {job.hosts} hosts, so the command belongs in a job of Slurm with as many nodes; "
+            f"--print shows it, and snakemake {plan.results} --workflow-profile profiles/slurm submits such a job"
+        )
     return [*(started[2:] if started[0] == "python" else started), *job.command(), *named.options]
 
 

@@ -21,12 +21,12 @@ def launcher(pipeline: Pipeline) -> list[str]:
     return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
 
 
-def launch(run: Run | None, processes: int) -> list[str]:
+def launch(run: Run | None, processes: int, hosts: int = 1) -> list[str]:
     """Return the words before a step's name that start it; `run` is None for jobs other than training."""
     pipeline = None if run is None or DEVICES[run.device].simulator is None else run.pipeline
     if pipeline is not None and pipeline.instances > 1:
         return launcher(pipeline)
-    return ranks.launcher(processes)
+    return ranks.launcher(processes, hosts)
 
 
 def find_instance(pipeline: Pipeline, environment: Mapping[str, str]) -> tuple[int, int]:

@@ -83,7 +83,7 @@ class Machine(Section):
     accelerators: int = Field(default=1, gt=0, le=65536)
     """Number of accelerators over all hosts, for machines without a topology; 1 for a CPU."""
     hosts: int = Field(default=1, gt=0, le=65536)
-    """Number of hosts, for machines without a topology."""
+    """Number of hosts, for machines without a topology; each host of a CPU has one process."""
     memory_gib: float | None = Field(default=None, gt=0, le=65536)
     """Memory of one device in GiB: a core of TPU v2 and v3, a chip of later TPUs, a GPU, an IPU; null: not stated, for a CPU
     that of the machine on which the run is planned."""
@@ -106,7 +106,7 @@ class Machine(Section):
             raise ValueError(f"topology: with device: {self.device} expected {known}; found {self.topology}")
         if self.topology is not None and (given := sorted({"accelerators", "hosts"} & self.model_fields_set)):
             raise ValueError(f"{given[0]}: follows from topology ({self.topology}); leave it out")
-        if self.accelerators % self.hosts:
+        if self.device != HOST and self.accelerators % self.hosts:
             raise ValueError(f"hosts ({self.hosts}) must divide accelerators ({self.accelerators})")
         if self.device == HOST and self.accelerators > 1:
             raise ValueError(f"accelerators: a machine with device: {HOST} has none; leave it out")
@@ -120,12 +120,12 @@ class Machine(Section):
     @property
     def device_count(self) -> int:
         """Number of devices over which a global batch is split."""
-        return self.accelerators if self.slice is None else self.slice.devices
+        return max(self.accelerators, self.hosts) if self.slice is None else self.slice.devices
 
     @property
     def chip_count(self) -> float:
         """Number of accelerators as they are rented: chips of TPUs, which may be two devices each; 0.5 for one core."""
-        return self.accelerators if self.slice is None else self.slice.chips
+        return self.device_count if self.slice is None else self.slice.chips
 
     @property
     def host_count(self) -> int:
@@ -135,7 +135,12 @@ class Machine(Section):
     @property
     def processes(self) -> int:
         """Number of processes that share each global batch: one for each accelerator, where one process drives one device."""
-        return self.accelerators if DEVICES[self.device].one_process_each else 1
+        return self.device_count if DEVICES[self.device].one_process_each or self.device == HOST else 1
+
+    @property
+    def process_hosts(self) -> int:
+        """Number of hosts on which Slurm starts these processes; 1 where the device has another launcher."""
+        return self.hosts if self.processes > 1 else 1
 
 
 def load_machine(path: Path) -> Machine:
