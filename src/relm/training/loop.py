@@ -91,8 +91,7 @@ def pretrain(
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
-        stamps = stamps_of(manifest, ["train"] if recipe.run.validation_interval is None else ["train", "held_out"])
-        reader, held_out = readers(recipe, phase, manifest, folder, device, stamps)
+        reader, held_out, stamps = open_readers(recipe, phase, manifest, folder, device)
         run = PhaseRun(recipe, phase, settings, folder, identity, reader, device, curve, stamps)
         learner = begin(run, config, init_from, optimizer_from)
         require_step(run, learner, resumes_after)
@@ -114,17 +113,18 @@ def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
         )
 
 
-def readers(
-    recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device, stamps: Stamps
-) -> tuple[Reader, HeldOut | None]:
-    """Return the readers of training and validation batches; shards are hashed unless this run has done so before."""
-    resumes = newest_checkpoint(folder / "checkpoints") is not None
+def open_readers(
+    recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device
+) -> tuple[Reader, HeldOut | None, Stamps]:
+    """Return the readers of training and validation batches, and their shards' stamps; hash shards that are new to this run."""
+    resumes, interval = newest_checkpoint(folder / "checkpoints") is not None, recipe.run.validation_interval
+    stamps = stamps_of(manifest, ["train"] if interval is None else ["train", "held_out"])
     with known_shards(folder, stamps, resumes, writes=device.rank == 0) as check_content:
         train = open_reader(recipe, phase, manifest, "train", device, check_content)
-        if (interval := recipe.run.validation_interval) is None:
-            return train, None
+        if interval is None:
+            return train, None, stamps
         held_out = open_reader(recipe, phase, manifest, "held_out", device, check_content)
-        return train, HeldOut(held_out, interval, recipe.run.validation_batches)
+        return train, HeldOut(held_out, interval, recipe.run.validation_batches), stamps
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
