@@ -371,7 +371,7 @@ DAMAGES: dict[str, tuple[Callable[[Plan], object], str]] = {
     ),
     "recipe.json of something else": (
         published("recipe.json", lambda _: '{"title": "another program\'s"}'),
-        "recipe.json: name is missing; it is not what",
+        "recipe.json: name is missing; it differs from what",
     ),
     "recipe that means something else": (
         lambda plan: edited(Path("recipes/tiny.yaml"), swap("1e-3", "2e-3")),
@@ -491,7 +491,7 @@ STATES: dict[str, tuple[Callable[[str], str], str]] = {
     "another loss": (swap('"loss": ', '"loss": 1'), "differs from the state that"),
     "no time": (swap('"seconds": ', '"x": '), "loss or seconds is missing"),
     "half a pair": (swap("{", '{"x": "\\ud800", '), "differs from the state that"),
-    "no hashes": (swap('"sha256": {', '"sha265": {'), "sha256 is missing; bring it back"),
+    "no hashes": (swap('"sha256": {', '"sha265": {'), "sha256 is missing; restore it"),
 }
 TENSORS = ("model.safetensors", "optimizer.safetensors")
 CHECKPOINTS: dict[str, tuple[int, Callable[[Path], object], str, dict[str, Any]]] = {
