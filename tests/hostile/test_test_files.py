@@ -288,11 +288,6 @@ SURVIVED: dict[str, tuple[str, bytes, int]] = {
     "MRPC: an odd quote": ("mrpc", f'{MRPC}1\t1\t2\t"He said\thello\n'.encode(), 1),
     "QQP: an empty question": ("qqp", b"id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta\t\t0\n", 1),
     "SST-2: a line twice, without a number": ("sst2", b"sentence\tlabel\na\t1\na\t1\n", 2),
-    "BabyLM's supplement: a pair twice, without a number": (
-        "blimp",
-        lines(*[{"sentence_good": "a", "sentence_bad": "b"}] * 2),
-        2,
-    ),
     "ARC: three choices": ("arc", lines(arc("wxy", "ABC")), 1),
     "ARC: five choices": ("arc", lines(arc("vwxyz", "ABCDE")), 1),
     "ARC: labels that are digits": ("arc", lines(arc(labels="1234", answerKey="2")), 1),
