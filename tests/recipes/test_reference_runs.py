@@ -54,7 +54,7 @@ def stated(copied: Path) -> Callable[..., Project]:
         ({}, {"command": None}, "command: expected text"),
         ({}, {"runs": {"1": 1.9}}, "runs: expected a list"),
         ({}, {"runs": RUNS[:1]}, "runs: List should have at least 2 items"),
-        ({}, {"runs": [*RUNS, {"seed": 3, "value": "1.7"}]}, r"runs\.2\.value: expected a number, found text"),
+        ({}, {"runs": [*RUNS, {"seed": 3, "value": "1.7"}]}, r"runs\.2\.value: expected a number, without quotes"),
         ({}, {"runs": [*RUNS, {"seed": 3, "value": math.nan}]}, r"made\.yaml.*nan|runs\.2\.value: .*finite"),
         ({}, {"runs": [*RUNS, {"seed": 1, "value": 1.7}]}, "runs: seed 1 is there twice"),
         ({}, {"runs": [{**run, "value": 1.9} for run in RUNS]}, "runs: all 2 have the same figure, 1.9"),
