@@ -38,7 +38,7 @@ def change_a_byte(path: Path) -> None:
 DAMAGES = {
     "a missing shard": (remove, "shard.train.bin", r"shard\.train\.bin: no such file, although .*manifest\.json lists it"),
     "a cut shard": (cut, "shard.train.bin", r"shard\.train\.bin: has [0-9,]+ bytes, .*manifest\.json says [0-9,]+"),
-    "a changed shard": (change_a_byte, "shard.train.bin", r"shard\.train\.bin: sha256 is .*manifest\.json says .*: changed"),
+    "a changed shard": (change_a_byte, "shard.train.bin", r"shard\.train\.bin: changed: sha256 is .*manifest\.json says"),
     "a changed index": (change_a_byte, "shard.train.idx", r"shard\.train\.idx: not the index that .*manifest\.json lists"),
     "a cut manifest": (cut, "manifest.json", r"manifest\.json: not valid JSON"),
     "a missing manifest": (remove, "manifest.json", r"manifest\.json: no such file"),

@@ -76,7 +76,7 @@ def spec_of(config: Any = GPT2, optimizer: Optimizer = ADAMW, **changes: Any) ->
         **{
             "backend": "poptorch",
             "architecture": config.architecture if config is GPT2 else "bert",
-            "configuration": config.__dict__,
+            "configuration": dataclasses.asdict(config),
             "pipeline": {**pipeline.model_dump(mode="json"), "placement": [list(pair) for pair in pipeline.placement]},
             "optimizer": optimizer.model_dump(mode="json"),
             "precision": "float32",
@@ -122,7 +122,7 @@ def bert_call(seed: int = 0) -> UpdateCall:
 
 def begin(backend: Any, config: Any = GPT2, state: dict[str, torch.Tensor] | None = None) -> Any:
     """Return the backend with initial weights, and zeros as the optimizer's state."""
-    model = build_model("gpt2" if config is GPT2 else "bert", config.__dict__)
+    model = build_model("gpt2" if config is GPT2 else "bert", dataclasses.asdict(config))
     model.initialise(torch.Generator().manual_seed(3))
     weights = dict(model.state_dict())
     moments = {f"{name}.{moment}": torch.zeros_like(w) for name, w in weights.items() for moment in ("exp_avg", "exp_avg_sq")}
