@@ -7,7 +7,7 @@ import pytest
 from relm.artifact import read_json, sha256_of
 from relm.recipes.project import Project
 from relm.recipes.run_folder import LOG, METADATA
-from relm.reporting.verify import judge_row, overall
+from relm.reporting.verify import judge_rows, overall
 from relm.training.curve_watch import WITHIN, read_lines, watched
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,9 @@ def test_its_verdict_follows_from_its_figures() -> None:
     for run in plan.runs:
         folder = EXAMPLE / "seeds" / str(run.recipe.seed) if run.number else EXAMPLE
         runs[run.recipe.seed] = {task: read_json(folder / "eval" / f"{task}.json") for task in run.evaluations()}
-    rows = [judge_row(expectation, runs, [plan.recipe.run.machine]) for expectation in plan.recipe.expect]
+    (expectation,) = plan.recipe.expect
+    reference = plan.reference_runs[str(expectation.reference_runs)]
+    rows = judge_rows(expectation, runs, [plan.recipe.run.machine], reference)
     assert rows == verdict["rows"]
     assert overall(rows) == (verdict["verdict"], verdict["sentence"])
 
@@ -39,7 +41,7 @@ def test_its_runs_keep_to_the_band_of_today_as_they_did_to_that_of_then() -> Non
     plan = Project(CHECKOUT).plan("shakespeare_char")
     assert plan.recipe.expect_curve is not None
     assert plan.curve is not None
-    for log in (EXAMPLE / LOG, EXAMPLE / "seeds" / "2" / LOG, EXAMPLE / "seeds" / "3" / LOG):
+    for log in (EXAMPLE / LOG, *(EXAMPLE / "seeds" / str(seed) / LOG for seed in range(2, 8))):
         lines = read_lines(log)
         assert lines[-1]["step"] == plan.curve.steps[-1] == 2000
         assert lines[-1]["curve"]["verdict"] == watched(plan.recipe.expect_curve, plan.curve, lines).verdict == WITHIN

@@ -49,7 +49,8 @@ def test_the_recipe_of_the_guide_trains_what_the_shipped_one_trains(tmp_path: Pa
     assert plan.fingerprint == Project(CHECKOUT).plan("shakespeare_char").fingerprint
     (tmp_path / "recipes" / "my_shakespeare.yaml").write_text(add_seeds(RECIPE))
     runs = Project(tmp_path).plan("my_shakespeare").runs
-    assert [run.fingerprint for run in runs] == [run.fingerprint for run in Project(CHECKOUT).plan("shakespeare_char").runs]
+    shipped = Project(CHECKOUT).plan("shakespeare_char").runs
+    assert [run.fingerprint for run in runs] == [run.fingerprint for run in shipped[:3]]
 
 
 def test_the_commands_of_the_guide_are_commands() -> None:
