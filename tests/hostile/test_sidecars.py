@@ -158,7 +158,7 @@ def test_a_damaged_sidecar_is_named_in_the_error(damage: bytes, tmp_path: Path) 
     path.write_bytes(b"12345")
     write_sidecar(path)
     path.with_name("a.bin.json").write_bytes(damage)
-    with pytest.raises(RelmError, match=r"a\.bin\.json: not (valid JSON|a sidecar that relm wrote)"):
+    with pytest.raises(RelmError, match=r"a\.bin\.json: not (valid JSON|a sidecar of relm)"):
         checked_sidecar(path)
 
 

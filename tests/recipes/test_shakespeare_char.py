@@ -153,7 +153,7 @@ def test_the_gpu_run_differs_in_what_nanogpts_configuration_says(plan: Plan) -> 
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1600)
+@pytest.mark.timeout(3700)
 def test_the_run_itself_gives_about_the_published_loss(shared_data: Path, tmp_path: Path) -> None:
     """Minutes on two cores; 1.88 is what nanoGPT's README says of its own."""
     for name in ("Snakefile", "src", "profiles", "containers", "recipes"):
@@ -164,7 +164,7 @@ def test_the_run_itself_gives_about_the_published_loss(shared_data: Path, tmp_pa
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     environment.pop("RELM_WORK", None)
-    subprocess.run(["snakemake", "results/shakespeare_char"], cwd=tmp_path, env=environment, check=True, timeout=1500)
+    subprocess.run(["snakemake", "results/shakespeare_char"], cwd=tmp_path, env=environment, check=True, timeout=3600)
     results = tmp_path / "results" / "shakespeare_char"
     estimate, whole = (read_json(results / "eval" / f"{task}.json")["figures"] for task in ("random_windows", "held_out"))
     assert estimate["loss"] == pytest.approx(1.88, abs=0.1)

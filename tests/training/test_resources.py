@@ -90,7 +90,7 @@ def test_each_process_needs_memory_for_its_own_state(tmp_path: Path, monkeypatch
     config, settings = cases()["gpt2"]
     monkeypatch.setattr("relm.limits.available_memory", lambda: 2 * state_bytes(config, settings.optimizer).total)
     require_resources(config, settings, Run(), tmp_path)
-    with pytest.raises(RelmError, match=r"3 processes \(run.processes\) alone: needs .* of memory"):
+    with pytest.raises(RelmError, match=r"3 processes \(run.processes\): needs .* of memory"):
         require_resources(config, settings, Run(processes=3), tmp_path)
 
 

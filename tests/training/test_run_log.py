@@ -60,7 +60,7 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").symlink_to("/dev/full")
     log = RunLog(tmp_path / "train.jsonl", 0)
     with pytest.raises(
-        RelmError, match=rf"train.jsonl: cannot be written: {os.strerror(errno.ENOSPC)}; checkpoints are intact"
+        RelmError, match=rf"train.jsonl: cannot be written: {os.strerror(errno.ENOSPC)}. Checkpoints are intact"
     ):
         log.write({"step": 1})
     log.close()

@@ -229,7 +229,7 @@ def test_a_folder_edited_between_plan_and_copy_is_refused(project: Commands) -> 
     command = ("download", "--model", "recipes/models/mine.yaml", "--file", "config.json", "--output", "copy/config.json")
     done = project.relm(*command, "--sha256", "0" * 64)
     assert done.returncode == 1
-    assert "mine/config.json: sha256 is 44136fa355b3" in done.stderr
+    assert "mine/config.json: changed: sha256 is 44136fa355b3" in done.stderr
     assert not (project.folder / "copy").exists()
     assert project.relm(*command).stdout == "download: config.json: 2 bytes from mine/config.json\n"
     assert (project.folder / "copy" / "config.json.json").exists()
