@@ -109,7 +109,7 @@ def test_an_image_that_is_gone_is_named(engine: Engine, folder: Path) -> None:
     status, _, err = run(engine, folder, "list")
     assert status == 1
     assert err.startswith(f"relm images: {engine.name} has no image sha256:000000000000..., which containers/lock.local.yaml")
-    assert "build it again: make images" in err
+    assert "Build it again: make images" in err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 76)])

@@ -216,7 +216,7 @@ def test_an_image_that_was_removed_is_an_error_with_the_command_that_builds_it(p
         override.write_text(kept)
     assert done.returncode != 0
     assert "has no image sha256:000000000000" in done.stdout
-    assert "build it again: make images" in done.stdout
+    assert "Build it again: make images" in done.stdout
 
 
 def test_a_step_that_fails_in_its_container_fails_the_workflow_in_its_own_words(project: ImageProject) -> None:
