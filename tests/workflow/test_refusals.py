@@ -288,7 +288,7 @@ def test_an_image_that_is_not_there_is_among_the_faults(project: Commands, optio
     path = f"{project.folder / 'containers' / 'bin'}{os.pathsep}{project.environment['PATH']}"
     planned = project.snakemake("results/vocabulary", "-n", "--sdm", "apptainer", *options, PATH=path)
     assert (
-        f"images.cpu.apptainer: {project.folder}/cpu.sif is not there; Build it again: make images ROLES=cpu" in planned.stdout
+        f"images.cpu.apptainer: {project.folder}/cpu.sif is not there; build it again: make images ROLES=cpu" in planned.stdout
     )
     assert "but the tokenizer has 400 tokens" in planned.stdout
 

@@ -90,7 +90,7 @@ def find_lost_image(role: Role, asks_engine: bool, checkout: Path = Path()) -> s
     built = read_override(checkout).images.get(role)
     if built is None:
         return None
-    again = f"Build it again: make images ROLES={role}"
+    again = f"build it again: make images ROLES={role}"
     if built.apptainer is not None and not built.apptainer.exists():
         return f"{OVERRIDE}: images.{role}.apptainer: {built.apptainer} is not there; {again}"
     found = shutil.which("apptainer")
