@@ -142,6 +142,14 @@ def test_the_same_runs_again_without_snakemakes_records(change: str, finished_co
     assert finished_copy.jobs("results/tiny") == expected
 
 
+def test_a_published_folder_outlives_its_work_folder_and_new_words(finished_copy: Commands) -> None:
+    shutil.rmtree(finished_copy.folder / "work/runs")
+    CHANGES["other words"][0](finished_copy.folder)
+    assert finished_copy.jobs("results/tiny") == NOTHING
+    done = finished_copy.snakemake("-n", "results/tiny")
+    assert "only training again would update the report" in " ".join(done.stdout.split())
+
+
 def test_a_work_folder_of_an_earlier_version_is_continued_without_training(finished_copy: Commands) -> None:
     folder = finished_copy.folder
     run = one(folder, "work/runs/tiny/*")

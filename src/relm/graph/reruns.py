@@ -109,7 +109,15 @@ class Reruns:
             return DAMAGED
         if any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
             return "missing-files"
-        return "another-report" if _is_of_another_report(plan, stated) else None
+        if not _is_of_another_report(plan, stated):
+            return None
+        if plan.run_folder.is_dir():
+            return "another-report"
+        self._warn(
+            f"{plan.results}: the recipe's words or expectations changed after its report. The run's work folder is gone, so "
+            "only training again would update the report. Delete the folder to do that"
+        )
+        return None
 
     @stop_at_faults
     def published_reference(self, wildcards: Any) -> dict[str, Any]:
@@ -155,11 +163,11 @@ class Reruns:
 def _is_of_another_report(plan: Plan, stated: Mapping[str, Any]) -> bool:
     """Return whether a published `recipe.json` belongs to another report than the recipe's.
 
-    An earlier version stated no key there. Its recipe is compared instead where the run's own files are at hand.
+    An earlier version stated no key there; its recipe is compared instead.
     """
     if "report" in stated:
         return bool(stated["report"] != plan.report_key)
-    return isinstance(stated.get("recipe"), dict) and plan.run_folder.is_dir() and bool(differing_keys(stated, resolve(plan)))
+    return isinstance(stated.get("recipe"), dict) and bool(differing_keys(stated, resolve(plan)))
 
 
 def _was_published(plan: Plan, name: str) -> bool:

@@ -291,7 +291,7 @@ def contamination_key(test: PublishedTest) -> str:
 
 def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]], reference_runs: Mapping[str, LoadedRuns]) -> str:
     """Return the key of a verdict on figures: fingerprint of each run -> task -> key."""
-    expected = [row.model_dump(mode="json") for row in recipe.expect]
+    expected = [given(row) for row in recipe.expect]
     compared = {"reference_runs": {name: runs.sha256 for name, runs in reference_runs.items()}} if reference_runs else {}
     judged = {"expect": expected, "figures": figures, "machine": recipe.run.machine, **compared}
     return digest({"revision": REVISIONS["report"], **judged})
@@ -299,10 +299,10 @@ def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]], refere
 
 def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
     """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
-    words = recipe.model_dump(mode="json", include=_SHOWN)
+    words = recipe.model_dump(mode="json", include=_SHOWN, exclude_defaults=True)
     if recipe.expect_curve is not None:
-        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
-    shown = [part.model_dump(mode="json") if part else None for part in named]
+        words["expect_curve"] = recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"}, exclude_defaults=True)
+    shown = [given(part) if part else None for part in named]
     return digest([REVISIONS["report"], words, shown, *parts])
 
 
