@@ -1,10 +1,13 @@
 """`results/shakespeare_char`, where the repository has it, is what the recipe and the code of today make of its figures."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from relm.artifact import read_json, sha256_of
+from relm.graph.reruns import Reruns
 from relm.recipes.project import Project
 from relm.recipes.run_folder import LOG, METADATA
 from relm.reporting.verify import judge_rows, overall
@@ -21,6 +24,15 @@ def test_its_runs_are_those_of_the_recipe() -> None:
     stated = [(run["seed"], run["fingerprint"]) for run in read_json(EXAMPLE / "verify.json")["runs"]]
     assert stated == [(run.recipe.seed, run.fingerprint) for run in plan.runs]
     assert read_json(EXAMPLE / "recipe.json")["fingerprint"] == plan.fingerprint
+
+
+def test_a_fresh_clone_has_nothing_to_do_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    plan = Project().plan("shakespeare_char")
+    reruns = Reruns(SimpleNamespace(dryrun=True, storage_settings=SimpleNamespace(shared_fs_usage=SharedFSUsage.all())))
+    assert reruns.find_reason(plan) is None
+    assert reruns.warned == set(), "its report shows the recipe of today"
 
 
 def test_its_verdict_follows_from_its_figures() -> None:
