@@ -1,7 +1,9 @@
 import base64
+import contextlib
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -76,7 +78,7 @@ assert not children()
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Remove the user's settings, and set a temporary home folder and a proxy that reaches no network."""
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+    for name in [name for name in os.environ if name.startswith(("WANDB_", "TRACKIO_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -158,6 +160,18 @@ def in_wandb(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return series
 
 
+def in_trackio(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return a series for each figure of the one run in trackio's database."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    with contextlib.closing(sqlite3.connect(folder / "trackio" / "relm.db")) as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY step").fetchall()
+    assert {name for name, _, _ in rows} == {"tiny/main"}
+    for _, step, figures in rows:
+        for key, value in json.loads(figures).items():
+            series.setdefault(key, []).append((step, value))
+    return series
+
+
 def files_with_the_key(folder: Path) -> list[Path]:
     """Return the files below `folder` that contain the key, plain or encoded."""
     contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -168,7 +182,7 @@ def files_with_the_key(folder: Path) -> list[Path]:
 def wait_until_gone(folder: Path) -> None:
     """Wait until the processes that a killed trainer started have ended, too."""
     pids = [int(pid) for pid in (folder / "pids").read_text().split()]
-    assert len(pids) == 2
+    assert pids
     for _ in range(200):
         if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
             return
@@ -183,7 +197,7 @@ from pathlib import Path
 from relm.training.loggers import open_loggers
 with open_loggers([], Path(sys.argv[1]), "tiny/main", 0, {}) as write:
     write({"step": 1, "loss": 1.0})
-print({"wandb", "tensorboard", "sentry_sdk", "torch"} & set(sys.modules))
+print({"wandb", "trackio", "tensorboard", "sentry_sdk", "torch"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", script, str(folder)], text=True, capture_output=True, check=True)
     assert (done.stdout, list(folder.iterdir())) == ("set()\n", [])
@@ -234,6 +248,37 @@ def test_after_a_kill_wandb_has_one_run_with_each_step_once(folder: Path) -> Non
     assert after.name.split("-")[3] == before.name.split("-")[3]
     assert in_wandb(folder) == figures(folder)
     assert [step for step, _ in in_wandb(folder)["loss"]] == list(range(1, 13))
+
+
+def test_trackio_writes_the_numbers_of_train_jsonl_to_the_disk_only(folder: Path, tmp_path: Path) -> None:
+    """Variables that would send the run to a server, or write it elsewhere, have no effect."""
+    elsewhere = {
+        "TRACKIO_SERVER_URL": "http://127.0.0.1:9",
+        "TRACKIO_SPACE_ID": "me/mine",
+        "TRACKIO_DIR": str(tmp_path / "other"),
+    }
+    done = train(folder, "trackio", 0, 5, **elsewhere)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert in_trackio(folder) == figures(folder)
+    assert not (tmp_path / "other").exists()
+    assert list((tmp_path / "home").rglob("*")) == []
+    assert not any(os.uname().nodename.encode() in path.read_bytes() for path in (folder / "trackio").iterdir())
+
+
+def test_after_a_kill_trackio_has_one_run_with_each_step_once(folder: Path) -> None:
+    assert train(folder, "trackio", 0, 9, "kill").returncode == -9
+    wait_until_gone(folder)
+    done = train(folder, "trackio", 6, 12)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert in_trackio(folder) == figures(folder)
+    assert [step for step, _ in in_trackio(folder)["loss"]] == list(range(1, 13))
+
+
+def test_a_trackio_that_cannot_write_is_a_warning(folder: Path) -> None:
+    (folder / "trackio").write_text("a file where its folder should be")
+    done = train(folder, "trackio", 0, 3)
+    assert (done.returncode, len(figures(folder)["loss"])) == (0, 3)
+    assert done.stderr.startswith("run.loggers: trackio failed (FileExistsError")
 
 
 def test_both_print_nothing_and_keep_no_key(folder: Path, tmp_path: Path) -> None:
@@ -291,11 +336,17 @@ def test_wandb_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert [path.name for path in folder.iterdir()] == ["train.jsonl"]
 
 
-@pytest.mark.parametrize("ending", ["signal service 9", "signal service 19", "signal process 9", "signal process 19"])
-def test_a_service_or_process_that_dies_or_hangs_does_not_stop_training(ending: str, folder: Path) -> None:
-    done = train(folder, "wandb", 0, 3, ending, CLOSE_SECONDS="1")
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        *(("wandb", f"signal {receiver} {number}") for receiver in ("service", "process") for number in (9, 19)),
+        *(("trackio", f"signal process {number}") for number in (9, 19)),
+    ],
+)
+def test_a_service_or_process_that_dies_or_hangs_does_not_stop_training(name: str, ending: str, folder: Path) -> None:
+    done = train(folder, name, 0, 3, ending, CLOSE_SECONDS="1")
     assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
-    assert done.stderr.startswith("run.loggers: wandb ")
+    assert done.stderr.startswith(f"run.loggers: {name} ")
 
 
 def test_a_pulled_run_id_that_is_a_path_is_refused_and_deletes_nothing(folder: Path) -> None:
@@ -315,7 +366,7 @@ def test_a_run_that_fails_waits_briefly_for_wandb(folder: Path) -> None:
     assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_an_absent_package_is_named_with_what_installs_it(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RelmError, match=rf"run.loggers: {name} is not installed here; install relm's extra `loggers`"):

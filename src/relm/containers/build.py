@@ -20,7 +20,7 @@ def build(role: Role, bases: dict[str, str] | None, folder: Path = Path(), logge
     Args:
         bases: build argument -> image, instead of the lock's bases.
         folder: the checkout.
-        loggers: add TensorBoard and Weights & Biases.
+        loggers: add what `run.loggers` may name.
     """
     started = time.monotonic()
     choose_engine()  # fail before wheels are fetched

@@ -118,7 +118,7 @@ def lay_out(
     Args:
         folder: the context's folder, which must not exist.
         given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
-        loggers: add TensorBoard and Weights & Biases.
+        loggers: add what `run.loggers` may name.
     """
     bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)

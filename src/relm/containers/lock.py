@@ -124,7 +124,7 @@ class Built(Section):
     commit: str | None = None
     """The checkout's commit, with `+changes` if it had any; absent: no checkout."""
     loggers: bool = False
-    """True if it has TensorBoard and Weights & Biases."""
+    """True if it has the loggers that `run.loggers` may name."""
     apptainer: Path | None = Field(default=None, strict=False)
     """The same image for Apptainer: a .sif file or a folder."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from relm.artifact import canonical_json, sha256_of, stamp_of, write_json
 from relm.artifact import work_folder as work_folder
 from relm.errors import RelmError
@@ -297,7 +295,7 @@ def verdict_key(recipe: Recipe, figures: Mapping[str, Mapping[str, str]], refere
     return digest({"revision": REVISIONS["report"], **judged})
 
 
-def reported_digest(recipe: Recipe, named: Sequence[BaseModel | None], parts: Sequence[Any]) -> str:
+def reported_digest(recipe: Recipe, named: Sequence[Section | None], parts: Sequence[Any]) -> str:
     """Return the digest of what a report shows: words of the recipe, what it names, and the keys of verdict and figures."""
     words = recipe.model_dump(mode="json", include=_SHOWN, exclude_defaults=True)
     if recipe.expect_curve is not None:

@@ -71,8 +71,8 @@ class Run(MachineSettings):
     checkpoints_to: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*://[^@?\s]+$")] | None = None
     """Address of a store, such as gs://BUCKET/relm, where fsspec has a package for it: checkpoints and logs are pushed there
     while a phase trains, and the newest ones are pulled before it begins; null: they stay on the machine."""
-    loggers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
-    """Loggers that receive the lines of train.jsonl as well; wandb writes to the disk unless WANDB_MODE=online."""
+    loggers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    """Loggers that receive the lines of train.jsonl as well; trackio writes to the disk, and wandb unless WANDB_MODE=online."""
     peak_teraflops: float | None = Field(default=None, gt=0)
     """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
     peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""

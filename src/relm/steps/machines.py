@@ -94,7 +94,7 @@ def continue_(a: Arguments) -> str:
     argument("role", nargs="?", metavar="ROLE", help="cpu, cuda, tpu or ipu; of resolve any entry; default: all"),
     argument("inner", nargs="*", metavar="STEP ...", help="run: the step and its arguments, after --"),
     argument("--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"),
-    argument("--loggers", action="store_true", help="build: with TensorBoard and Weights & Biases, for run.loggers"),
+    argument("--loggers", action="store_true", help="build: with the loggers that run.loggers may name"),
     epilog="`relm images run cpu -- held-out --model ...`. RELM_ENGINE chooses podman or docker.",
 )
 def images(a: Arguments) -> str:

@@ -1,7 +1,7 @@
-"""Loggers that send the lines of `train.jsonl` to TensorBoard and Weights & Biases, if `run.loggers` names them.
+"""Loggers that send the lines of `train.jsonl` to TensorBoard, Weights & Biases or trackio, if `run.loggers` names them.
 
 `train.jsonl` stays the record, and no chart is worth a run: a logger that fails is dropped with a warning. This process writes
-event files. Weights & Biases may hang in any call, so a separate process follows `train.jsonl` and calls it.
+event files. The others may hang in any call, so a separate process for each follows `train.jsonl` and calls it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Line = Mapping[str, Any]
 Writer = Callable[[Line], None]
 
 CLOSE_SECONDS = 60.0
-"""Seconds that training waits at its end for Weights & Biases to take the remaining lines."""
+"""Seconds that training waits at its end for a logger's process to take the remaining lines."""
 STOP_SECONDS = 5.0
 """The same for a run that was stopped or failed; a resumed one sends every line again."""
 INSTALL_LOGGERS = "install relm's extra `loggers` (pip install 'relm[loggers]'; in a checkout: make environment)"
@@ -41,20 +41,19 @@ def open_loggers(names: Sequence[str], folder: Path, name: str, step: int, setti
     step once, however often training was interrupted.
 
     Args:
-        folder: of the phase; loggers write in its folders `tensorboard` and `wandb`.
-        name: the run's title in Weights & Biases, such as "roberta_base_v3-8/main".
+        folder: of the phase; each logger writes in a folder there with its name.
+        name: the run's title, such as "roberta_base_v3-8/main".
         step: the step after which the run resumes; 0 at the beginning.
-        settings: the resolved recipe, which Weights & Biases shows as configuration.
+        settings: the resolved recipe, shown as configuration.
     """
     if fault := find_missing_logger(names):
         raise RelmError(fault)
     with contextlib.ExitStack() as stack:
         if "wandb" in names and (mode := _wandb_mode()) != "disabled":
-            try:
-                process = _start_wandb(folder, name, mode, settings)
-                stack.push(lambda raised, *_: _end_wandb(process, failed=raised is not None))
-            except OSError as error:
-                _warn("wandb", error)
+            quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_CACHE_DIR": str(folder.absolute() / "wandb" / "cache")}
+            stack.push(_start("wandb", folder, name, settings, {**quiet, **os.environ, "WANDB_MODE": mode}))
+        if "trackio" in names:
+            stack.push(_start("trackio", folder, name, settings, os.environ))
         yield stack.enter_context(_tensorboard(folder, step)) if "tensorboard" in names else lambda line: None
 
 
@@ -104,28 +103,36 @@ def _write_events(folder: Path, step: int) -> Generator[None, Line, None]:
             writer.flush()
 
 
-def _start_wandb(folder: Path, name: str, mode: str, settings: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """Start the process that follows `train.jsonl`."""
-    quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_CACHE_DIR": str(folder.absolute() / "wandb" / "cache")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "relm.training.wandb_process", str(folder), name, json.dumps(settings)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**quiet, **os.environ, "WANDB_MODE": mode},
-        start_new_session=True,  # Ctrl-C reaches only training
-    )
+def _start(
+    logger_name: str, folder: Path, name: str, settings: Mapping[str, Any], environment: Mapping[str, str]
+) -> Callable[..., None]:
+    """Start the process that follows `train.jsonl`; return what ends it, as a context manager's exit."""
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "relm.training.logger_process", logger_name, str(folder), name, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches only training
+        )
+    except OSError as error:
+        _warn(logger_name, error)
+        return lambda *_: None
+    return lambda raised, *_: _end(logger_name, process, failed=raised is not None)
 
 
-def _end_wandb(process: subprocess.Popen[str], failed: bool) -> None:
+def _end(logger_name: str, process: subprocess.Popen[str], failed: bool) -> None:
     """Wait until the process has taken the remaining lines and ended; if it hangs, kill it and its children."""
     seconds = STOP_SECONDS if failed else CLOSE_SECONDS
     try:
         process.communicate(f"{int(failed)}\n", timeout=seconds)
         if process.returncode:
-            logger.warning("run.loggers: wandb ended with status %d; train.jsonl has every line", process.returncode)
+            logger.warning("run.loggers: %s ended with status %d; train.jsonl has every line", logger_name, process.returncode)
     except subprocess.TimeoutExpired:
-        logger.warning("run.loggers: wandb did not end within %g s and was killed; train.jsonl has every line", seconds)
+        logger.warning(
+            "run.loggers: %s did not end within %g s and was killed; train.jsonl has every line", logger_name, seconds
+        )
     finally:
         if process.poll() is None:
             here = psutil.Process(process.pid)

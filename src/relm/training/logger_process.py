@@ -1,7 +1,7 @@
-"""The process that sends the lines of `train.jsonl` to Weights & Biases; `relm.training.loggers` starts and ends it.
+"""The process that sends the lines of `train.jsonl` to Weights & Biases or trackio; `relm.training.loggers` starts and ends it.
 
-Its arguments are the phase's folder, the run's title and the resolved recipe as JSON. Training writes its exit code to standard
-input at its end. If training is killed, standard input closes without one, and this process ends even if it hangs.
+Its arguments are the logger, the phase's folder, the run's title and the resolved recipe as JSON. Training writes its exit code
+to standard input at its end. If training is killed, standard input closes without one, and this process ends even if it hangs.
 """
 
 import json
@@ -10,12 +10,10 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
-
-import wandb
+from typing import Any, NamedTuple
 
 from relm.artifact import atomic_file
 from relm.recipes.run_folder import LOG
@@ -53,19 +51,30 @@ def _follow(path: Path, ended: Future[int]) -> Iterator[dict[str, Any]]:
             wait([ended], timeout=SECONDS_BETWEEN_READS)
 
 
-def _begin_run(folder: Path, name: str, settings: dict[str, Any]) -> Any:
-    """Return a run that records only the lines it is given.
+class LoggedRun(NamedTuple):
+    """A logger's run."""
+
+    first: int
+    """The step of the first line that it lacks."""
+    log: Callable[[dict[str, float], int], None]
+    finish: Callable[[int], None]
+
+
+def _open_wandb(folder: Path, name: str, settings: dict[str, Any]) -> LoggedRun:
+    """Open a run that records only the lines it is given.
 
     `wandb sync` takes each folder for the whole run, so an offline run is written again from `train.jsonl` when training
     resumes; a server reports which step it expects.
     """
+    import wandb
+
     online, run_id = os.environ["WANDB_MODE"] == "online", _run_id(folder / "wandb" / "run_id")
     for earlier in () if online else (folder / "wandb").glob("offline-run-*"):
         if run_id in earlier.name:
             shutil.rmtree(earlier, ignore_errors=True)
     quiet = wandb.Settings(**_QUIET)
     wandb.setup(quiet)
-    return wandb.init(
+    run = wandb.init(
         dir=str(folder),
         id=run_id,
         name=name,
@@ -74,6 +83,29 @@ def _begin_run(folder: Path, name: str, settings: dict[str, Any]) -> Any:
         config=settings,
         settings=quiet,
     )
+
+    def finish(exit_code: int) -> None:
+        run.finish(exit_code=exit_code)
+        wandb.teardown(exit_code)
+
+    return LoggedRun(run.starting_step, lambda figures, step: run.log(figures, step=step, commit=True), finish)
+
+
+def _open_trackio(folder: Path, name: str, settings: dict[str, Any]) -> LoggedRun:
+    """Open a run in the phase's folder `trackio`, which is written again from `train.jsonl` when training resumes."""
+    # Only TRACKIO_DIR says where trackio writes: other variables of the user could send the run to a server.
+    for variable in [variable for variable in os.environ if variable.startswith("TRACKIO_")]:
+        del os.environ[variable]
+    os.environ["TRACKIO_DIR"] = str((folder / "trackio").absolute())
+    shutil.rmtree(folder / "trackio", ignore_errors=True)
+    (folder / "trackio").mkdir()
+    import trackio
+
+    run = trackio.init("relm", name=name, config=settings, embed=False, auto_log_cpu=False, auto_log_gpu=False)
+    return LoggedRun(0, run.log, lambda _: run.finish())  # type: ignore[no-untyped-call]
+
+
+_OPEN: dict[str, Callable[[Path, str, dict[str, Any]], LoggedRun]] = {"wandb": _open_wandb, "trackio": _open_trackio}
 
 
 def _run_id(path: Path) -> str:
@@ -84,23 +116,22 @@ def _run_id(path: Path) -> str:
     return path.read_text().strip()
 
 
-def main(folder: Path, name: str, settings: dict[str, Any]) -> None:
-    """Send the lines to Weights & Biases until training has ended; report a failure once."""
+def main(logger: str, folder: Path, name: str, settings: dict[str, Any]) -> None:
+    """Send the lines to a logger until training has ended; report a failure once."""
     ended: Future[int] = Future()
     threading.Thread(target=_await_end, args=(ended,), daemon=True).start()
     try:
-        run = _begin_run(folder, name, settings)
+        run = _OPEN[logger](folder, name, settings)
         for line in _follow(folder / LOG, ended):
-            if line["step"] >= run.starting_step:  # a server may be ahead: the checkpoint is older than its last line
+            if line["step"] >= run.first:  # a server may be ahead: the checkpoint is older than its last line
                 figures = {key: value for key, value in line.items() if key != "step" and isinstance(value, int | float)}
-                run.log(figures, step=line["step"], commit=True)
-        run.finish(exit_code=ended.result())
-        wandb.teardown(ended.result())
+                run.log(figures, line["step"])
+        run.finish(ended.result())
     except (Exception, SystemExit) as error:
-        message = f"run.loggers: wandb failed ({type(error).__name__}: {error}); training continues without it"
+        message = f"run.loggers: {logger} failed ({type(error).__name__}: {error}); training continues without it"
         print(message, file=sys.stderr, flush=True)
     os._exit(0)  # at the end of Python, Weights & Biases may wait for its service
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))
