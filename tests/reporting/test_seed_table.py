@@ -144,7 +144,8 @@ def test_the_list_of_runs_has_the_seeds_in_order_and_all_are_published(run: Any)
     assert "seed 6, step 50 of 50" in describe_stored_runs(Project(), "tiny")
 
 
-def test_a_jobs_line_names_the_seed_of_what_it_trains_or_evaluates(run: Any) -> None:
+def test_a_jobs_line_names_the_seed_of_what_it_trains_or_evaluates(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relm.graph.runs.PROJECT", Project())  # not the plans of other tests in this process
     second = run.plan.runs[1].fingerprint
     assert find_seed({"recipe": "tiny", "fingerprint": second, "phase": "main"}) == 6
     assert find_seed({"recipe": "tiny", "fingerprint": second, "of": "eval", "task": "held_out"}) == 6
