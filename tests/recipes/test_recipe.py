@@ -11,7 +11,6 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.published_models import load_model
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run import MOST_THREADS, OnMachine, Run
-from relm.recipes.section import merge
 
 VALID = """
 title: A test
@@ -115,12 +114,6 @@ def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, n
     assert message in refusal(tmp_path, VALID.replace(old, new))
 
 
-def test_one_core_of_a_host_needs_no_batch_that_eight_can_share(tmp_path: Path) -> None:
-    odd = VALID.replace("global_batch_size: 2", "global_batch_size: 3") + "run: {device: tpu, topology: v3-1}\n"
-    run = load_recipe(recipe_file(tmp_path, odd)).run
-    assert (run.devices_of_process, run.one_of_host) == (1, True)
-
-
 @pytest.mark.parametrize(
     ("topology", "one", "alone"),
     [("v3-8", "v3-1", True), ("v5e-8", "v5e-1", False), ("v5p-16", "v5p-2", True), (None, None, False)],
@@ -136,12 +129,6 @@ def test_extends_lays_mappings_over_and_replaces_lists(tmp_path: Path) -> None:
     recipe = load_recipe(recipe_file(tmp_path, above))
     assert (recipe.title, recipe.evaluate, recipe.run.threads, recipe.run.log_interval) == ("Another", ["samples"], 4, 7)
     assert (recipe.pretrain["main"].steps, recipe.pretrain["main"].sequence_length) == (9, 16)
-
-
-def test_merge_leaves_its_arguments_alone() -> None:
-    below, above = {"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}}
-    assert merge(below, above) == {"a": {"b": 1, "c": [2]}}
-    assert (below, above) == ({"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}})
 
 
 def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:

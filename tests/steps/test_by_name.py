@@ -200,10 +200,6 @@ def test_options_may_come_before_the_name(in_project: Commands, capsys: pytest.C
     assert "relm verify tiny+seed=2 " in capsys.readouterr().out
 
 
-def test_several_processes_are_started_as_in_a_rule(in_project: Commands) -> None:
-    assert find("pretrain", "tiny", "--set", "run.processes=2")[:4] == ["relm", "--processes", "2", "pretrain"]
-
-
 def test_a_nul_is_never_taken_for_a_variable() -> None:
     with pytest.raises(RelmError, match="contains a NUL"):
         plain_line(["relm", "samples", "--output", "\0HOME\0/x"])

@@ -179,13 +179,6 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     return parsed("extract", *named, "--train", "t.jsonl", "--held-out", "h.jsonl")
 
 
-def test_a_folder_without_texts_is_refused(texts: Namespace) -> None:
-    for path in Path("texts").iterdir():
-        path.unlink()
-    with pytest.raises(RelmError, match=r"^folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
-        extract(texts)
-
-
 def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert extract(texts).run().startswith("extracted 4 documents")
     read = extraction.extract
