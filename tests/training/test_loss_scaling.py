@@ -229,13 +229,6 @@ def test_a_skipped_update_leaves_the_weights_where_momentum_would_have_moved_the
     assert losses[5] > losses[6] > losses[7]
 
 
-def test_scaling_by_a_power_of_two_leaves_float32_training_unchanged() -> None:
-    plain, losses, _ = train("float32", 5)
-    scaled, same, _ = train("float32", 5, scale=4096)
-    assert losses == same
-    assert torch.equal(plain.first.weight, scaled.first.weight)
-
-
 def test_no_step_reads_a_value_back() -> None:
     """Meta tensors have no values."""
     scaler = LossScaler(LossScaling(name="automatic"), torch.device("meta"))

@@ -204,18 +204,6 @@ def test_a_trainer_whose_parent_dies_saves_and_stops(tiny_run) -> None:
     assert len(tiny_run.checkpoints) == 1
 
 
-def test_a_second_process_is_refused_with_the_first_ones_pid(tiny_run) -> None:
-    tiny_run.changes = {"pretrain": {"main": {"steps": 100_000}}}
-    trainer = tiny_run.start()
-    try:
-        wait_for_lines(tiny_run, 1)
-        with pytest.raises(RelmError, match=rf"another process trains here already \(pid {trainer.pid}\)"):
-            tiny_run.train()
-    finally:
-        trainer.kill()
-        trainer.wait()
-
-
 def stopped_after_steps(run, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train some steps and leave the run as an interruption does."""
     from relm.training import updates
