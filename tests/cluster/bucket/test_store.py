@@ -377,10 +377,7 @@ def test_a_folder_of_ones_own_is_named_and_not_pushed(plan: Plan, memory: Any, c
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "permission denied .*roles/storage.objectUser"),
         (OSError("Forbidden: https://storage.googleapis.com/b?token=SECRET"), "permission denied .*roles/storage.objectUser"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device; run the same command again"),
-        (
-            ImportError("Please install gcsfs to access Google Storage"),
-            "gcsfs is not installed .*`make DEVICE=tpu environment`",
-        ),
+        (ImportError("Please install gcsfs to access Google Storage"), "gcsfs is not installed .*`make DEVICE=tpu"),
         (RuntimeError("connection reset"), "RuntimeError: connection reset; run the same command again"),
     ],
 )
