@@ -263,25 +263,6 @@ def test_a_listed_checkpoint_beyond_the_resumed_one_is_removed_from_the_list(tin
     assert [json.loads(line)["step"] for line in tiny_run.listed().splitlines()] == [3, 10, 20, 30]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("data", "belongs to other data: its manifest_sha256 is"),
-        ("fingerprint", "belongs to another run: its fingerprint is 0123"),
-    ],
-)
-def test_a_checkpoint_of_another_run_is_refused(
-    tiny_run, other_examples, monkeypatch: pytest.MonkeyPatch, change: str, message: str
-) -> None:
-    stopped_after_steps(tiny_run, 4, monkeypatch)
-    if change == "data":
-        tiny_run.examples = other_examples
-    else:
-        tiny_run.fingerprint = "ffffffffffff"
-    with pytest.raises(RelmError, match=message):
-        tiny_run.train()
-
-
 SCALED = {
     "automatic": {"precision": "float16", "loss_scaling": {"name": "automatic", "scale": 2.0**24, "growth_interval": 3}},
     "by_step": {"precision": "float16", "loss_scaling": {"name": "by_step", "by_step": {1: 1024, 5: 128}}},
