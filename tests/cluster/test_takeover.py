@@ -237,6 +237,16 @@ def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Comma
     assert (copied / "step-00000020" / "model.safetensors").is_file()
 
 
+def test_a_checkpoint_of_an_earlier_version_gets_its_machine(project: Commands) -> None:
+    path = run_of(project, "long") / "second" / "checkpoints" / "step-00000020" / "state.json"
+    state = read_state(path.parent)
+    del state["machines"]
+    path.write_text(json.dumps(state))
+    assert project.relm("continue", "long@same", "--from", "long").returncode == 0
+    copied = read_state((run_of(project, "long@same") / path.relative_to(run_of(project, "long"))).parent)
+    assert copied == {**state, "machines": [{"after_step": 0, "machine": "cpu"}]}
+
+
 def test_what_cannot_be_taken_over_is_refused_in_one_line(project: Commands) -> None:
     run = run_of(project, "long")
     assert "data, model or training differ" in refusal(project, "long@same", "--from", "tiny")

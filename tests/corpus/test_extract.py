@@ -42,13 +42,6 @@ def test_a_dump_becomes_documents_of_two_splits_in_its_order(tmp_path: Path) -> 
     assert first.text.startswith(f"{first.title} is the number ")
 
 
-def test_the_split_does_not_depend_on_the_order(tmp_path: Path) -> None:
-    pages = [page(f"Title {i}", "x") for i in range(40)]
-    _, forwards, _ = run(written(tmp_path, dump(*pages)), tmp_path)
-    _, backwards, _ = run(written(tmp_path, dump(*reversed(pages))), tmp_path)
-    assert backwards == {split: titles[::-1] for split, titles in forwards.items()}
-
-
 def test_templates_that_leave_a_hole_in_a_sentence_are_named(tmp_path: Path) -> None:
     text = "{{Infobox|a}}\nIt had {{pop of|x}} people.{{sfn|A}} It is {{Pop of|y}} and {{far|z}} off.\n* {{cite|b}}\n{{Navbox}}"
     content = dump(*(page(f"Title {number}", text, number) for number in range(20)))

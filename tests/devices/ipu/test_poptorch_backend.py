@@ -289,6 +289,11 @@ def test_documents_are_refused(poptorch: ModuleType) -> None:
         begin(poptorch.PoptorchBackend(spec_of())).compile(given._replace(batch=batch))
 
 
+def test_a_placement_of_another_model_is_refused(poptorch: ModuleType) -> None:
+    with pytest.raises(BackendError, match="must sum to the model's 3 layers"):
+        poptorch.PoptorchBackend(spec_of(layers_per_ipu=[0, 2]))
+
+
 def test_another_torch_than_that_of_poptorch_is_refused(poptorch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.3.0")
     with pytest.raises(BackendError, match=r"for torch 2\.0\.1, found 2\.3\.0"):

@@ -208,6 +208,7 @@ def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one(half_weig
     whole.take(second)
     resumed = SimulatorBackend(built)
     resumed.load(*saved)
+    assert resumed.compile(second) == 0.0, "something was compiled"
     resumed.take(second)
     for found, expected in zip(resumed.save(), whole.save(), strict=True):
         assert set(found) == set(expected)
