@@ -105,53 +105,6 @@ def test_the_vocabulary_is_projected_in_slices_and_the_loss_taken_in_chunks_as_t
     assert (counts[1][0] - counts[0][0], counts[0][1], counts[1][1]) == (3, 1, 2)
 
 
-def test_the_division_of_a_batch_among_replicas_and_micro_batches_changes_rounding_only() -> None:
-    found = []
-    for layers, replicas, accumulation, size in (([1, 2], 1, 12, 1), ([1, 2], 2, 6, 1), ([1, 2], 1, 6, 2), ([3], 4, 3, 1)):
-        sizes = {"replicas": replicas, "gradient_accumulation": accumulation, "micro_batch_size": size}
-        built = spec(GPT2, ADAMW, layers_per_ipu=layers, **sizes)
-        backend = opened(GPT2, built)
-        backend.take(call(GPT2, built, updates=2))
-        found.append(backend.save()[0])
-    for weights in found[1:]:
-        assert_close(weights, found[0])
-
-
-@pytest.mark.parametrize("case", ["gpt2-graphcore", "gpt2-everything-kept", "bert-replicas"])
-def test_one_tensor_without_its_graph_passes_from_stage_to_stage(case: str) -> None:
-    config, pipeline = PIPELINES[case]
-    built = spec(config, ADAMW, **pipeline)
-    backend = opened(config, built)
-    passed: list[tuple[str, dict[str, torch.Tensor]]] = []
-    for stage in backend._pipeline.stages[1:]:
-        segments, name = backend._pipeline._segments[stage.ipu], stage.segments[0]
-
-        def run(batch: Any, state: Any, own: Any = segments[name].run, name: str = name) -> Any:
-            passed.append((name, state))
-            return own(batch, state)
-
-        segments[name] = segments[name]._replace(run=run)
-    backend.take(call(config, built))
-    assert {name for name, _ in passed} == {stage.segments[0] for stage in backend._pipeline.stages[1:]}
-    assert all(list(state) == ["hidden"] and state["hidden"].is_leaf for _, state in passed)
-
-
-def test_every_micro_batch_sees_the_weights_from_before_the_update() -> None:
-    config, pipeline = PIPELINES["gpt2-replicas"]
-    built = spec(config, ADAMW, **pipeline)
-    backend = opened(config, built)
-    seen: list[torch.Tensor] = []
-    layer = backend._pipeline.ipus[1].transformer.h[1]
-    layer.register_forward_pre_hook(lambda module, inputs: seen.append(layer.mlp.c_fc.weight.detach().clone()))
-    backend.take(call(config, built, updates=2))
-    forward_and_recomputed = 2 * 3 * 5  # replicas, micro-batches
-    assert len(seen) == 2 * forward_and_recomputed
-    name = "transformer.h.1.mlp.c_fc.weight"
-    assert all(torch.equal(weight, random_weights(config)[name]) for weight in seen[:forward_and_recomputed])
-    assert all(torch.equal(weight, seen[-1]) for weight in seen[forward_and_recomputed:])
-    assert not torch.equal(seen[0], seen[-1])
-
-
 def test_the_divisor_of_each_micro_batch_weighs_its_nats() -> None:
     built = spec(GPT2, ADAMW, layers_per_ipu=[3], gradient_accumulation=2)
     given = call(GPT2, built)
