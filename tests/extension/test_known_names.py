@@ -28,7 +28,7 @@ def with_optimizer(**keys: Any) -> Content:
 
 
 class Extended(NamedTuple):
-    """What an extension adds to a section of the top level."""
+    """An extension's additions to a section of the top level."""
 
     section: type[Section]
     schema: Content
